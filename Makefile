@@ -1,0 +1,50 @@
+# Every target sets up what it needs in .venv; a machine needs only Python 3.11+ and make.
+# Java 17+ and Maven, where present, add the interop suite (required when CI=true).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench fuzz peers clean
+
+help: ## List the targets
+	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Goddard needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "Setting up $(VENV) (once; about a minute) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## See it work: a name server, a broker, and what they say
+	@$(BIN)/python -m goddard.cli.main demo
+
+test: check peers ## Everything: check, then all test suites
+	$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## Format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the sources and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+peers: $(READY) ## Fetch the official RocketMQ jars for the interop suite (once)
+	@$(BIN)/python -m goddard.testing.peers
+
+bench: $(READY) peers ## Measure ours and the real RocketMQ in one run
+	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(READY) ## Feed the decoders a million hostile inputs
+	$(BIN)/python -m bench.fuzz $(ARGS)
+
+clean: ## Remove the virtual environment, the jars and all caches
+	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

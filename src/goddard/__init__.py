@@ -1,0 +1,3 @@
+"""Goddard: RocketMQ in Python, with Spark built in."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,356 @@
+"""Remoting frames: RemotingCommand, its two header encodings, and a decoder for any chunking.
+
+Layout, all integers big-endian::
+
+    length:i32 | type:u8 header_length:u24 | header | body        length counts all that follows it
+
+    JSON header (type 0)   {"code","extFields","flag","language","opaque","remark","version", ...}
+    ROCKETMQ header (1)    code:i16 language:u8 version:i16 opaque:i32 flag:i32
+                           remark_length:i32 remark  ext_length:i32 (klen:i16 key vlen:i32 value)*
+
+Nothing here does I/O. Every length is checked before it sizes anything; malformed bytes raise
+ProtocolError and nothing else. A decoder belongs to one connection and one thread.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Annotated, Final
+
+import msgspec
+
+from goddard.errors import ProtocolError
+from goddard.protocol.codes import (
+    CURRENT_VERSION,
+    CommandFlag,
+    LanguageCode,
+    ResponseCode,
+    SerializeType,
+)
+
+# RocketMQ's com.rocketmq.remoting.frameMaxLength.
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+_I32: Final = Struct(">i")
+_PREFIX: Final = Struct(">iI")
+_BINARY_HEAD: Final = Struct(">hBhiii")
+_KEY_LENGTH: Final = Struct(">h")
+_MIN_BINARY_BYTES: Final = _BINARY_HEAD.size + _I32.size
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+@dataclass(slots=True)
+class RemotingCommand:
+    """One request or response. ``ext_fields`` holds header fields as text, under their wire names.
+
+    A remark or ext_fields of None is absent from the wire; an empty one is written.
+    """
+
+    code: int
+    ext_fields: dict[str, str] | None = None
+    body: bytes | memoryview = b""
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    language: int = LanguageCode.JAVA
+    version: int = CURRENT_VERSION
+    serialize_type: SerializeType = SerializeType.JSON
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & _RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & _ONEWAY)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The header fields for reading; empty when there are none."""
+        return self.ext_fields if self.ext_fields is not None else {}
+
+    def reply(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+    ) -> "RemotingCommand":
+        """The response to this request: same opaque, same header encoding."""
+        return RemotingCommand(
+            code=code,
+            ext_fields=ext_fields,
+            body=body,
+            opaque=self.opaque,
+            flag=_RESPONSE,
+            remark=remark,
+            serialize_type=self.serialize_type,
+        )
+
+
+class _JsonHeader(msgspec.Struct):
+    """A header as peers send it: anything may be missing, numbers may be text."""
+
+    code: _Int32 = 0
+    ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
+    flag: _Int32 = 0
+    language: str | int | None = None
+    opaque: _Int32 = 0
+    remark: str | None = None
+    version: _Int32 = 0
+
+
+class _RawHeader(msgspec.Struct):
+    """The same for peers whose field values are JSON numbers or booleans (the C++ client's are)."""
+
+    code: _Int32 = 0
+    ext_fields: dict[str, msgspec.Raw] | None = msgspec.field(name="extFields", default=None)
+    flag: _Int32 = 0
+    language: str | int | None = None
+    opaque: _Int32 = 0
+    remark: str | None = None
+    version: _Int32 = 0
+
+
+class _WrittenHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A header as Java writes it: these keys in this order, nulls left out."""
+
+    code: int
+    ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
+    flag: int
+    language: str
+    opaque: int
+    remark: str | None = None
+    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
+    version: int
+
+
+_read_header = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_read_raw_header = msgspec.json.Decoder(_RawHeader, strict=False).decode
+_read_any = msgspec.json.Decoder().decode
+_write_header = msgspec.json.Encoder().encode
+
+_LANGUAGES: Final = {language.name: int(language) for language in LanguageCode}
+_LANGUAGE_NAMES: Final = {int(language): language.name for language in LanguageCode}
+
+
+def _language_of(written: str | int | None) -> int:
+    if written is None:
+        return LanguageCode.OTHER
+    if isinstance(written, int):
+        return written if 0 <= written <= 255 else LanguageCode.OTHER
+    return _LANGUAGES.get(written, LanguageCode.OTHER)
+
+
+def _text_of(raw: msgspec.Raw) -> str | None:
+    """A field value as text: strings unquoted, numbers and booleans exactly as received."""
+    value = bytes(raw)
+    if value[:1] == b'"':
+        return str(_read_any(value))
+    return None if value == b"null" else value.decode()
+
+
+def _decode_json_header(header: memoryview, body: bytes) -> RemotingCommand:
+    try:
+        try:
+            read = _read_header(header)
+            fields = read.ext_fields
+        except msgspec.ValidationError:
+            raw = _read_raw_header(header)
+            fields = None
+            if raw.ext_fields is not None:
+                texts = ((key, _text_of(value)) for key, value in raw.ext_fields.items())
+                fields = {key: text for key, text in texts if text is not None}
+            read = _JsonHeader(
+                code=raw.code,
+                flag=raw.flag,
+                language=raw.language,
+                opaque=raw.opaque,
+                remark=raw.remark,
+                version=raw.version,
+            )
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the JSON header cannot be read: {error}") from error
+    return RemotingCommand(
+        read.code,
+        fields,
+        body,
+        read.opaque,
+        read.flag,
+        read.remark,
+        _language_of(read.language),
+        read.version,
+        SerializeType.JSON,
+    )
+
+
+def _decode_binary_header(header: memoryview, body: bytes) -> RemotingCommand:
+    size = len(header)
+    if size < _MIN_BINARY_BYTES:
+        raise ProtocolError(f"a binary header has at least {_MIN_BINARY_BYTES} bytes, not {size}")
+    code, language, version, opaque, flag, remark_length = _BINARY_HEAD.unpack_from(header)
+    position = _BINARY_HEAD.size
+    if not 0 <= remark_length <= size - position - 4:
+        raise ProtocolError(f"a remark of {remark_length} bytes does not fit its header of {size}")
+    try:
+        remark = str(header[position : position + remark_length], "utf-8") or None
+        position += remark_length
+        (ext_length,) = _I32.unpack_from(header, position)
+        position += 4
+        if not 0 <= ext_length <= size - position:
+            raise ProtocolError(f"fields of {ext_length} bytes do not fit their header of {size}")
+        fields = _decode_fields(header[position : position + ext_length]) if ext_length else None
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"the binary header is not UTF-8: {error}") from error
+    return RemotingCommand(
+        code, fields, body, opaque, flag, remark, language, version, SerializeType.ROCKETMQ
+    )
+
+
+def _decode_fields(ext: memoryview) -> dict[str, str]:
+    size = len(ext)
+    position = 0
+    fields: dict[str, str] = {}
+    while position < size:
+        if size - position < 6:
+            raise ProtocolError("a header field is cut short")
+        (key_length,) = _KEY_LENGTH.unpack_from(ext, position)
+        position += 2
+        if not 0 <= key_length <= size - position - 4:
+            raise ProtocolError(f"a field name of {key_length} bytes does not fit its header")
+        key = str(ext[position : position + key_length], "utf-8")
+        position += key_length
+        (value_length,) = _I32.unpack_from(ext, position)
+        position += 4
+        if not 0 <= value_length <= size - position:
+            raise ProtocolError(f"a field value of {value_length} bytes does not fit its header")
+        fields[key] = str(ext[position : position + value_length], "utf-8")
+        position += value_length
+    return fields
+
+
+def decode_frame(frame: memoryview) -> RemotingCommand:
+    """Decode one frame, given without its length word (as FrameDecoder hands it out)."""
+    size = len(frame)
+    if size < 4:
+        raise ProtocolError(f"a frame has at least 4 bytes after its length, not {size}")
+    (word,) = _I32.unpack_from(frame)
+    header_length = word & 0xFFFFFF
+    if header_length > size - 4:
+        raise ProtocolError(f"a header of {header_length} bytes does not fit its frame of {size}")
+    header = frame[4 : 4 + header_length]
+    body = bytes(frame[4 + header_length :])
+    kind = (word >> 24) & 0xFF
+    if kind == SerializeType.JSON:
+        return _decode_json_header(header, body)
+    if kind == SerializeType.ROCKETMQ:
+        return _decode_binary_header(header, body)
+    raise ProtocolError(f"unknown header encoding {kind}")
+
+
+def _encode_binary_header(command: RemotingCommand) -> bytes:
+    remark = (command.remark or "").encode()
+    ext = bytearray()
+    for key, value in (command.ext_fields or {}).items():
+        key_bytes = key.encode()
+        value_bytes = value.encode()
+        ext += _KEY_LENGTH.pack(len(key_bytes)) + key_bytes
+        ext += _I32.pack(len(value_bytes)) + value_bytes
+    head = _BINARY_HEAD.pack(
+        command.code,
+        command.language & 0xFF,
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    return b"".join((head, remark, _I32.pack(len(ext)), ext))
+
+
+def encode_head(command: RemotingCommand, body_length: int) -> bytes:
+    """Everything of a frame before its body; for bodies that are written without copying."""
+    # The binary header has 16 bits for the code: POP's codes do not fit and go as JSON.
+    if command.serialize_type == SerializeType.ROCKETMQ and -0x8000 <= command.code <= 0x7FFF:
+        header = _encode_binary_header(command)
+        kind = int(SerializeType.ROCKETMQ)
+    else:
+        header = _write_header(
+            _WrittenHeader(
+                code=command.code,
+                ext_fields=command.ext_fields,
+                flag=command.flag,
+                language=_LANGUAGE_NAMES.get(command.language, "OTHER"),
+                opaque=command.opaque,
+                remark=command.remark,
+                serialize_type="JSON",
+                version=command.version,
+            )
+        )
+        kind = int(SerializeType.JSON)
+    if len(header) > 0xFFFFFF:
+        raise ProtocolError(f"a header of {len(header)} bytes is too long for the protocol")
+    return _PREFIX.pack(4 + len(header) + body_length, kind << 24 | len(header)) + header
+
+
+def encode_frame(command: RemotingCommand) -> bytes:
+    """The whole frame."""
+    body = command.body
+    head = encode_head(command, len(body))
+    return b"".join((head, body)) if body else head
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, however it is chunked.
+
+    ``feed`` returns the frames that became whole, each without its length word. After bytes that
+    cannot be a frame, ``failure`` is set, nothing more is returned, and the connection is to be
+    closed; frames before the bad bytes are still handed out.
+    """
+
+    __slots__ = ("_awaited", "_max_frame_bytes", "_partial", "failure")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._partial = bytearray()
+        self._awaited = 4
+        self.failure: ProtocolError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        if self.failure is not None:
+            return []
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._awaited:
+                return []
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        frames: list[memoryview] = []
+        view = memoryview(data)
+        size = len(data)
+        position = 0
+        while size - position >= 4:
+            (length,) = _I32.unpack_from(data, position)
+            if not 4 <= length <= self._max_frame_bytes:
+                self.failure = ProtocolError(
+                    f"a frame of {length} bytes is outside 4..{self._max_frame_bytes}"
+                )
+                return frames
+            end = position + 4 + length
+            if end > size:
+                break
+            frames.append(view[position + 4 : end])
+            position = end
+        if position < size:
+            self._partial += view[position:]
+            self._awaited = 4
+            if size - position >= 4:
+                self._awaited = 4 + int(_I32.unpack_from(data, position)[0])
+        return frames
