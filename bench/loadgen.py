@@ -1,0 +1,106 @@
+"""Builds and runs loadgen.c: the load generator, and the server that only answers.
+
+The generator is C because it must outrun what it measures; its own ceiling is measured in every run
+and stated beside the results.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("loadgen.c")
+_BUILT = Path(__file__).parent / "results" / "loadgen"
+
+# Two cores: what is measured gets the first, the generator the second.
+SERVER_CORE = 0
+GENERATOR_CORE = 1
+
+
+class BenchError(Exception):
+    """The benchmark cannot run; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run of the generator saw."""
+
+    responses: int
+    failures: int
+    per_second: float
+    p50_us: float
+    p99_us: float
+
+
+def build() -> Path:
+    """Compile the generator if its source is newer than what was built."""
+    if _BUILT.exists() and _BUILT.stat().st_mtime > _SOURCE.stat().st_mtime:
+        return _BUILT
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise BenchError("the load generator needs a C compiler: install gcc or clang, or set CC")
+    _BUILT.parent.mkdir(exist_ok=True)
+    subprocess.run([compiler, "-O2", "-o", _BUILT, _SOURCE], check=True, timeout=60)
+    return _BUILT
+
+
+def pinned(core: int, command: list[str]) -> list[str]:
+    """The command, kept on one core where the machine has several and taskset."""
+    taskset = shutil.which("taskset")
+    if taskset is None or (os.cpu_count() or 1) < 2:
+        return command
+    return [taskset, "-c", str(core), *command]
+
+
+def load(
+    port: int,
+    frames: Iterable[bytes],
+    *,
+    connections: int,
+    inflight: int,
+    seconds: float,
+    warmup: float = 1.0,
+) -> Load:
+    """Play the frames against a loopback port and count the answers."""
+    with tempfile.NamedTemporaryFile(suffix=".frames") as file:
+        file.write(b"".join(frames))
+        file.flush()
+        command = [str(build()), "load", "127.0.0.1", str(port), "--frames", file.name]
+        command += ["--connections", str(connections), "--inflight", str(inflight)]
+        command += ["--seconds", str(seconds), "--warmup", str(warmup)]
+        done = subprocess.run(
+            pinned(GENERATOR_CORE, command),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds + warmup + 60,
+        )
+    if done.returncode != 0:
+        raise BenchError(f"the load generator gave up: {done.stderr.strip()}")
+    seen = json.loads(done.stdout)
+    return Load(
+        seen["responses"], seen["failures"], seen["per_second"], seen["p50_us"], seen["p99_us"]
+    )
+
+
+@contextlib.contextmanager
+def answering(frame: bytes) -> Iterator[int]:
+    """A server that sends this frame for every frame it gets; yields its port."""
+    with tempfile.NamedTemporaryFile(suffix=".frame") as file:
+        file.write(frame)
+        file.flush()
+        command = [str(build()), "answer", "0", "--frame", file.name]
+        server = subprocess.Popen(pinned(SERVER_CORE, command), stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
+            server.wait(timeout=10)
+            if server.stdout is not None:
+                server.stdout.close()
