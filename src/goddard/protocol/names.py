@@ -1,0 +1,172 @@
+"""Names of topics and groups: what is allowed, the reserved prefixes, the system's own topics.
+
+``topic_problem`` and ``group_problem`` return RocketMQ's own texts, because they travel as remarks
+and clients show them. Lengths are counted in characters, as Java does; the allowed ones are ASCII.
+"""
+
+import re
+from typing import Final
+
+MAX_TOPIC_LENGTH: Final = 127
+# Retry and dead-letter topics carry a group's name behind their prefix.
+MAX_RETRY_TOPIC_LENGTH: Final = 255
+# RocketMQ 5.4 allows 120; every release before it allowed 255, and such groups exist.
+MAX_GROUP_LENGTH: Final = 255
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+NAMESPACE_SEPARATOR: Final = "%"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+SYNC_BROKER_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+# The broker name that stands for the logical queues of a static topic.
+LOGICAL_BROKER_PREFIX: Final = "__syslo__"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ROCKSDB_TRANS_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        ROCKSDB_TRANS_HALF_TOPIC,
+        ROCKSDB_TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+"""The same in every cluster. Each broker adds its own, named after it and its cluster."""
+
+UNSENDABLE_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        ROCKSDB_TRANS_HALF_TOPIC,
+        ROCKSDB_TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""Topics that only a broker writes to."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
+_ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why this cannot be a topic's name, in RocketMQ's words; None if it can."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _ALLOWED(topic):
+        return (
+            f"The specified topic: {topic}, contains illegal characters, "
+            f"allowing only {_ALLOWED_TEXT}"
+        )
+    if is_retry_topic(topic) or is_dlq_topic(topic):
+        if len(topic) > MAX_RETRY_TOPIC_LENGTH:
+            return (
+                f"The specified topic is DLQ or Retry topic: {topic}, "
+                f"and it's longer than topic max length: {MAX_RETRY_TOPIC_LENGTH}"
+            )
+    elif len(topic) > MAX_TOPIC_LENGTH:
+        return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """Why this cannot be a group's name, in RocketMQ's words; None if it can."""
+    if not group.strip():
+        return "The specified group is blank."
+    if not _ALLOWED(group):
+        return (
+            f"The specified group: {group}, contains illegal characters, "
+            f"allowing only {_ALLOWED_TEXT}"
+        )
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group: {group}, is longer than group max length: {MAX_GROUP_LENGTH}"
+    return None
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    return topic.startswith(DLQ_PREFIX)
+
+
+def is_lmq(topic: str) -> bool:
+    return topic.startswith(LMQ_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+def pop_retry_topic(group: str, topic: str, *, is_v2: bool = False) -> str:
+    """Where POP keeps the retries of one topic; V2 parts group and topic without ambiguity."""
+    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+def reply_topic(cluster: str) -> str:
+    return cluster + REPLY_TOPIC_SUFFIX
+
+
+def revive_topic(cluster: str) -> str:
+    return REVIVE_TOPIC_PREFIX + cluster
+
+
+def with_namespace(name: str, namespace: str) -> str:
+    """A topic or group as a 4.x client with a namespace names it; system names stay as they are."""
+    if not namespace or not name or is_system_topic(name) or is_system_group(name):
+        return name
+    prefix, bare = _split_prefix(name)
+    if bare.startswith(namespace + NAMESPACE_SEPARATOR):
+        return name
+    return f"{prefix}{namespace}{NAMESPACE_SEPARATOR}{bare}"
+
+
+def without_namespace(name: str, namespace: str) -> str:
+    prefix, bare = _split_prefix(name)
+    return prefix + bare.removeprefix(namespace + NAMESPACE_SEPARATOR) if namespace else name
+
+
+def _split_prefix(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
