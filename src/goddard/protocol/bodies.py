@@ -1,0 +1,417 @@
+"""JSON bodies: how they are read and written, and those of topics, routes and registration.
+
+A body is a struct whose fields stand in the order of their wire names, the order in which Java
+writes them. A field that is None is left out, all others are always written; use ``written`` for
+their defaults, since msgspec would leave out plain ones.
+
+Reading is as lenient as fastjson: unknown fields are ignored, a missing or null one keeps its
+default, numbers may be text, enums may be ordinals, and fastjson's dialect is understood. What
+cannot be read raises ProtocolError and nothing else.
+
+The compressed registration body is one zlib stream of::
+
+    length:i32 DataVersion JSON
+    count:i32 (length:i32 "name read write perm filter attributes")*    attributes: 5.x only, JSON
+    length:i32 filter servers, a JSON array
+    count:i32 (length:i32 TopicQueueMapping JSON)*                      from version 5.0 on
+"""
+
+import functools
+import zlib
+from collections.abc import Hashable
+from struct import Struct
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+
+from goddard.errors import ProtocolError
+from goddard.protocol import fastjson
+from goddard.protocol.codes import CURRENT_VERSION, VERSION_5_0_0, Permission
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+MAX_REGISTER_BYTES: Final = 16 * 1024 * 1024
+
+_I32: Final = Struct(">i")
+_READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
+
+
+def written(default: Any) -> Any:
+    """A default that is written like any other value; ``list``, ``dict``, ``set`` mean empty."""
+    # msgspec leaves out values that are the default itself or an empty list, dict or set made by
+    # that very type, but never those of another factory.
+    if isinstance(default, type):
+        return msgspec.field(default_factory=functools.partial(default))
+    return msgspec.field(default_factory=lambda: default)
+
+
+class Body(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Base of all bodies."""
+
+
+class FrozenBody(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base of those that are values: they cannot change, and can be keys."""
+
+
+# --- Reading and writing --------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+# Enums that peers may send as ordinals (the C++ client does), by the name of the field.
+_ORDINALS: Final[dict[str, tuple[str, ...]]] = {
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
+    "messageModel": ("BROADCASTING", "CLUSTERING"),
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+    "consumeResult": (
+        "CR_SUCCESS",
+        "CR_LATER",
+        "CR_ROLLBACK",
+        "CR_COMMIT",
+        "CR_THROW_EXCEPTION",
+        "CR_RETURN_NULL",
+    ),
+    "topicFilterType": ("SINGLE_TAG", "MULTI_TAG"),
+}
+
+
+@functools.cache
+def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, strict=False)
+
+
+def decode_body(data: bytes | memoryview, kind: type[T]) -> T:
+    """Read a body of the kind given: a Body, or any type that msgspec knows, as ``list[User]``."""
+    # A reference would read as an object whose fields are all missing.
+    if b'"$ref"' not in bytes(data):
+        try:
+            body: T = _decoder(cast(Hashable, kind)).decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass
+        else:
+            return body
+    value = _lenient(fastjson.loads(data))
+    try:
+        return msgspec.convert(value, kind, strict=False, str_keys=True)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"the body is no {kind.__name__}: {error}") from error
+
+
+def _lenient(value: Any) -> Any:
+    """The value without null fields, and with ordinals of enums replaced by their names."""
+    if isinstance(value, dict):
+        return {key: _lenient_field(key, item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_lenient(item) for item in value]
+    return value
+
+
+def _lenient_field(key: Any, value: Any) -> Any:
+    if type(value) is int and key in _ORDINALS:
+        names = _ORDINALS[key]
+        return names[value] if 0 <= value < len(names) else value
+    return _lenient(value)
+
+
+def encode_body(value: Any, *, unquoted_int_keys: bool = False) -> bytes:
+    """Write a body; integer keys as fastjson does, if so wanted, else as standard JSON has them."""
+    return fastjson.dumps(value, unquoted_int_keys=unquoted_int_keys)
+
+
+# --- Values used in many bodies -------------------------------------------------------------------
+
+
+class DataVersion(FrozenBody, frozen=True):
+    """Which version of a table a broker has; equal versions mean equal tables."""
+
+    counter: Int64 = written(0)
+    state_version: Int64 = written(0)
+    timestamp: Int64 = written(0)
+
+
+class MessageQueue(FrozenBody, frozen=True, order=True):
+    broker_name: str = written("")
+    queue_id: Int32 = written(0)
+    topic: str = written("")
+
+
+class KvTable(Body):
+    table: dict[str, str] = written(dict)
+
+
+class TopicList(Body):
+    # Where more of them can be asked for.
+    broker_addr: str | None = None
+    topic_list: list[str] = written(list)
+
+
+# --- Topics ---------------------------------------------------------------------------------------
+
+
+class TopicConfig(Body):
+    attributes: dict[str, str] = written(dict)
+    order: bool = written(False)
+    perm: Int32 = written(_READ_WRITE)
+    read_queue_nums: Int32 = written(16)
+    topic_filter_type: str = written("SINGLE_TAG")
+    topic_name: str = written("")
+    topic_sys_flag: Int32 = written(0)
+    write_queue_nums: Int32 = written(16)
+
+
+class TopicQueueMapping(Body):
+    """Which physical queue a broker holds for each logical queue of a static topic."""
+
+    bname: str | None = None
+    curr_id_map: dict[Int32, Int32] = written(dict)
+    dirty: bool = written(False)
+    epoch: Int64 = written(0)
+    scope: str = written("__global__")
+    topic: str | None = None
+    total_queues: Int32 = written(0)
+
+
+class QueueMappingItem(Body):
+    """A stretch of a logical queue that lies on one physical queue; -1 is open-ended."""
+
+    bname: str | None = None
+    end_offset: Int64 = written(-1)
+    gen: Int32 = written(0)
+    logic_offset: Int64 = written(0)
+    queue_id: Int32 = written(0)
+    start_offset: Int64 = written(0)
+    time_of_end: Int64 = written(-1)
+    time_of_start: Int64 = written(-1)
+
+
+class TopicQueueMappingDetail(Body):
+    bname: str | None = None
+    curr_id_map: dict[Int32, Int32] = written(dict)
+    dirty: bool = written(False)
+    epoch: Int64 = written(0)
+    hosted_queues: dict[Int32, list[QueueMappingItem]] = written(dict)
+    scope: str = written("__global__")
+    topic: str | None = None
+    total_queues: Int32 = written(0)
+
+
+class TopicConfigTable(Body):
+    """A broker's topics (Java: TopicConfigAndMappingSerializeWrapper)."""
+
+    data_version: DataVersion = written(DataVersion)
+    mapping_data_version: DataVersion = written(DataVersion)
+    topic_config_table: dict[str, TopicConfig] = written(dict)
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = written(dict)
+    topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = written(dict)
+
+
+# --- Routes and clusters --------------------------------------------------------------------------
+
+
+class QueueData(Body):
+    broker_name: str = written("")
+    perm: Int32 = written(0)
+    read_queue_nums: Int32 = written(0)
+    # The name of topic_sys_flag before 4.9; see encode_route.
+    topic_syn_flag: Int32 | None = None
+    topic_sys_flag: Int32 = written(0)
+    write_queue_nums: Int32 = written(0)
+
+
+class BrokerData(Body):
+    """The addresses of one broker name, by broker id; 0 is the master."""
+
+    broker_addrs: dict[Int64, str] = written(dict)
+    broker_name: str = written("")
+    cluster: str = written("")
+    enable_acting_master: bool = written(False)
+    zone_name: str | None = None
+
+
+class TopicRoute(Body):
+    """Where a topic lives (Java: TopicRouteData)."""
+
+    broker_datas: list[BrokerData] = written(list)
+    filter_server_table: dict[str, list[str]] = written(dict)
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = written(list)
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMapping] | None = None
+
+
+class ClusterInfo(Body):
+    broker_addr_table: dict[str, BrokerData] = written(dict)
+    # A set in Java; a list here, so that the order is ours.
+    cluster_addr_table: dict[str, list[str]] = written(dict)
+
+
+class BrokerMemberGroup(Body):
+    broker_addrs: dict[Int64, str] = written(dict)
+    broker_name: str = written("")
+    cluster: str = written("")
+
+
+class BrokerMemberGroupAnswer(Body):
+    broker_member_group: BrokerMemberGroup | None = None
+
+
+def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
+    """Write a route: standard JSON, or the form for clients that do not say they understand it.
+
+    Those are older than 4.9.4 or written in Go. They take unquoted broker ids (Go's parser takes a
+    quoted one for 0) and know a queue's topicSysFlag by its old name, which is written as well.
+    """
+    if standard:
+        return encode_body(route)
+    named_twice = [
+        msgspec.structs.replace(queue, topic_syn_flag=queue.topic_sys_flag)
+        for queue in route.queue_datas
+    ]
+    return encode_body(
+        msgspec.structs.replace(route, queue_datas=named_twice), unquoted_int_keys=True
+    )
+
+
+# --- Registration ---------------------------------------------------------------------------------
+
+
+class RegisterBrokerBody(Body):
+    filter_server_list: list[str] = written(list)
+    topic_config_serialize_wrapper: TopicConfigTable = written(TopicConfigTable)
+
+
+def decode_register_body(
+    data: bytes | memoryview,
+    compressed: bool,
+    version: int,
+    max_bytes: int = MAX_REGISTER_BYTES,
+) -> RegisterBrokerBody:
+    """Read a registration; ``version`` is the broker's, ``max_bytes`` the limit after inflation.
+
+    No body is an empty registration. A zlib stream is known by its first byte too, as 5.4.0 sends
+    one with ``compressed`` false.
+    """
+    if not data:
+        return RegisterBrokerBody()
+    if not compressed and data[0] != 0x78:
+        return decode_body(data, RegisterBrokerBody)
+    reader = _SectionReader(_inflate(data, max_bytes))
+    table = TopicConfigTable(data_version=decode_body(reader.section(), DataVersion))
+    for _ in range(reader.count()):
+        topic = _topic_of_text(reader.text())
+        table.topic_config_table[topic.topic_name] = topic
+    filter_servers = decode_body(reader.section(), list[str])
+    if version >= VERSION_5_0_0:
+        for _ in range(reader.count()):
+            mapping = decode_body(reader.section(), TopicQueueMapping)
+            if mapping.topic is None:
+                raise ProtocolError("a queue mapping of the registration has no topic")
+            table.topic_queue_mapping_info_map[mapping.topic] = mapping
+    return RegisterBrokerBody(
+        filter_server_list=filter_servers, topic_config_serialize_wrapper=table
+    )
+
+
+def encode_register_body(
+    body: RegisterBrokerBody, *, compressed: bool = False, version: int = CURRENT_VERSION
+) -> bytes:
+    """Write a registration as a broker of that version does."""
+    if not compressed:
+        return encode_body(body)
+    table = body.topic_config_serialize_wrapper
+    has_mappings = version >= VERSION_5_0_0
+    topics = table.topic_config_table.values()
+    parts = [_section(encode_body(table.data_version)), _I32.pack(len(topics))]
+    parts += [_section(_text_of_topic(topic, has_attributes=has_mappings)) for topic in topics]
+    parts.append(_section(encode_body(body.filter_server_list)))
+    if has_mappings:
+        mappings = table.topic_queue_mapping_info_map.values()
+        parts.append(_I32.pack(len(mappings)))
+        parts += [_section(encode_body(m, unquoted_int_keys=True)) for m in mappings]
+    return zlib.compress(b"".join(parts), zlib.Z_BEST_COMPRESSION)
+
+
+def _inflate(data: bytes | memoryview, max_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise ProtocolError(f"the registration is no zlib stream: {error}") from error
+    if len(inflated) > max_bytes:
+        raise ProtocolError(f"the registration inflates to more than {max_bytes} bytes")
+    if not inflater.eof:
+        raise ProtocolError("the registration's zlib stream is cut short")
+    return inflated
+
+
+class _SectionReader:
+    """Reads counts and length-prefixed sections off the inflated registration."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def _number(self) -> int:
+        if len(self._data) - self._position < 4:
+            raise ProtocolError("the registration is cut short")
+        (number,) = _I32.unpack_from(self._data, self._position)
+        self._position += 4
+        return int(number)
+
+    def count(self) -> int:
+        count = self._number()
+        # Each entry has a length of four bytes at least.
+        if not 0 <= count <= (len(self._data) - self._position) // 4:
+            raise ProtocolError(f"the registration cannot hold {count} entries")
+        return count
+
+    def section(self) -> bytes:
+        length = self._number()
+        if not 0 <= length <= len(self._data) - self._position:
+            raise ProtocolError(f"a section of {length} bytes does not fit the registration")
+        start = self._position
+        self._position += length
+        return self._data[start : self._position]
+
+    def text(self) -> str:
+        try:
+            return self.section().decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"the registration is not UTF-8: {error}") from error
+
+
+def _section(data: bytes) -> bytes:
+    return _I32.pack(len(data)) + data
+
+
+def _text_of_topic(topic: TopicConfig, *, has_attributes: bool) -> bytes:
+    text = (
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} "
+        f"{topic.perm} {topic.topic_filter_type}"
+    ).encode()
+    return text + b" " + encode_body(topic.attributes) if has_attributes else text
+
+
+def _topic_of_text(text: str) -> TopicConfig:
+    parts = text.split(" ", 5)
+    if len(parts) < 5:
+        raise ProtocolError(f"a topic of the registration is written wrong: {text[:200]!r}")
+    name, reads, writes, permission, filter_type = parts[:5]
+    numbers = {"readQueueNums": reads, "writeQueueNums": writes, "perm": permission}
+    try:
+        topic = msgspec.convert(numbers, TopicConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"a topic of the registration is written wrong: {error}") from error
+    topic.topic_name = name
+    topic.topic_filter_type = filter_type
+    if len(parts) == 6 and parts[5]:
+        topic.attributes = decode_body(parts[5].encode(), dict[str, str])
+    return topic
