@@ -1,0 +1,200 @@
+"""The calling end: one shared connection per address, made on demand and again after a loss.
+
+A request's time covers connecting too. Callers that find no connection share one attempt; a failed
+attempt fails them all, and the next request tries anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from goddard.clock import Clock, SystemClock
+from goddard.errors import ConfigError, ConnectFailedError, ConnectionLostError
+from goddard.protocol.frame import RemotingCommand
+from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.handlers import AfterHook, BeforeHook, Handlers
+from goddard.transport.tasks import Tasks
+from goddard.transport.tls import TlsOptions
+
+_logger: Final = logging.getLogger("goddard.transport")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions(ConnectionOptions):
+    connect_seconds: float = 3.0
+    tls: TlsOptions | None = None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port``, with IPv6 in brackets or, as Java writes it, bare."""
+    host, separator, port_text = address.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not (separator and host and port_text.isascii() and port_text.isdigit()):
+        raise ConfigError(f"{address!r} is not an address; write it as host:port")
+    port = int(port_text[:6])
+    if not 0 < port <= 65_535:
+        raise ConfigError(f"{address!r} has no valid port")
+    return host, port
+
+
+class Client:
+    """Makes requests by address; ``handlers`` answer those that servers make back to us."""
+
+    def __init__(
+        self,
+        options: ClientOptions | None = None,
+        handlers: Handlers | None = None,
+        *,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options or ClientOptions()
+        self._handlers = handlers or Handlers()
+        self._on_open = on_open
+        self._on_close = on_close
+        self._clock: Clock = clock or SystemClock()
+        self._tls = self._options.tls.client_context() if self._options.tls is not None else None
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        self._sweeping = False
+        self._closed = False
+        self._before: list[BeforeHook] = []
+        self._after: list[AfterHook] = []
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._unfinished: set[Connection] = set()
+
+    def add_hook(self, before: BeforeHook | None = None, after: AfterHook | None = None) -> None:
+        """Call ``before(request, connection)`` and ``after(request, response, connection)``.
+
+        Around each of our own requests, in the order added; what a hook raises reaches the caller.
+        ``after`` is not called for a request without a response.
+        """
+        if before is not None:
+            self._before.append(before)
+        if after is not None:
+            self._after.append(after)
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_ms: int
+    ) -> RemotingCommand:
+        """Send a request and wait for its response, whatever its code."""
+        connection = self._connections.get(address)
+        if connection is None or connection.is_closed:
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            connection = await self._connect(address, timeout_ms / 1000)
+            timeout_ms = max(1, timeout_ms - int((loop.time() - started) * 1000))
+        for before in self._before:
+            before(command, connection)
+        response = await connection.request(command, timeout_ms)
+        for after in self._after:
+            after(command, response, connection)
+        return response
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send a request that is not answered; OverloadedError while the peer is slow to read."""
+        connection = await self.connection(address)
+        for before in self._before:
+            before(command, connection)
+        connection.oneway(command)
+
+    async def connection(self, address: str) -> Connection:
+        """The connection to an address, made if there is none."""
+        connection = self._connections.get(address)
+        if connection is None or connection.is_closed:
+            connection = await self._connect(address, self._options.connect_seconds)
+        return connection
+
+    async def close(self, grace_seconds: float = 1.0) -> None:
+        """Close every connection; requests in flight fail. Safe to call more than once."""
+        self._closed = True
+        await self._tasks.stop()
+        for connection in list(self._unfinished):
+            connection.close()
+        waits = [connection.closed for connection in self._unfinished]
+        if waits:
+            await asyncio.wait(waits, timeout=grace_seconds)
+        for connection in list(self._unfinished):
+            connection.abort()
+        waits = [connection.closed for connection in self._unfinished]
+        if waits:
+            await asyncio.wait(waits, timeout=grace_seconds + 1.0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _connect(self, address: str, timeout_seconds: float) -> Connection:
+        if self._closed:
+            raise ConnectionLostError("the client is closed", address)
+        attempt = self._connecting.get(address)
+        if attempt is None:
+            attempt = self._tasks.spawn(self._open(address), f"connect {address}")
+            self._connecting[address] = attempt
+            attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
+        # Not awaited directly: a caller that gives up must not take the others' attempt with it.
+        await asyncio.wait((attempt,), timeout=timeout_seconds)
+        if not attempt.done():
+            text = f"no connection to {address} within {int(timeout_seconds * 1000)} ms"
+            raise ConnectFailedError(text, address)
+        if attempt.cancelled():
+            raise ConnectionLostError("the client is closed", address)
+        return attempt.result()
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        seconds = self._options.connect_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    lambda: self._connection(address),
+                    host,
+                    port,
+                    ssl=self._tls,
+                    server_hostname=host if self._tls is not None else None,
+                )
+        except TimeoutError as error:
+            text = f"no connection to {address} within {int(seconds * 1000)} ms"
+            raise ConnectFailedError(text, address) from error
+        except OSError as error:  # includes ssl.SSLError
+            raise ConnectFailedError(f"no connection to {address}: {error}", address) from error
+        if connection.is_closed:
+            raise ConnectFailedError(f"{address} closed the connection at once", address)
+        if not self._sweeping:
+            self._sweeping = True
+            self._tasks.periodic("ClientSweep", self._options.sweep_seconds, self._sweep)
+        return connection
+
+    def _connection(self, address: str) -> Connection:
+        def opened(connection: Connection) -> None:
+            self._unfinished.add(connection)
+            self._connections[address] = connection
+            if self._on_open is not None:
+                self._on_open(connection)
+
+        def lost(connection: Connection) -> None:
+            if self._connections.get(address) is connection:
+                del self._connections[address]
+            if self._on_close is not None:
+                self._on_close(connection)
+
+        return Connection(
+            self._options,
+            self._handlers,
+            on_open=opened,
+            on_close=lost,
+            on_finished=self._unfinished.discard,
+            is_client=True,
+        )
+
+    def _sweep(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for connection in list(self._unfinished):
+            connection.sweep(now_ms)

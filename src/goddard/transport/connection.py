@@ -1,0 +1,575 @@
+"""One connection, either end: frames in, answers out, and our own requests matched by opaque.
+
+The received chunk is the unit of work: every whole frame in it is handled, and the answers of plain
+handlers leave with one write at its end. A coroutine handler runs as a task of the connection and
+is cancelled when the connection is lost; work that must outlive the peer belongs to its owner.
+
+Memory is bounded both ways. A connection is *held* while the peer does not take what it was sent
+(unsent bytes over the high mark) or while too many of its requests are being handled: frames
+already received wait, and nothing more is read until the hold ends. Lost, idle and stalled peers
+are found by ``sweep``, called now and then by the owner; no connection has a timer of its own.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+from goddard.errors import (
+    ConnectionLostError,
+    OverloadedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from goddard.protocol.codes import CommandFlag, ResponseCode
+from goddard.protocol.frame import (
+    MAX_FRAME_BYTES,
+    FrameDecoder,
+    RemotingCommand,
+    decode_frame,
+    encode_frame,
+    encode_head,
+)
+from goddard.transport.handlers import Answer, Handlers, refusal
+
+_logger: Final = logging.getLogger("goddard.transport")
+
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_MAX_OPAQUE: Final = 2**31 - 1
+# Below this, joining head and body is cheaper than handing the kernel two pieces.
+_JOINED_BODY_BYTES: Final = 8192
+# The first version whose clients understand GO_AWAY is the one after 5.3.1.
+_LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
+_TLS_HANDSHAKE: Final = 0x16
+
+FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Limits of each connection, whichever end it is."""
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    # Our own requests that wait for a response; RocketMQ's clientAsyncSemaphoreValue.
+    max_requests_in_flight: int = 65_535
+    # The peer's requests that coroutine handlers are working on.
+    max_handlers_in_flight: int = 4_096
+    # Unsent bytes at which nothing more is read from the peer, and at which it is cut off.
+    write_buffer_high_bytes: int = 1024 * 1024
+    write_buffer_max_bytes: int = 64 * 1024 * 1024
+    # A peer over the high mark that takes nothing for this long is cut off.
+    write_stall_seconds: float = 30.0
+    # A peer whose kernel acknowledges nothing for this long is gone (TCP_USER_TIMEOUT).
+    acknowledge_seconds: float = 60.0
+    # A peer that begins a frame and has not ended any for this long is cut off.
+    partial_frame_seconds: float = 120.0
+    # Neither read nor written for this long: closed, as RocketMQ's IdleStateHandler does.
+    idle_seconds: float = 120.0
+
+    @property
+    def sweep_seconds(self) -> float:
+        """How often the owner is to call ``sweep``: often enough to be one eighth late at most."""
+        shortest = min(self.write_stall_seconds, self.partial_frame_seconds, self.idle_seconds)
+        return min(max(shortest / 8, 0.02), 10.0)
+
+
+def address_text(name: object) -> str:
+    """A socket name as RocketMQ writes it, ``ip:port``; IPv6 in brackets."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        host, port = name[0], name[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(name or "unknown")
+
+
+def _nothing(connection: "Connection") -> None:
+    pass
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection.
+
+    ``on_frames`` takes the whole frames of a chunk (without their length words) before they are
+    decoded. It handles what it can, answering with ``send_encoded``, and returns the others in
+    order; when ``is_held`` becomes true it should stop and return the rest, which it gets again
+    when the hold ends. A view keeps the whole chunk in memory: copy what is to be kept. What it
+    raises is a fault of ours: it is logged and the connection is cut.
+
+    The end that made the connection (``is_client``) goes on reading while its own bytes wait to be
+    sent. Only the other end stops; if both did, each could wait for the other for ever.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_closing",
+        "_corked",
+        "_decoder",
+        "_deferred",
+        "_draining",
+        "_flush_scheduled",
+        "_handle",
+        "_heard",
+        "_held",
+        "_idle_since_ms",
+        "_is_client",
+        "_least_unsent_bytes",
+        "_loop",
+        "_lost",
+        "_on_close",
+        "_on_finished",
+        "_on_frames",
+        "_on_open",
+        "_opaque",
+        "_options",
+        "_out",
+        "_out_bytes",
+        "_partial_since_ms",
+        "_pending",
+        "_reading_paused",
+        "_stalled_since_ms",
+        "_tasks",
+        "_transport",
+        "_whole",
+        "_writing_paused",
+        "attachments",
+        "closed",
+        "local",
+        "remote",
+    )
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        handlers: Handlers,
+        *,
+        on_open: Callable[["Connection"], None] = _nothing,
+        on_close: Callable[["Connection"], None] = _nothing,
+        on_finished: Callable[["Connection"], None] = _nothing,
+        on_frames: FrameHook | None = None,
+        is_client: bool = False,
+    ) -> None:
+        """``on_close``: the peer is gone; ``on_finished``: and the last handler has ended."""
+        self.remote = "unknown"
+        self.local = "unknown"
+        self.attachments: dict[str, Any] = {}
+        self._options = options
+        self._handle: Callable[
+            [RemotingCommand, Connection], Answer | Coroutine[Any, Any, Answer]
+        ] = handlers.handle
+        self._on_open = on_open
+        self._on_close = on_close
+        self._on_finished = on_finished
+        self._on_frames = on_frames
+        self._is_client = is_client
+        self._loop = asyncio.get_running_loop()
+        # Done when the connection is gone and its last handler has ended.
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder(options.max_frame_bytes)
+        self._lost = False
+        self._closing = False
+        self._draining = False
+        # Receiving.
+        self._held = False
+        self._reading_paused = False
+        self._backlog: list[memoryview] = []
+        self._tasks: set[asyncio.Task[Answer]] = set()
+        # Sending. Corked: the end of data_received will flush.
+        self._corked = False
+        self._flush_scheduled = False
+        self._writing_paused = False
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        # Our own requests: opaque -> future, and the frames that wait until writing goes on.
+        self._opaque = 0
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._deferred: deque[tuple[int, bytes]] = deque()
+        # What happened since the last sweep, and since when it has not.
+        self._heard = True
+        self._whole = True
+        self._idle_since_ms = 0
+        self._partial_since_ms = 0
+        self._stalled_since_ms = 0
+        self._least_unsent_bytes = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """No longer of use: lost, or closing."""
+        return self._closing
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing more is handled for now; see the module's text."""
+        return self._held
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes given to this connection that the kernel has not taken yet."""
+        queued = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + queued
+
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def handlers_in_flight(self) -> int:
+        return len(self._tasks)
+
+    # Our own requests
+
+    async def request(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        """Send a request and wait for its response. ``command.opaque`` is set here.
+
+        While the peer is slow to read, the request waits its turn within its own time.
+        """
+        if self._closing:
+            raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
+        pending = self._pending
+        if len(pending) >= self._options.max_requests_in_flight:
+            raise OverloadedError(
+                f"{len(pending)} requests to {self.remote} wait for a response already",
+                self.remote,
+            )
+        opaque = self._next_opaque()
+        command.opaque = opaque
+        command.flag &= ~(_RESPONSE | _ONEWAY)
+        frame = self._encode(command)
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        pending[opaque] = future
+        timer = self._loop.call_later(
+            timeout_ms / 1000, self._expire, opaque, command.code, timeout_ms
+        )
+        try:
+            if self._writing_paused:
+                self._deferred.append((opaque, frame))
+            else:
+                self.send_encoded(frame)
+            return await future
+        finally:
+            timer.cancel()
+            pending.pop(opaque, None)
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """Send a request that is not answered; OverloadedError while the peer is slow to read."""
+        if self._closing:
+            raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
+        if self._writing_paused:
+            raise OverloadedError(
+                f"{self.unsent_bytes} bytes wait to be sent to {self.remote} already", self.remote
+            )
+        command.opaque = self._next_opaque()
+        command.flag = command.flag & ~_RESPONSE | _ONEWAY
+        self.send_encoded(self._encode(command))
+
+    def _next_opaque(self) -> int:
+        opaque = self._opaque
+        while True:
+            opaque = opaque + 1 if opaque < _MAX_OPAQUE else 0
+            if opaque not in self._pending:
+                self._opaque = opaque
+                return opaque
+
+    def _encode(self, command: RemotingCommand) -> bytes:
+        frame = encode_frame(command)
+        if len(frame) - 4 > self._options.max_frame_bytes:
+            raise ProtocolError(
+                f"a frame of {len(frame) - 4} bytes is over the limit of "
+                f"{self._options.max_frame_bytes}"
+            )
+        return frame
+
+    def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
+        future = self._pending.pop(opaque, None)
+        if future is not None and not future.done():
+            text = f"no response from {self.remote} to request code {code} within {timeout_ms} ms"
+            future.set_exception(RequestTimeoutError(text, self.remote))
+
+    def _complete(self, response: RemotingCommand) -> None:
+        future = self._pending.pop(response.opaque, None)
+        if future is None or future.done():
+            _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
+        else:
+            future.set_result(response)
+
+    # Sending
+
+    def respond(self, response: RemotingCommand) -> None:
+        """Send the answer of a handler that returned None to answer later. Lost peers: dropped."""
+        if self._closing:
+            return
+        try:
+            body = response.body
+            size = len(body)
+            if size <= _JOINED_BODY_BYTES:
+                self.send_encoded(self._encode(response))
+                return
+            head = encode_head(response, size)
+            if len(head) + size - 4 > self._options.max_frame_bytes:
+                raise ProtocolError(f"an answer of {len(head) + size} bytes is over the limit")
+        except Exception as error:
+            _logger.exception("the answer with code %d cannot be encoded", response.code)
+            self.send_encoded(encode_frame(refusal(response, error)))
+            return
+        self._out.append(head)
+        self._out_bytes += len(head)
+        self.send_encoded(body)
+
+    def send_encoded(self, data: bytes | memoryview) -> None:
+        """Queue bytes that are frames already; they leave at the end of this tick.
+
+        A memoryview must not change until the connection has sent it.
+        """
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > self._options.write_buffer_high_bytes:
+            self._flush()
+        elif not self._corked and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._flush_scheduled = False
+        if self._out:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        self._out = []
+        self._out_bytes = 0
+        transport = self._transport
+        if transport is None or self._lost:
+            return
+        self._heard = True
+        if len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.writelines(out)
+        if self._writing_paused and (
+            (unsent := transport.get_write_buffer_size()) > self._options.write_buffer_max_bytes
+        ):
+            self._cut(f"{unsent} bytes wait to be sent and it does not read")
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._stalled_since_ms = 0
+        self._update_hold()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        while self._deferred and not self._writing_paused:
+            opaque, frame = self._deferred.popleft()
+            if opaque in self._pending:
+                self.send_encoded(frame)
+        self._update_hold()
+
+    # Receiving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream protocol is always given a two-way transport; asyncio's type is merely too wide,
+        # and uvloop's transports are not of asyncio's class.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        self.remote = address_text(transport.get_extra_info("peername"))
+        self.local = address_text(transport.get_extra_info("sockname"))
+        transport.set_write_buffer_limits(high=self._options.write_buffer_high_bytes)
+        self._limit_unacknowledged(transport.get_extra_info("socket"))
+        self._on_open(self)
+
+    def _limit_unacknowledged(self, sock: socket.socket | None) -> None:
+        # Without this a peer behind a broken link is noticed after 15 minutes of retransmission.
+        if sys.platform == "linux" and sock is not None and sock.family != socket.AF_UNIX:
+            milliseconds = int(self._options.acknowledge_seconds * 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        decoder = self._decoder
+        frames = decoder.feed(data)
+        if frames:
+            self._whole = True
+            if self._held:
+                # Transports may hand over what they had read already when told to pause.
+                self._backlog += frames
+            else:
+                self._take(frames)
+        if decoder.failure is not None and not self._closing:
+            if data[0] == _TLS_HANDSHAKE and decoder.buffered_bytes == 0 and not frames:
+                self._cut("it wants TLS, which is disabled on this port")
+            else:
+                self._reject(decoder.failure)
+
+    def _take(self, frames: list[memoryview]) -> None:
+        self._corked = True
+        try:
+            if self._on_frames is not None:
+                frames = self._on_frames(self, frames)
+            self._handle_frames(frames)
+        except ProtocolError as error:
+            self._reject(error)
+        except Exception:
+            _logger.exception("receiving from %s failed", self.remote)
+            self.abort()
+        finally:
+            self._corked = False
+        if self._out:
+            self._flush()
+
+    def _handle_frames(self, frames: list[memoryview]) -> None:
+        handle = self._handle
+        for position, frame in enumerate(frames):
+            if self._held:
+                self._backlog = frames[position:]
+                return
+            command = decode_frame(frame)
+            if command.flag & _RESPONSE:
+                self._complete(command)
+                continue
+            answer = handle(command, self)
+            if answer is None:
+                continue
+            if isinstance(answer, RemotingCommand):
+                self.respond(answer)
+            else:
+                self._spawn(answer)
+
+    def _spawn(self, handling: Coroutine[Any, Any, Answer]) -> None:
+        task = self._loop.create_task(handling)
+        self._tasks.add(task)
+        task.add_done_callback(self._handled)
+        if len(self._tasks) >= self._options.max_handlers_in_flight:
+            self._update_hold()
+
+    def _handled(self, task: asyncio.Task[Answer]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (answer := task.result()) is not None:
+            self.respond(answer)
+        if self._lost:
+            if not self._tasks:
+                self._finish()
+        elif self._draining and not self._tasks:
+            self.close()
+        elif self._held:
+            self._update_hold()
+
+    def _update_hold(self) -> None:
+        self._held = (
+            self._closing
+            or (self._writing_paused and not self._is_client)
+            or len(self._tasks) >= self._options.max_handlers_in_flight
+        )
+        transport = self._transport
+        if transport is None or self._lost or self._closing:
+            return
+        if not self._held and self._backlog and not self._corked:
+            frames, self._backlog = self._backlog, []
+            self._take(frames)
+        if self._held is not self._reading_paused and not self._closing:
+            self._reading_paused = self._held
+            if self._held:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def eof_received(self) -> bool | None:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost = self._closing = self._held = True
+        self._out.clear()
+        self._backlog.clear()
+        self._deferred.clear()
+        pending, self._pending = self._pending, {}
+        reason = f": {error}" if error is not None else ""
+        for future in pending.values():
+            if not future.done():
+                text = f"the connection to {self.remote} was lost{reason}"
+                future.set_exception(ConnectionLostError(text, self.remote))
+        for task in self._tasks:
+            task.cancel()
+        self._on_close(self)
+        if not self._tasks:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+            self._on_finished(self)
+
+    # Ending
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._closing:
+            return
+        if self._out:
+            self._flush()
+        self._closing = self._held = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, dropping what is queued."""
+        self._closing = self._held = True
+        self._out.clear()
+        if self._transport is not None and not self._lost:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Until the connection is gone and its last handler has ended."""
+        await asyncio.shield(self.closed)
+
+    def drain(self) -> None:
+        """Finish the requests being handled, then close; new ones are told to go elsewhere."""
+        self._draining = True
+        serve = self._handle
+
+        def turn_away(
+            request: RemotingCommand, connection: "Connection"
+        ) -> Answer | Coroutine[Any, Any, Answer]:
+            if request.version <= _LAST_VERSION_WITHOUT_GO_AWAY or request.flag & _ONEWAY:
+                return serve(request, connection)
+            return request.reply(ResponseCode.GO_AWAY, "please go away")
+
+        self._handle = turn_away
+        if not self._tasks:
+            self.close()
+
+    def sweep(self, now_ms: int) -> None:
+        """Close this connection if it is idle, stalled, or stuck inside a frame."""
+        options = self._options
+        if self._lost:
+            return
+        if self._heard or not self._idle_since_ms:
+            self._heard = False
+            self._idle_since_ms = now_ms
+        elif now_ms - self._idle_since_ms >= options.idle_seconds * 1000:
+            _logger.info("%s is idle, closed", self.remote)
+            self.abort()
+            return
+        if self._whole or not self._decoder.buffered_bytes or self._held:
+            self._whole = False
+            self._partial_since_ms = now_ms
+        elif now_ms - self._partial_since_ms >= options.partial_frame_seconds * 1000:
+            self._cut("it began a frame and did not end it in time")
+            return
+        if not self._writing_paused:
+            return
+        unsent = self.unsent_bytes
+        if not self._stalled_since_ms or unsent < self._least_unsent_bytes:
+            self._stalled_since_ms = now_ms
+            self._least_unsent_bytes = unsent
+        elif now_ms - self._stalled_since_ms >= options.write_stall_seconds * 1000:
+            self._cut(f"{unsent} bytes wait to be sent and it does not read")
+
+    def _reject(self, error: ProtocolError) -> None:
+        """The bytes are not the protocol: answer what came before them, then close."""
+        _logger.warning("%s sent what cannot be read, closed: %s", self.remote, error)
+        self.close()
+
+    def _cut(self, reason: str) -> None:
+        _logger.warning("%s is cut off: %s", self.remote, reason)
+        self.abort()

@@ -1,0 +1,19 @@
+"""The event loop that every daemon and command runs on: uvloop, where it exists."""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+if sys.platform == "win32":
+    new_event_loop = asyncio.new_event_loop
+else:
+    from uvloop import new_event_loop
+
+_T = TypeVar("_T")
+
+
+def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
+    """Run ``main`` to its end on a new loop, then close the loop and whatever it still holds."""
+    with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
+        return runner.run(main)

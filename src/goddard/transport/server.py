@@ -1,0 +1,242 @@
+"""The listening end: accepts connections within limits, sweeps them, and drains them to stop.
+
+Without TLS the event loop accepts. With TLS an accept loop of our own looks at the first byte of
+each connection before it is given to the event loop as plain or TLS.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from goddard.clock import Clock, SystemClock
+from goddard.transport.connection import (
+    Connection,
+    ConnectionOptions,
+    FrameHook,
+    address_text,
+)
+from goddard.transport.handlers import Handlers
+from goddard.transport.tasks import Tasks
+from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, first_byte
+
+_logger: Final = logging.getLogger("goddard.transport")
+
+_REFUSED_LOG_INTERVAL_MS: Final = 10_000
+# Out of file descriptors: accepting again at once would spin.
+_ACCEPT_RETRY_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions(ConnectionOptions):
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free port
+    backlog: int = 1024
+    max_connections: int = 16_384
+    tls: TlsOptions | None = None
+    # From accepting to the first byte plus the handshake, when there is TLS.
+    handshake_seconds: float = 10.0
+
+
+class Server:
+    """Serves ``handlers`` on one port.
+
+    ``on_open`` and ``on_close`` are told of each connection; ``on_frames`` may take frames before
+    they are decoded (see Connection).
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        handlers: Handlers,
+        *,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        on_frames: FrameHook | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._handlers = handlers
+        self._on_open = on_open
+        self._on_close = on_close
+        self._on_frames = on_frames
+        self._clock: Clock = clock or SystemClock()
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._stopping = False
+        self._connections: set[Connection] = set()
+        # Lost, but with a handler that has not ended yet; always includes the above.
+        self._unfinished: set[Connection] = set()
+        self._handshakes = 0
+        self._refused = 0
+        self._refused_logged_ms: int | None = None
+
+    @property
+    def port(self) -> int:
+        sock = self._listener
+        if sock is None:
+            raise RuntimeError("the server is not started")
+        return int(sock.getsockname()[1])
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        return self._connections
+
+    async def start(self) -> None:
+        options = self._options
+        tls = options.tls.server_context() if options.tls is not None else None
+        listener = await self._bind()
+        self._listener = listener
+        if tls is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                self._connection, sock=listener, backlog=options.backlog
+            )
+        else:
+            listener.listen(options.backlog)
+            self._tasks.spawn(self._accept(listener, tls), "accept")
+        self._tasks.periodic("ConnectionSweep", options.sweep_seconds, self._sweep)
+
+    async def stop(self, grace_seconds: float = 3.0) -> None:
+        """Stop accepting, let requests being handled end within the grace, then close."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        await self._tasks.stop()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if not await self._finished(grace_seconds):
+            for connection in list(self._connections):
+                connection.abort()
+            # Handlers are cancelled now. One that resists is not waited for for ever.
+            if not await self._finished(grace_seconds + 1.0):
+                _logger.error("%d connections have handlers that do not end", len(self._unfinished))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _finished(self, timeout_seconds: float) -> bool:
+        waits = [connection.closed for connection in self._unfinished]
+        if waits:
+            await asyncio.wait(waits, timeout=timeout_seconds)
+        return not self._unfinished
+
+    async def _bind(self) -> socket.socket:
+        options = self._options
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, number, _, address = found[0]
+        sock = socket.socket(family, kind, number)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError as error:
+            sock.close()
+            text = f"cannot listen on {options.host}:{options.port}: {error.strerror}"
+            raise OSError(error.errno, text) from error
+        return sock
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._options,
+            self._handlers,
+            on_open=self._opened,
+            on_close=self._lost,
+            on_finished=self._unfinished.discard,
+            on_frames=self._on_frames,
+        )
+
+    def _opened(self, connection: Connection) -> None:
+        self._unfinished.add(connection)
+        if self._stopping or len(self._connections) >= self._options.max_connections:
+            self._refuse(connection.remote)
+            connection.abort()
+            return
+        self._connections.add(connection)
+        if self._on_open is not None:
+            self._on_open(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            if self._on_close is not None:
+                self._on_close(connection)
+
+    def _refuse(self, remote: str) -> None:
+        self._refused += 1
+        now_ms = self._clock.monotonic_ms()
+        last_ms = self._refused_logged_ms
+        if last_ms is None or now_ms - last_ms >= _REFUSED_LOG_INTERVAL_MS:
+            self._refused_logged_ms = now_ms
+            _logger.warning(
+                "%s is refused: %d connections are open, the limit (%d refused so far)",
+                remote,
+                len(self._connections),
+                self._refused,
+            )
+
+    def _sweep(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for connection in list(self._unfinished):
+            connection.sweep(now_ms)
+
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listener)
+            except OSError as error:
+                _logger.warning("accepting failed: %s", error)
+                await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
+                continue
+            if len(self._connections) + self._handshakes >= self._options.max_connections:
+                self._refuse(address_text(address))
+                sock.close()
+                continue
+            self._handshakes += 1
+            self._tasks.spawn(self._greet(sock, address_text(address), tls), "greet")
+
+    async def _greet(self, sock: socket.socket, remote: str, tls: ssl.SSLContext) -> None:
+        """Give an accepted socket to the event loop, as TLS or plain by its first byte."""
+        options = self._options
+        adopted = False
+        try:
+            async with asyncio.timeout(options.idle_seconds):
+                first = await first_byte(sock)
+            if first is None:
+                return
+            if first != HANDSHAKE_BYTE and options.tls and options.tls.mode is TlsMode.ENFORCING:
+                _logger.warning("%s is refused: it is plain, and TLS is enforced", remote)
+                return
+            adopted = True
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection,
+                sock,
+                ssl=tls if first == HANDSHAKE_BYTE else None,
+                ssl_handshake_timeout=(
+                    options.handshake_seconds if first == HANDSHAKE_BYTE else None
+                ),
+            )
+        except TimeoutError:
+            _logger.info("%s is idle, closed", remote)
+        except OSError as error:  # includes ssl.SSLError
+            _logger.warning("%s is refused: %s", remote, error)
+        finally:
+            self._handshakes -= 1
+            if not adopted:
+                sock.close()

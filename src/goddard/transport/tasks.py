@@ -1,0 +1,86 @@
+"""Background tasks with an owner: whoever starts one also cancels and awaits it.
+
+A ``Tasks`` belongs to one daemon or component. ``stop`` ends its tasks in the reverse order of
+their start, so that a task may rely on those started before it until its own end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+_T = TypeVar("_T")
+
+_logger: Final = logging.getLogger("goddard.transport")
+
+
+class Tasks:
+    """The background tasks of one owner."""
+
+    __slots__ = ("_level", "_logger", "_running")
+
+    def __init__(self, logger: logging.Logger = _logger, level: int = logging.INFO) -> None:
+        self._logger = logger
+        self._level = level
+        # A dict keeps the order of starting.
+        self._running: dict[asyncio.Task[Any], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
+        """Start a task; if it fails and nobody awaits it, its traceback is in the log."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def periodic(
+        self,
+        name: str,
+        interval_seconds: float,
+        action: Callable[[], Awaitable[None] | None],
+        *,
+        first_seconds: float | None = None,
+    ) -> asyncio.Task[None]:
+        """Run ``action`` every so often, counted from the end of one run to the start of the next.
+
+        An action that raises is logged and runs again at its next turn.
+        """
+        first = interval_seconds if first_seconds is None else first_seconds
+        return self.spawn(self._repeat(name, interval_seconds, first, action), name)
+
+    async def stop(self) -> None:
+        """Cancel and await every task, the last started first. Safe to call more than once."""
+        current = asyncio.current_task()
+        while owned := [task for task in self._running if task is not current]:
+            task = owned[-1]
+            task.cancel()
+            await asyncio.wait((task,))
+            self._running.pop(task, None)
+
+    async def _repeat(
+        self,
+        name: str,
+        interval_seconds: float,
+        first_seconds: float,
+        action: Callable[[], Awaitable[None] | None],
+    ) -> None:
+        self._logger.log(self._level, "%s service started", name)
+        try:
+            await asyncio.sleep(first_seconds)
+            while True:
+                try:
+                    pending = action()
+                    if pending is not None:
+                        await pending
+                except Exception:
+                    self._logger.exception("%s service failed once and goes on", name)
+                await asyncio.sleep(interval_seconds)
+        finally:
+            self._logger.log(self._level, "%s service end", name)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._logger.error("the task %s failed", task.get_name(), exc_info=error)

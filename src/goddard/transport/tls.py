@@ -1,0 +1,107 @@
+"""TLS for both ends, and telling a TLS client from a plain one on the same port.
+
+A TLS connection begins with a handshake record, whose first byte is 0x16; no remoting frame within
+the frame limit begins so. RocketMQ's servers decide by that byte, and so does ours:
+
+    disabled     plain only; TLS clients are refused
+    permissive   either
+    enforcing    TLS only; plain clients are refused
+"""
+
+import asyncio
+import enum
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from goddard.errors import ConfigError
+
+HANDSHAKE_BYTE: Final = 0x16
+
+
+class TlsMode(enum.StrEnum):
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """Certificates and what is demanded of the peer; PEM files.
+
+    ``certificate`` and ``key`` are our own (a client may have none). ``trust`` holds the
+    authorities whose certificates we accept; ``verify_peer`` demands one of them of the peer, as
+    RocketMQ's ``tls.server.need.client.auth`` and ``tls.client.authServer``. A client that
+    verifies also checks the host name if ``check_hostname`` is set; RocketMQ's never do, because
+    brokers are addressed by IP.
+    """
+
+    mode: TlsMode = TlsMode.PERMISSIVE
+    certificate: Path | None = None
+    key: Path | None = None
+    key_password: str | None = None
+    trust: Path | None = None
+    verify_peer: bool = False
+    check_hostname: bool = False
+
+    def server_context(self) -> ssl.SSLContext | None:
+        """None when TLS is disabled."""
+        if self.mode is TlsMode.DISABLED:
+            return None
+        if self.certificate is None:
+            raise ConfigError(f"TLS mode {self.mode} needs a certificate and a key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context)
+        context.verify_mode = ssl.CERT_REQUIRED if self.verify_peer else ssl.CERT_NONE
+        return context
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """None when TLS is disabled; a client has no use for telling permissive from enforcing."""
+        if self.mode is TlsMode.DISABLED:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.verify_peer and self.check_hostname
+        context.verify_mode = ssl.CERT_REQUIRED if self.verify_peer else ssl.CERT_NONE
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.verify_peer and self.trust is None:
+            raise ConfigError("verifying the TLS peer needs a file of trusted authorities")
+        try:
+            if self.certificate is not None:
+                # A password is always given: without one, OpenSSL would ask at the terminal.
+                context.load_cert_chain(self.certificate, self.key, self.key_password or "")
+            if self.trust is not None:
+                context.load_verify_locations(self.trust)
+        except (OSError, ssl.SSLError) as error:
+            names = ", ".join(
+                str(path) for path in (self.certificate, self.key, self.trust) if path
+            )
+            raise ConfigError(f"the TLS files {names} cannot be used: {error}") from error
+
+
+async def first_byte(sock: socket.socket) -> int | None:
+    """The first byte the peer sends, left where it is; None when it closed without sending."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    while True:
+        loop.add_reader(sock, wake)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock)
+        try:
+            peeked = sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            readable = loop.create_future()
+            continue
+        return peeked[0] if peeked else None
