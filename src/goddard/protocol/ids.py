@@ -1,0 +1,124 @@
+"""Message ids: where a message is stored, and who made it when.
+
+Both are upper-case hexadecimal, 32 digits with an IPv4 address and 56 with IPv6::
+
+    offset id   store_ip  port:i32  physical_offset:i64
+    unique id   client_ip  pid:u16  process_hash:i32  month_ms:i32  counter:u16
+
+``month_ms`` counts from the start of the month in the client's time zone. Nothing here reads a
+clock: the time comes as an argument. A UniqueIds belongs to one thread.
+"""
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from struct import Struct
+from typing import Final, NamedTuple
+
+from goddard.errors import ProtocolError
+from goddard.protocol.record import Host
+
+_OFFSET_TAIL: Final = Struct(">iq")
+_UNIQUE_TAIL: Final = Struct(">HiiH")
+_ID_BYTES: Final = {16: 4, 28: 16}  # length of an id: length of its address, for both kinds
+# Java forgives a clock that a time server set back by less than this.
+_CLOCK_STEP_MS: Final = 1_000_000
+
+
+def _id_bytes(text: str) -> tuple[bytes, int]:
+    """An id as bytes, and how many of them are its address."""
+    # fromhex takes spaces too, and one day perhaps more: length and alphabet are checked first.
+    if len(text) not in (32, 56) or not (text.isascii() and text.isalnum()):
+        raise ProtocolError(f"{text[:80]!r} is not a message id of 32 or 56 hexadecimal digits")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as error:
+        raise ProtocolError(f"{text!r} is not hexadecimal") from error
+    return raw, _ID_BYTES[len(raw)]
+
+
+def offset_message_id(store_host: Host, physical_offset: int) -> str:
+    ip, port = store_host
+    return (ip + _OFFSET_TAIL.pack(port, physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[Host, int]:
+    """The broker's address and the physical offset that an offset message id names."""
+    raw, ip_length = _id_bytes(text)
+    port, physical_offset = _OFFSET_TAIL.unpack_from(raw, ip_length)
+    if not 0 <= port <= 0xFFFF or physical_offset < 0:
+        raise ProtocolError(f"{text} names no place of a message: it may be a unique id")
+    return Host(raw[:ip_length], port), physical_offset
+
+
+class UniqueId(NamedTuple):
+    """What a client writes into the UNIQ_KEY of a message."""
+
+    ip: bytes
+    pid: int
+    process_hash: int
+    month_ms: int
+    counter: int
+
+    def __str__(self) -> str:
+        tail = _UNIQUE_TAIL.pack(self.pid, self.process_hash, self.month_ms, self.counter)
+        return (self.ip + tail).hex().upper()
+
+    def created_ms(self, now_ms: int, zone: tzinfo | None = None) -> int:
+        """When it was made: its time in the month of ``now_ms``, or of the month before if that
+        is not past."""
+        start_ms, _ = _month_of(now_ms, zone)
+        if start_ms + self.month_ms >= now_ms:
+            start_ms, _ = _month_of(start_ms - 1, zone)
+        return start_ms + self.month_ms
+
+
+def parse_unique_id(text: str) -> UniqueId:
+    raw, ip_length = _id_bytes(text)
+    return UniqueId(raw[:ip_length], *_UNIQUE_TAIL.unpack_from(raw, ip_length))
+
+
+def _month_of(now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
+    """Start of the month around ``now_ms`` and of the next one, in the zone; None is the local."""
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC).astimezone(zone)
+    first = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    # Any day of the next month; from there to its first.
+    after = (first + timedelta(days=32)).replace(day=1)
+    return _local_ms(first, zone), _local_ms(after, zone)
+
+
+def _local_ms(moment: datetime, zone: tzinfo | None) -> int:
+    # The offset may differ from that of the moment it was derived from (summer time).
+    exact = moment.replace(tzinfo=zone) if zone is not None else moment.replace(tzinfo=None)
+    return int(exact.timestamp()) * 1000
+
+
+class UniqueIds:
+    """Makes the unique ids of one process.
+
+    ``process_hash`` tells processes of one address and pid apart (Java takes its class loader's
+    hash); any number that differs from process to process will do.
+    """
+
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_zone")
+
+    def __init__(
+        self, ip: bytes, pid: int, process_hash: int, *, zone: tzinfo | None = None
+    ) -> None:
+        if len(ip) not in (4, 16):
+            raise ValueError(f"an address has 4 or 16 bytes, not {len(ip)}")
+        head = (pid & 0xFFFF).to_bytes(2, "big") + (process_hash & 0xFFFFFFFF).to_bytes(4, "big")
+        self._prefix = (ip + head).hex().upper()
+        self._zone = zone
+        self._counter = 0
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A new id. The counter wraps at 65536, which is enough for one millisecond."""
+        if now_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_of(now_ms, self._zone)
+        month_ms = now_ms - self._month_start_ms
+        if -_CLOCK_STEP_MS < month_ms < 0:
+            month_ms = 0
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._prefix}{month_ms & 0xFFFFFFFF:08X}{counter:04X}"
