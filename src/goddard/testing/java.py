@@ -1,0 +1,453 @@
+"""Official RocketMQ servers and tools as child processes on loopback.
+
+    with JavaPeers("5.4.0", tmp_path) as java:
+        namesrv = java.start_name_server()
+        broker = java.start_broker(namesrv=namesrv.address, store_dir=tmp_path / "store")
+        print(java.mqadmin("clusterList", "-n", namesrv.address))   # a JVM of its own: 1-2 s
+        driver = java.driver()                                      # one JVM for many commands
+        print(driver.admin("topicList", "-n", namesrv.address))
+        broker.stop()                                               # or kill(), pause(), resume()
+
+Servers return when they print ``boot success``; a failure shows the end of their output. Each has
+a folder of its own below the one given: configuration, ROCKETMQ_HOME, logs, and a user home, for
+RocketMQ writes to ``${user.home}/logs`` and ``${user.home}/store``. Heaps and files are small and
+time limits generous, for several run on a small machine; ``properties`` overrides any of it.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from goddard.testing.peers import POM_DIR, RELEASES, PeersError, exclusive, peers_dir
+from goddard.testing.ports import lease_port
+from goddard.testing.process import Process, ProcessError
+
+_BOOT_SUCCESS = "boot success"
+_START_TIMEOUT_SECONDS = 60
+_START_ATTEMPTS = 3
+_VIP_PORT_OFFSET = -2
+_HA_PORT_OFFSET = 1
+_DRIVER_SOURCE = POM_DIR / "java" / "Driver.java"
+_LOG_FILE_TAIL_BYTES = 3_000
+
+_OPENED_PACKAGES = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
+_EXPORTED_PACKAGES = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
+_JVM_FLAGS = (
+    # Quick to start and sparing: these JVMs live for seconds.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-Xss512k",
+    "-Djava.net.preferIPv4Stack=true",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+    *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTED_PACKAGES),
+)
+
+# 4.x reads its three files from ROCKETMQ_HOME/conf and does not start without them. 5.x finds
+# rmq.logback.xml on the class path, where conf/ comes first; with those in its jars it would print
+# pages about its own configuration, into mqadmin's answers too.
+_LOGBACK_FILES = (
+    "rmq.logback.xml",
+    "logback_namesrv.xml",
+    "logback_broker.xml",
+    "logback_tools.xml",
+)
+_LOGBACK_CONTENT = """\
+<configuration>
+  <appender name="file" class="{package}.core.FileAppender">
+    <file>${{user.home}}/rocketmq.log</file>
+    <encoder><pattern>%d %level %logger - %m%n</pattern></encoder>
+  </appender>
+  <root level="{level}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+_LOG_LEVEL = "WARN"
+
+BROKER_PROPERTIES: Mapping[str, str] = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "flushDiskType": "ASYNC_FLUSH",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    # The shortest period that a broker accepts: how soon it returns to a restarted name server.
+    "registerNameServerPeriod": "10000",
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 3000),
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    "mappedFileSizeTimerLog": str(1024 * 1024),
+    "deleteWhen": "04",
+    "fileReservedTime": "720",
+    "diskMaxUsedSpaceRatio": "95",
+    # A loaded machine must not make the broker refuse work.
+    "waitTimeMillsInSendQueue": "30000",
+    "waitTimeMillsInPullQueue": "30000",
+    "osPageCacheBusyTimeOutMills": "30000",
+}
+"""What a test broker is given unless the caller says otherwise."""
+
+
+class JavaServer(Process):
+    """A name server or broker; `address` is what a client connects to."""
+
+    port: int = 0
+    home: Path = Path()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def diagnosis(self) -> str:
+        """What it printed, and the end of the log files where it says why."""
+        parts = [super().diagnosis()]
+        for path in sorted(self.home.rglob("*.log")):
+            tail = path.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace").strip()
+            if tail and path != self.log:
+                parts.append(f"--- {path}:\n{tail}")
+        return "\n".join(parts)
+
+
+Server = TypeVar("Server", bound=JavaServer)
+
+
+class JavaBroker(JavaServer):
+    """A broker; `store_dir` can be handed to another broker once this one has ended."""
+
+    store_dir: Path = Path()
+
+
+class JavaPeers:
+    """Starts servers and tools of one version and ends them all when closed."""
+
+    def __init__(self, version: str, directory: Path) -> None:
+        release = RELEASES.get(version)
+        if release is None or not (release.is_complete and "client" in release.content):
+            raise PeersError(f"RocketMQ {version} is not here: run `make peers`")
+        self.version = version
+        self.directory = directory
+        self._class_path = str(release.lib / "*")
+        self._processes: list[Process] = []
+        self._drivers: list[JavaDriver] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill everything; a server that is to leave its files in order is stopped first."""
+        while self._drivers:
+            self._drivers.pop().close()
+        while self._processes:
+            self._processes.pop().kill()
+
+    def start_name_server(
+        self,
+        name: str = "namesrv",
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> JavaServer:
+        def create(port: int, home: Path) -> JavaServer:
+            settings = {
+                "listenPort": str(port),
+                "kvConfigPath": str(home / "kvConfig.json"),
+                "configStorePath": str(home / "namesrv.properties"),
+                **(properties or {}),
+            }
+            config = _write_properties(home / "namesrv.conf", settings)
+            main = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config))
+            return self._server(JavaServer, name, home, main, "-Xms64m", "-Xmx128m")
+
+        return self._start(create, name, port, lease_port)
+
+    def start_broker(
+        self,
+        name: str = "broker-a",
+        *,
+        namesrv: str = "",
+        store_dir: Path | None = None,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        heap_mib: int = 320,
+    ) -> JavaBroker:
+        """Start a broker called `name` on a store, new or existing.
+
+        `namesrv` may be empty (it then registers nowhere) or list several, separated by `;`.
+        Slaves: pass ``{"brokerRole": "SLAVE", "brokerId": "1"}`` and, as a process name must be
+        unique here, ``{"brokerName": …}`` with the master's name.
+        """
+
+        def create(port: int, home: Path) -> JavaBroker:
+            store = home / "store" if store_dir is None else store_dir
+            settings = {
+                **BROKER_PROPERTIES,
+                "brokerName": name,
+                "listenPort": str(port),
+                "haListenPort": str(port + _HA_PORT_OFFSET),
+                "storePathRootDir": str(store),
+                "storePathCommitLog": str(store / "commitlog"),
+                **({"namesrvAddr": namesrv} if namesrv else {}),
+                **(properties or {}),
+            }
+            config = _write_properties(home / "broker.conf", settings)
+            main = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config))
+            memory = ("-Xms64m", f"-Xmx{heap_mib}m", "-XX:MaxDirectMemorySize=512m")
+            broker = self._server(JavaBroker, name, home, main, *memory)
+            broker.store_dir = store
+            return broker
+
+        return self._start(
+            create, name, port, lambda: lease_port(_VIP_PORT_OFFSET, _HA_PORT_OFFSET)
+        )
+
+    def mqadmin(self, *arguments: str, timeout: float = 60) -> str:
+        """Run one mqadmin command in a JVM of its own; what it printed to stdout."""
+        home = self._make_home(f"mqadmin-{len(self._processes)}", exist_ok=True)
+        main = ("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments)
+        done = subprocess.run(
+            self._java(home, main, "-Xmx128m"),
+            env=self._environment(home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def driver(self) -> "JavaDriver":
+        """A JVM that runs mqadmin, producers and consumers of this version on request."""
+        home = self._make_home(f"driver-{len(self._drivers)}")
+        classes = compile_driver(self.version)
+        flags = ("-Xmx256m", "-Drocketmq.client.rebalance.waitInterval=1000")
+        command = self._java(home, ("Driver",), *flags, extra_class_path=(str(classes),))
+        driver = JavaDriver(command, self._environment(home), home / "driver.log")
+        self._drivers.append(driver)
+        return driver
+
+    def _start(
+        self,
+        create: Callable[[int, Path], Server],
+        name: str,
+        port: int | None,
+        lease: Callable[[], int],
+    ) -> Server:
+        """Start a server; on a port that was lost to a stranger, try again on another one."""
+        home = self._make_home(name)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            chosen = lease() if port is None else port
+            server = create(chosen, home)
+            server.port = chosen
+            server.home = home
+            self._processes.append(server)
+            try:
+                return server.start()
+            except ProcessError as error:
+                self._processes.remove(server)
+                port_lost = "already in use" in str(error) or "BindException" in str(error)
+                if port is not None or not port_lost or attempt == _START_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _server(
+        self, kind: type[Server], name: str, home: Path, main: tuple[str, ...], *flags: str
+    ) -> Server:
+        return kind(
+            f"Java {self.version} {name}",
+            self._java(home, main, *flags),
+            log=home / "output.log",
+            ready=_BOOT_SUCCESS,
+            env=self._environment(home),
+            cwd=home,
+            start_timeout=_START_TIMEOUT_SECONDS,
+        )
+
+    def _make_home(self, name: str, *, exist_ok: bool = False) -> Path:
+        home = self.directory / f"java-{self.version}" / name
+        if home.exists() and not exist_ok:
+            raise PeersError(f"there was a {name} of {self.version} already; choose another name")
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        shaded = "" if self.version.startswith("4.") else "org.apache.rocketmq.logging."
+        package = f"{shaded}ch.qos.logback"
+        content = _LOGBACK_CONTENT.format(package=package, level=_LOG_LEVEL)
+        for logback in _LOGBACK_FILES:
+            (conf / logback).write_text(content)
+        return home
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+        return {**inherited, "ROCKETMQ_HOME": str(home), "HOME": str(home)}
+
+    def _java(
+        self, home: Path, main: tuple[str, ...], *flags: str, extra_class_path: tuple[str, ...] = ()
+    ) -> list[str]:
+        java = shutil.which("java")
+        if java is None:
+            raise PeersError("java not found: install a JDK 17 or newer")
+        paths = [str(home / "conf"), *extra_class_path, self._class_path]
+        places = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
+        client_log = f"-Drocketmq.client.logRoot={home / 'logs'}"
+        class_path = ("-cp", os.pathsep.join(paths))
+        return [java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
+
+
+class JavaDriver:
+    """The official client and mqadmin in one JVM; see Driver.java for what is said on the pipe.
+
+    One request at a time. A request that does not end in time takes the JVM with it, so that
+    nothing waits for an answer that belongs to somebody else.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as errors:
+            self._jvm = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=dict(env),
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End of input ends the JVM, as it does when this process dies."""
+        if self._jvm.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._jvm.stdin.close()
+        try:
+            self._jvm.wait(5)
+        except subprocess.TimeoutExpired:
+            self._jvm.kill()
+            self._jvm.wait()
+        if self._jvm.stdout is not None:
+            self._jvm.stdout.close()
+
+    def admin(self, *arguments: str, timeout: float = 60) -> str:
+        """Run an mqadmin command; what it wrote to stdout and then what it wrote to stderr.
+
+        mqadmin reports most failures by printing a stack trace, so the text is all there is.
+        """
+        _, out, err = self._ask("admin", *arguments, timeout=timeout)
+        return out + err
+
+    def open_producer(self, name: str, namesrv: str, group: str = "driver-producers") -> None:
+        self._do("open-producer", name, namesrv, group)
+
+    def send(
+        self,
+        producer: str,
+        topic: str,
+        count: int,
+        *,
+        size_bytes: int = 100,
+        tag: str = "",
+        timeout: float = 60,
+    ) -> list[str]:
+        """Send and return the message ids; any send that is not SEND_OK is an error."""
+        ids = self._do("send", producer, topic, str(count), str(size_bytes), tag, timeout=timeout)
+        return ids.split()
+
+    def close_producer(self, name: str) -> None:
+        self._do("close-producer", name)
+
+    def open_consumer(
+        self, name: str, namesrv: str, topic: str, *, group: str = "", expression: str = "*"
+    ) -> None:
+        """Start a push consumer that reads its group's queues from the beginning."""
+        self._do("open-consumer", name, namesrv, group or name, topic, expression)
+
+    def receive(self, consumer: str, count: int, timeout: float = 30) -> list[str]:
+        """The ids of all messages so far, once there are `count` distinct ones or time is up."""
+        answer = self._do(
+            "receive", consumer, str(count), str(int(timeout * 1000)), timeout=timeout + 10
+        )
+        return answer.split()
+
+    def close_consumer(self, name: str) -> None:
+        self._do("close-consumer", name)
+
+    def _do(self, *words: str, timeout: float = 60) -> str:
+        outcome, out, err = self._ask(*words, timeout=timeout)
+        if outcome != "ok":
+            raise ProcessError(f"Java driver: {' '.join(words)} failed:\n{out}{err}")
+        return out
+
+    def _ask(self, *words: str, timeout: float) -> tuple[str, str, str]:
+        jvm = self._jvm
+        assert jvm.stdin is not None
+        assert jvm.stdout is not None
+        line = " ".join(base64.b64encode(word.encode()).decode() for word in words)
+        watchdog = threading.Timer(timeout, jvm.kill)
+        watchdog.start()
+        started = time.monotonic()
+        try:
+            jvm.stdin.write(line.encode() + b"\n")
+            jvm.stdin.flush()
+            outcome, out_bytes, err_bytes = jvm.stdout.readline().decode().split()
+            out = jvm.stdout.read(int(out_bytes)).decode()
+            err = jvm.stdout.read(int(err_bytes)).decode()
+        except (ValueError, BrokenPipeError):
+            seconds = time.monotonic() - started
+            tail = self._log.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace")
+            raise ProcessError(
+                f"Java driver ended after {seconds:.1f} s in: {' '.join(words)}\n{tail}"
+            ) from None
+        finally:
+            watchdog.cancel()
+        return outcome, out, err
+
+
+def compile_driver(version: str) -> Path:
+    """Compile Driver.java against one version's jars, once per state of the source."""
+    digest = hashlib.sha256(_DRIVER_SOURCE.read_bytes()).hexdigest()[:16]
+    classes = peers_dir() / "classes" / version
+    stamp = classes / f"{digest}.compiled"
+    with exclusive(peers_dir() / f"classes-{version}.lock"):
+        if stamp.exists():
+            return classes
+        shutil.rmtree(classes, ignore_errors=True)
+        classes.mkdir(parents=True)
+        class_path = str(RELEASES[version].lib / "*")
+        command = ["javac", "-encoding", "UTF-8", "-d", str(classes), "-cp", class_path]
+        done = subprocess.run(
+            [*command, str(_DRIVER_SOURCE)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise PeersError(f"javac failed on {_DRIVER_SOURCE}:\n{done.stderr}")
+        stamp.touch()
+        return classes
+
+
+def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    lines = (f"{key}={_escape(value)}\n" for key, value in properties.items())
+    path.write_text("".join(lines))
+    return path
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\")

@@ -1,0 +1,197 @@
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * The official client and mqadmin in one long-lived JVM, so that a test does not pay for a new one
+ * with every command.
+ *
+ * <p>A request is a line of space-separated words in Base64: the verb and its arguments. The answer
+ * is a line "ok|failed OUT_BYTES ERR_BYTES" followed by what the verb wrote to System.out and
+ * System.err. Verbs run one at a time; clients live on between them under the name given.
+ */
+public final class Driver {
+    private static final int POLL_ROUTES_MS = 1000;
+    private static final int SEND_TIMEOUT_MS = 5000;
+    private static final int WAKE_INTERVAL_MS = 50;
+
+    private final Map<String, DefaultMQProducer> producers = new HashMap<>();
+    private final Map<String, Subscriber> subscribers = new HashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        new Driver().serve();
+        // Clients that were not closed have threads that would keep the JVM alive.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void serve() throws Exception {
+        PrintStream answers = System.out;
+        BufferedReader requests =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            ByteArrayOutputStream out = new ByteArrayOutputStream();
+            ByteArrayOutputStream err = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(out, true, "UTF-8"));
+            System.setErr(new PrintStream(err, true, "UTF-8"));
+            String outcome = "ok";
+            try {
+                String[] words = Arrays.stream(line.split(" ", -1))
+                    .map(word -> new String(Base64.getDecoder().decode(word), StandardCharsets.UTF_8))
+                    .toArray(String[]::new);
+                run(words[0], Arrays.copyOfRange(words, 1, words.length));
+            } catch (Throwable problem) {
+                outcome = "failed";
+                problem.printStackTrace();
+            }
+            System.out.flush();
+            System.err.flush();
+            byte[] outBytes = out.toByteArray();
+            byte[] errBytes = err.toByteArray();
+            answers.print(outcome + " " + outBytes.length + " " + errBytes.length + "\n");
+            answers.write(outBytes);
+            answers.write(errBytes);
+            answers.flush();
+        }
+    }
+
+    private void run(String verb, String[] a) throws Exception {
+        switch (verb) {
+            case "admin":
+                admin(a);
+                break;
+            case "open-producer":
+                openProducer(a[0], a[1], a[2]);
+                break;
+            case "send":
+                send(producers.get(a[0]), a[1], Integer.parseInt(a[2]), Integer.parseInt(a[3]), a[4]);
+                break;
+            case "close-producer":
+                producers.remove(a[0]).shutdown();
+                break;
+            case "open-consumer":
+                subscribers.put(a[0], new Subscriber(a[1], a[2], a[3], a[4]));
+                break;
+            case "receive":
+                subscribers.get(a[0]).print(Integer.parseInt(a[1]), Long.parseLong(a[2]));
+                break;
+            case "close-consumer":
+                subscribers.remove(a[0]).consumer.shutdown();
+                break;
+            default:
+                throw new IllegalArgumentException("unknown verb " + verb);
+        }
+    }
+
+    /**
+     * Runs mqadmin, and spares it the end of a 5.x client: that waits for its NettyEventExecutor,
+     * which may sleep for 3 s before it sees that it is to stop. An interrupt makes it look.
+     */
+    private static void admin(String[] arguments) throws InterruptedException {
+        Thread waker = new Thread(() -> {
+            try {
+                while (true) {
+                    Thread.sleep(WAKE_INTERVAL_MS);
+                    for (Thread thread : Thread.getAllStackTraces().keySet()) {
+                        if (thread.getName().equals("NettyEventExecutor")) {
+                            thread.interrupt();
+                        }
+                    }
+                }
+            } catch (InterruptedException done) {
+                return;
+            }
+        });
+        waker.start();
+        try {
+            MQAdminStartup.main0(arguments, null);
+        } finally {
+            waker.interrupt();
+            waker.join();
+        }
+    }
+
+    private void openProducer(String name, String nameServers, String group) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(nameServers);
+        producer.setInstanceName(name);
+        producer.setPollNameServerInterval(POLL_ROUTES_MS);
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        producer.start();
+        producers.put(name, producer);
+    }
+
+    /** Sends `count` messages of `size` bytes and prints the id of each that was stored. */
+    private static void send(DefaultMQProducer producer, String topic, int count, int size, String tag)
+        throws Exception {
+        for (int i = 0; i < count; i++) {
+            byte[] body = new byte[size];
+            Arrays.fill(body, (byte) ('a' + i % 26));
+            Message message = new Message(topic, tag, "key-" + i, body);
+            SendResult result = producer.send(message);
+            if (result.getSendStatus() != SendStatus.SEND_OK) {
+                throw new IllegalStateException("message " + i + ": " + result);
+            }
+            System.out.print(result.getMsgId() + "\n");
+        }
+    }
+
+    private static final class Subscriber {
+        private final DefaultMQPushConsumer consumer;
+        private final Set<String> received = new LinkedHashSet<>();
+
+        Subscriber(String nameServers, String group, String topic, String expression)
+            throws Exception {
+            consumer = new DefaultMQPushConsumer(group);
+            consumer.setNamesrvAddr(nameServers);
+            consumer.setInstanceName(group);
+            consumer.setPollNameServerInterval(POLL_ROUTES_MS);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.subscribe(topic, expression);
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                synchronized (received) {
+                    for (MessageExt message : messages) {
+                        received.add(message.getMsgId());
+                    }
+                    received.notifyAll();
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+        }
+
+        /** Prints the ids of everything received, as soon as there are `count` or time is up. */
+        void print(int count, long timeoutMs) throws InterruptedException {
+            long deadline = System.nanoTime() + timeoutMs * 1_000_000;
+            synchronized (received) {
+                while (received.size() < count) {
+                    long leftMs = (deadline - System.nanoTime()) / 1_000_000;
+                    if (leftMs <= 0) {
+                        break;
+                    }
+                    received.wait(leftMs);
+                }
+                for (String id : received) {
+                    System.out.print(id + "\n");
+                }
+            }
+        }
+    }
+}
