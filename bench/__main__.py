@@ -1,0 +1,36 @@
+"""``python -m bench [SUITE ...]``: measure, print tables, keep the results as JSON."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from bench import nameserver
+from bench.loadgen import BenchError
+from bench.report import Report, keep, show
+
+_SUITES: dict[str, Callable[[float], Report]] = {"nameserver": nameserver.run}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(_SUITES)}; all")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each timed load")
+    options = parser.parse_args()
+    unknown = [name for name in options.suites if name not in _SUITES]
+    if unknown:
+        parser.error(f"no suite called {', '.join(unknown)}; there are {', '.join(_SUITES)}")
+    reports = []
+    try:
+        for name in options.suites or _SUITES:
+            sys.stderr.write(f"measuring {name}; leave the machine alone ...\n")
+            reports.append(_SUITES[name](options.seconds))
+    except BenchError as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+    show(reports)
+    sys.stdout.write(f"kept in {keep(reports)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
