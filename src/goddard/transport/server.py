@@ -66,6 +66,7 @@ class Server:
         self._clock: Clock = clock or SystemClock()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._server: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
         self._listener: socket.socket | None = None
         self._stopping = False
         self._connections: set[Connection] = set()
@@ -89,6 +90,7 @@ class Server:
     async def start(self) -> None:
         options = self._options
         tls = options.tls.server_context() if options.tls is not None else None
+        self._tls = tls
         listener = await self._bind()
         self._listener = listener
         if tls is None:
@@ -119,6 +121,11 @@ class Server:
                 _logger.error("%d connections have handlers that do not end", len(self._unfinished))
         if self._server is not None:
             await self._server.wait_closed()
+
+    def reload_tls(self) -> None:
+        """Use the certificate files as they are now; ConfigError leaves those in use."""
+        if self._tls is not None and self._options.tls is not None:
+            self._options.tls.reload(self._tls)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,0 +1,71 @@
+"""The ``goddard`` command, and the commands that RocketMQ's users know (``mqnamesrv``).
+
+A subcommand's module is imported when it is run, not before: a server starts in a fraction of a
+second only if it does not import the other tools.
+"""
+
+import importlib
+import sys
+from typing import Final, NamedTuple
+
+import click
+
+from goddard import __version__
+
+
+class _Lazy(NamedTuple):
+    module: str
+    attribute: str
+    help: str
+
+
+_COMMANDS: Final = {
+    "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
+    "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = _COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        command = getattr(importlib.import_module(lazy.module), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # From the table: asking the commands themselves would import them all.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name].help) for name in sorted(_COMMANDS)])
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Completion of commands and options: put eval "
+        '"$(_GODDARD_COMPLETE=bash_source goddard)" into ~/.bashrc '
+        "(zsh_source and ~/.zshrc, fish_source and config.fish for the other shells)."
+    ),
+)
+@click.version_option(__version__, prog_name="goddard")
+def goddard() -> None:
+    """RocketMQ in Python, with Spark built in."""
+
+
+def main() -> None:
+    goddard(prog_name="goddard")
+
+
+def mqnamesrv() -> None:
+    """Run the name server as RocketMQ's own command does."""
+    serve = importlib.import_module("goddard.cli.serve")
+    sys.exit(serve.run_mqnamesrv(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""Configuration: Java's properties format, and what a name server can be told.
+
+Property names are RocketMQ's, so that an existing ``namesrv.conf`` works as it is. A property that
+means nothing here (thread counts of Java's pools) is accepted, kept and shown, and has no effect.
+
+Configuration that comes over the network may never name a file, a folder, a home, a listening
+address or a command (``is_protected``): those are set by whoever starts the process.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from goddard.errors import ConfigError
+
+
+class ProtectedPropertyError(ConfigError):
+    """A peer named a property that only whoever starts the process may set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name[:80]} may not be set over the network, nor may anything that names a file, a "
+            "folder, a home, an address or a command; set it in the configuration file and restart"
+        )
+
+
+# A properties text beyond this is no configuration; it bounds what a peer can make us parse.
+MAX_PROPERTIES_BYTES: Final = 1024 * 1024
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK: Final = " \t\f"
+_WRITTEN_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+)
+_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read ``java.util.Properties`` text: comments, continued lines, escapes; the last key wins."""
+    properties: dict[str, str] = {}
+    for line in _logical_lines(text):
+        end = 0
+        while end < len(line) and line[end] not in "=:" + _BLANK:
+            end += 2 if line[end] == "\\" else 1
+        start = end
+        while start < len(line) and line[start] in _BLANK:
+            start += 1
+        if start < len(line) and line[start] in "=:":
+            start += 1
+            while start < len(line) and line[start] in _BLANK:
+                start += 1
+        properties[_unescape(line[:end])] = _unescape(line[start:])
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    continued = ""
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_BLANK)
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        trailing = len(line) - len(line.rstrip("\\"))
+        if trailing % 2:
+            # An odd number of backslashes at the end continues the line.
+            continued += line[:-1]
+            continue
+        yield continued + line
+        continued = ""
+    if continued:
+        yield continued
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            parts.append(char if char != "\\" else "")
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped != "u":
+            parts.append(_ESCAPES.get(escaped, escaped))
+            continue
+        digits = text[position : position + 4]
+        if not _HEX.fullmatch(digits):
+            raise ConfigError(f"malformed \\uxxxx escape: \\u{digits}")
+        parts.append(chr(int(digits, 16)))
+        position += 4
+    return "".join(parts)
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """One ``key=value`` line each, sorted; reading it back gives the same properties.
+
+    Java writes values as they are, which lets a line break inside a value become a property of its
+    own at the next start; here they are escaped. Text without such characters is the same.
+    """
+    lines = []
+    for key in sorted(properties):
+        value = properties[key].translate(_WRITTEN_ESCAPES)
+        if value.startswith(" "):
+            value = "\\" + value
+        name = key.translate(_WRITTEN_ESCAPES)
+        name = re.sub(r"([ =:])", r"\\\1", name)
+        name = "\\" + name if name[:1] in ("#", "!") else name
+        lines.append(f"{name}={value}\n")
+    return "".join(lines)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a properties file; ConfigError says what is wrong with it and what to do."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PROPERTIES_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {error.strerror}; "
+            "give an existing, readable file to -c"
+        ) from error
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise ConfigError(
+            f"the configuration file {path} is larger than {MAX_PROPERTIES_BYTES} bytes"
+        )
+    try:
+        return parse_properties(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the configuration file {path} is not UTF-8 text (byte {error.start}); save it as "
+            "UTF-8 or write such characters as \\uXXXX"
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"the configuration file {path}: {error}") from error
+
+
+# What a peer may never set, by name, apart from everything that looks like a place or a command.
+_PROTECTED_NAMES: Final = frozenset(
+    {
+        "bindaddress",
+        "configblacklist",
+        "configstorepath",
+        "enablecontrollerinnamesrv",
+        "kvconfigpath",
+        "listenport",
+        "namesrvaddr",
+        "rocketmqhome",
+    }
+)
+_PROTECTED_WORDS: Final = re.compile(
+    r"path|dir|file|folder|home|script|command|cmd|exec(?!utor)|shell|tls|address|listen|store"
+)
+
+
+def is_protected(key: str, black_list: str = "") -> bool:
+    """Whether a property may not be set over the network.
+
+    Letter case, blanks and punctuation do not matter: a key that only looks like a protected one is
+    refused as well, and nobody has a good reason to send it.
+    """
+    plain = re.sub(r"[^a-z0-9]", "", key.lower())
+    listed = {re.sub(r"[^a-z0-9]", "", name.lower()) for name in black_list.split(";")} - {""}
+    return (
+        not key.isascii()
+        or plain in _PROTECTED_NAMES
+        or plain in listed
+        or _PROTECTED_WORDS.search(plain) is not None
+    )
+
+
+# Properties of RocketMQ 5.4's NamesrvConfig and NettyServerConfig that have no counterpart here:
+# one loop takes the place of Java's thread pools and semaphores.
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "clientRequestThreadPoolNums": "8",
+    "clientRequestThreadPoolQueueCapacity": "50000",
+    "clusterTest": "false",
+    "defaultThreadPoolNums": "16",
+    "defaultThreadPoolQueueCapacity": "10000",
+    "enableControllerInNamesrv": "false",
+    "enableShutdownGracefully": "false",
+    "productEnvName": "center",
+    "serverAsyncSemaphoreValue": "64",
+    "serverCallbackExecutorThreads": "0",
+    "serverNettyWorkerGroupEnable": "true",
+    "serverOnewaySemaphoreValue": "256",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "serverSelectorThreads": "3",
+    "serverSocketRcvBufSize": "0",
+    "serverSocketSndBufSize": "0",
+    "serverWorkerThreads": "8",
+    "shutdownWaitTimeSeconds": "30",
+    "useEpollNativeSelector": "false",
+    "writeBufferLowWaterMark": "0",
+}
+
+
+def _setting(default: Any, name: str, *, low: int = 0, high: int = 2**31 - 1) -> Any:
+    """A field under its property name, and the range of a number."""
+    return field(default=default, metadata={"property": name, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig:
+    """Everything a name server can be told. ``others`` are properties kept but without effect."""
+
+    rocketmq_home: str | None = _setting(None, "rocketmqHome")
+    kv_config_path: str = _setting("namesrv/kvConfig.json", "kvConfigPath")
+    config_store_path: str = _setting("namesrv/namesrv.properties", "configStorePath")
+    config_black_list: str = _setting(
+        "configBlackList;configStorePath;kvConfigPath", "configBlackList"
+    )
+    bind_address: str = _setting("0.0.0.0", "bindAddress")
+    listen_port: int = _setting(9876, "listenPort", high=65535)
+
+    order_message_enable: bool = _setting(False, "orderMessageEnable")
+    return_order_topic_config_to_broker: bool = _setting(True, "returnOrderTopicConfigToBroker")
+    scan_interval_ms: int = _setting(5000, "scanNotActiveBrokerInterval", low=10)
+    unregister_queue_capacity: int = _setting(3000, "unRegisterBrokerQueueCapacity", low=1)
+    support_acting_master: bool = _setting(False, "supportActingMaster")
+    enable_all_topic_list: bool = _setting(True, "enableAllTopicList")
+    enable_topic_list: bool = _setting(True, "enableTopicList")
+    notify_min_broker_id_changed: bool = _setting(False, "notifyMinBrokerIdChanged")
+    need_wait_for_service: bool = _setting(False, "needWaitForService")
+    wait_seconds_for_service: int = _setting(45, "waitSecondsForService")
+    delete_topic_with_broker_registration: bool = _setting(
+        False, "deleteTopicWithBrokerRegistration"
+    )
+
+    idle_seconds: int = _setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
+    backlog: int = _setting(1024, "serverSocketBacklog", low=1)
+    # Zero, as in Java, leaves the mark to the transport.
+    write_buffer_high_bytes: int = _setting(0, "writeBufferHighWaterMark")
+
+    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
+
+    def properties(self) -> dict[str, str]:
+        """Every property as text, under RocketMQ's names."""
+        shown = dict(self.others)
+        for setting in _SETTINGS.values():
+            value = getattr(self, setting.field)
+            if value is not None:
+                shown[setting.name] = _written(value)
+        return shown
+
+    def updated(self, properties: Mapping[str, str]) -> "NameServerConfig":
+        """With these properties set; names that are not ours are kept among ``others``."""
+        changes: dict[str, Any] = {}
+        others = dict(self.others)
+        for name, text in properties.items():
+            setting = _SETTINGS.get(name)
+            if setting is None:
+                others[name] = text
+            else:
+                changes[setting.field] = setting.parse(text)
+        return dataclasses.replace(self, **changes, others=others)
+
+    def updated_by_peer(self, properties: Mapping[str, str]) -> "NameServerConfig":
+        """As ``updated``, for properties from the network: nothing protected, nothing unknown.
+
+        Unknown names are ignored, as Java does. ConfigError names the first that is wrong; then
+        none is taken.
+        """
+        for name in properties:
+            if is_protected(name, self.config_black_list):
+                raise ProtectedPropertyError(name)
+        for name, text in properties.items():
+            if not text.isprintable():
+                raise ConfigError(f"{name}: a value has no control characters")
+        known = {
+            name: text
+            for name, text in properties.items()
+            if name in _SETTINGS or name in self.others
+        }
+        return self.updated(known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    name: str
+    field: str
+    kind: type
+    low: int
+    high: int
+
+    def parse(self, text: str) -> str | int | bool:
+        text = text.strip()
+        if self.kind is bool:
+            # Java takes everything but "true" for false; a typing error should not switch things.
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"{self.name}={text[:80]}: true or false is needed")
+            return text.lower() == "true"
+        if self.kind is int:
+            if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+                raise ConfigError(f"{self.name}={text[:80]}: a whole number is needed")
+            if not self.low <= int(text) <= self.high:
+                raise ConfigError(
+                    f"{self.name}={text}: a number from {self.low} to {self.high} is needed"
+                )
+            return int(text)
+        return text
+
+
+def _written(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _settings() -> dict[str, _Setting]:
+    kinds = get_type_hints(NameServerConfig)
+    settings = {}
+    for item in dataclasses.fields(NameServerConfig):
+        if "property" in item.metadata:
+            kind = kinds[item.name]
+            name = item.metadata["property"]
+            settings[name] = _Setting(
+                name=name,
+                field=item.name,
+                kind=kind if kind in (bool, int) else str,
+                low=item.metadata["low"],
+                high=item.metadata["high"],
+            )
+    return settings
+
+
+_SETTINGS: Final = _settings()

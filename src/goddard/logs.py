@@ -1,0 +1,110 @@
+"""Log set-up of a daemon: one rotating file under its logs folder, written by a thread of its own.
+
+The threads that log only put a record into a bounded queue; a slow disk never holds up the loop.
+When the queue is full, records are dropped and counted, and the count is logged when there is room.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from pathlib import Path
+from queue import Full, Queue
+from typing import Final
+
+from goddard.errors import ConfigError
+
+# RocketMQ's own logback files: 100 MB a file, five old ones.
+_FILE_BYTES: Final = 100 * 1024 * 1024
+_OLD_FILES: Final = 5
+_QUEUE_RECORDS: Final = 20_000
+_LINE: Final = "%(asctime)s %(levelname)s %(threadName)s - %(message)s"
+
+_ROOT_LEVEL: Final = re.compile(r"<root\b[^>]*\blevel\s*=\s*[\"'](\w+)[\"']", re.IGNORECASE)
+_COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
+_LEVELS: Final = {
+    "ALL": logging.DEBUG,
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "OFF": logging.CRITICAL + 1,
+}
+_MAX_LOGBACK_BYTES: Final = 1024 * 1024
+
+
+class _DroppingHandler(QueueHandler):
+    """Puts records into the queue, or drops them; never waits."""
+
+    def __init__(self, records: Queue[logging.LogRecord]) -> None:
+        super().__init__(records)
+        self._records = records
+        self.dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self.dropped:
+                self._records.put_nowait(self._dropped_record())
+                self.dropped = 0
+            self._records.put_nowait(record)
+        except Full:
+            self.dropped += 1
+
+    def _dropped_record(self) -> logging.LogRecord:
+        return logging.LogRecord(
+            "goddard.logs",
+            logging.WARNING,
+            __file__,
+            0,
+            "%d log records were dropped: the disk did not keep up",
+            (self.dropped,),
+            None,
+        )
+
+
+def logback_level(path: Path) -> int:
+    """The level of a logback file's root logger, the one thing of it that is honoured; else INFO.
+
+    A file that is missing or says nothing of use leaves the default: logging never stops a start.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_LOGBACK_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return logging.INFO
+    found = _ROOT_LEVEL.search(_COMMENT.sub("", text))
+    return _LEVELS.get(found[1].upper(), logging.INFO) if found else logging.INFO
+
+
+@contextlib.contextmanager
+def logging_to(file: Path, level: int = logging.INFO) -> Iterator[None]:
+    """Send all of Goddard's log to this file until the block ends; then everything is written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        writer = RotatingFileHandler(
+            file, maxBytes=_FILE_BYTES, backupCount=_OLD_FILES, encoding="utf-8"
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"the log file {file} cannot be written: {error.strerror}; "
+            "make the folder writable or choose another home"
+        ) from error
+    writer.setFormatter(logging.Formatter(_LINE))
+    records: Queue[logging.LogRecord] = Queue(_QUEUE_RECORDS)
+    handler = _DroppingHandler(records)
+    listener = QueueListener(records, writer)
+    logger = logging.getLogger("goddard")
+    previous = (logger.level, logger.propagate)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    listener.start()
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = previous
+        listener.stop()
+        writer.close()

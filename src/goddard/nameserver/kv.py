@@ -1,0 +1,176 @@
+"""The name server's key-value configuration: namespaces of keys, kept in one JSON file.
+
+File layout, shared with RocketMQ: ``{"configTable":{namespace:{key:value}}}``.
+
+Owned by the loop. A write is acknowledged when it is on the disk, and only then seen by readers;
+writes are taken in the order they came, and all that wait while the disk is busy go into the next
+one together. If the disk refuses, those writes fail and the table stays as it was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from goddard.errors import ConfigError, GoddardError
+from goddard.nameserver.files import replace_file
+
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+# The table is configuration, written whole at each change: it is kept small.
+MAX_TABLE_BYTES: Final = 16 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+Table = dict[str, dict[str, str]]
+
+
+class KvWriteError(GoddardError):
+    """A key could not be stored; the text says why. Nothing was changed."""
+
+
+class _File(msgspec.Struct, rename="camel"):
+    config_table: dict[str, dict[str, str]] = {}
+
+
+_read_file = msgspec.json.Decoder(_File, strict=False).decode
+
+
+def encode_table(table: Table) -> bytes:
+    return msgspec.json.encode(_File(table))
+
+
+def load_table(path: Path) -> Table:
+    """Read the table; an absent file is an empty one. Blocks: for the start, not for the loop."""
+    backup = path.with_name(path.name + ".bak")
+    for candidate in (path, backup):
+        try:
+            # A backup without its file is what a crash of a Java name server can leave.
+            if not candidate.exists():
+                continue
+            table = _read_file(candidate.read_bytes()).config_table
+        except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            if candidate == path and backup.exists():
+                _log.error("%s cannot be read (%s); trying its backup", path, error)
+                continue
+            raise ConfigError(
+                f"the KV configuration {candidate} cannot be read: {error}; "
+                "repair the file, or move it away to start with an empty table"
+            ) from error
+        _log.info("load KV config table OK, %s", candidate)
+        return table
+    return {}
+
+
+class KvTable:
+    """Durable key-value pairs. Readers see ``get`` and ``namespace``; writers await their write."""
+
+    def __init__(
+        self,
+        path: Path,
+        executor: Executor,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> None:
+        self._path = path
+        self._executor = executor
+        self._on_change = on_change
+        self._max_bytes = max_bytes
+        self._table: Table = {}
+        self._table_bytes = 0
+        self._waiting: list[tuple[_Change, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        self._table = load_table(self._path)
+        self._table_bytes = len(encode_table(self._table))
+
+    def get(self, namespace: str, key: str) -> str | None:
+        values = self._table.get(namespace)
+        return None if values is None else values.get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        return self._table.get(namespace)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        await self._write(_Change(namespace, key, value))
+
+    async def delete(self, namespace: str, key: str) -> None:
+        await self._write(_Change(namespace, key, None))
+
+    async def drain(self) -> None:
+        """Wait until no write is under way."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    def _takes(self, change: "_Change") -> bool:
+        return change.value is None or self._table_bytes + change.size_bytes <= self._max_bytes
+
+    async def _write(self, change: "_Change") -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, done))
+        if self._writer is None:
+            # The task outlives a caller that goes away: its write was accepted.
+            self._writer = asyncio.create_task(self._write_waiting(), name="kv-writer")
+        await done
+
+    async def _write_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                candidate = dict(self._table)
+                batch = []
+                for change, done in waiting:
+                    if self._takes(change):
+                        change.apply(candidate)
+                        batch.append(done)
+                    elif not done.done():
+                        done.set_exception(
+                            KvWriteError(f"the KV configuration is full ({self._max_bytes} bytes)")
+                        )
+                data = encode_table(candidate)
+                try:
+                    await loop.run_in_executor(self._executor, replace_file, self._path, data)
+                except OSError as error:
+                    _log.error("the KV configuration %s was not written: %s", self._path, error)
+                    failure = KvWriteError(f"the KV configuration was not stored: {error}")
+                    for done in batch:
+                        if not done.done():
+                            done.set_exception(failure)
+                    continue
+                self._table = candidate
+                self._table_bytes = len(data)
+                self._on_change()
+                for done in batch:
+                    if not done.done():
+                        done.set_result(None)
+        finally:
+            self._writer = None
+
+
+class _Change(msgspec.Struct, frozen=True):
+    namespace: str
+    key: str
+    value: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(msgspec.json.encode(self))
+
+    def apply(self, table: Table) -> None:
+        """Change a table whose namespaces are shared with readers: they are replaced, not edited.
+
+        As in Java, deleting the last key leaves an empty namespace, and a namespace that was never
+        written is not made by a deletion.
+        """
+        values = table.get(self.namespace)
+        if self.value is not None:
+            table[self.namespace] = {**(values or {}), self.key: self.value}
+        elif values is not None:
+            table[self.namespace] = {k: v for k, v in values.items() if k != self.key}
