@@ -19,6 +19,7 @@ The compressed registration body is one zlib stream of::
 import functools
 import zlib
 from collections.abc import Hashable
+from enum import StrEnum
 from struct import Struct
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -37,13 +38,16 @@ _I32: Final = Struct(">i")
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
-def written(default: Any) -> Any:
-    """A default that is written like any other value; ``list``, ``dict``, ``set`` mean empty."""
+def written(default: Any, *, name: str | None = None) -> Any:
+    """A default that is written like any other value; ``list``, ``dict`` and the like mean empty.
+
+    ``name`` is the wire name where it is not the camelCase of the field's.
+    """
     # msgspec leaves out values that are the default itself or an empty list, dict or set made by
     # that very type, but never those of another factory.
     if isinstance(default, type):
-        return msgspec.field(default_factory=functools.partial(default))
-    return msgspec.field(default_factory=lambda: default)
+        return msgspec.field(default_factory=functools.partial(default), name=name)
+    return msgspec.field(default_factory=lambda: default, name=name)
 
 
 class Body(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -54,31 +58,57 @@ class FrozenBody(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True
     """Base of those that are values: they cannot change, and can be keys."""
 
 
+# --- Enums, in the order of their ordinals ---------------------------------------------------------
+
+
+class ConsumeType(StrEnum):
+    ACTIVELY = "CONSUME_ACTIVELY"
+    PASSIVELY = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(StrEnum):
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
+    MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class ConsumeResult(StrEnum):
+    SUCCESS = "CR_SUCCESS"
+    LATER = "CR_LATER"
+    ROLLBACK = "CR_ROLLBACK"
+    COMMIT = "CR_COMMIT"
+    THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    RETURN_NULL = "CR_RETURN_NULL"
+
+
+class RequestMode(StrEnum):
+    PULL = "PULL"
+    POP = "POP"
+
+
 # --- Reading and writing --------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 # Enums that peers may send as ordinals (the C++ client does), by the name of the field.
-_ORDINALS: Final[dict[str, tuple[str, ...]]] = {
-    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
-    "messageModel": ("BROADCASTING", "CLUSTERING"),
-    "consumeFromWhere": (
-        "CONSUME_FROM_LAST_OFFSET",
-        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
-        "CONSUME_FROM_MIN_OFFSET",
-        "CONSUME_FROM_MAX_OFFSET",
-        "CONSUME_FROM_FIRST_OFFSET",
-        "CONSUME_FROM_TIMESTAMP",
-    ),
-    "consumeResult": (
-        "CR_SUCCESS",
-        "CR_LATER",
-        "CR_ROLLBACK",
-        "CR_COMMIT",
-        "CR_THROW_EXCEPTION",
-        "CR_RETURN_NULL",
-    ),
-    "topicFilterType": ("SINGLE_TAG", "MULTI_TAG"),
+_ORDINALS: Final[dict[str, list[str]]] = {
+    "consumeType": [kind.value for kind in ConsumeType],
+    "messageModel": [model.value for model in MessageModel],
+    "consumeFromWhere": [place.value for place in ConsumeFromWhere],
+    "consumeResult": [result.value for result in ConsumeResult],
+    "mode": [mode.value for mode in RequestMode],
+    "topicFilterType": ["SINGLE_TAG", "MULTI_TAG"],
 }
 
 
