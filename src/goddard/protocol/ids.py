@@ -3,7 +3,7 @@
 Both are upper-case hexadecimal, 32 digits with an IPv4 address and 56 with IPv6::
 
     offset id   store_ip  port:i32  physical_offset:i64
-    unique id   client_ip  pid:u16  process_hash:i32  month_ms:i32  counter:u16
+    unique id   client_ip  pid:u16  process_hash:i32  month_ms:u32  counter:u16
 
 ``month_ms`` counts from the start of the month in the client's time zone. Nothing here reads a
 clock: the time comes as an argument. A UniqueIds belongs to one thread.
@@ -17,7 +17,7 @@ from goddard.errors import ProtocolError
 from goddard.protocol.record import Host
 
 _OFFSET_TAIL: Final = Struct(">iq")
-_UNIQUE_TAIL: Final = Struct(">HiiH")
+_UNIQUE_TAIL: Final = Struct(">HiIH")
 _ID_BYTES: Final = {16: 4, 28: 16}  # length of an id: length of its address, for both kinds
 # Java forgives a clock that a time server set back by less than this.
 _CLOCK_STEP_MS: Final = 1_000_000
