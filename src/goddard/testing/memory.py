@@ -6,7 +6,11 @@ for flow control and closing. ``chunk_bytes`` cuts what is received, down to sin
 
 import asyncio
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TypeAlias, cast
+
+from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame
+from goddard.transport.connection import Connection, ConnectionOptions, FrameHook
+from goddard.transport.handlers import Handlers
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -154,3 +158,75 @@ def join(
     right.connection_made(ends[1])
     left.connection_made(ends[0])
     return ends
+
+
+class RawPeer(asyncio.Protocol):
+    """A peer that keeps the commands it receives and writes whatever bytes it is given."""
+
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[RemotingCommand] = asyncio.Queue()
+        self.chunks = 0
+        self.lost = asyncio.Event()
+        self._transport: MemoryTransport | None = None
+        self._pause_after_chunk = False
+        self._decoder = FrameDecoder()
+
+    @property
+    def transport(self) -> MemoryTransport:
+        if self._transport is None:
+            raise RuntimeError("the peer is not connected")
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("MemoryTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.chunks += 1
+        if self._pause_after_chunk:
+            self._pause_after_chunk = False
+            self.transport.pause_reading()
+        for frame in self._decoder.feed(data):
+            self.received.put_nowait(decode_frame(frame))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    def read_one_chunk(self) -> None:
+        """Read as a very slow peer does: one chunk, then nothing again."""
+        self._pause_after_chunk = True
+        self.transport.resume_reading()
+
+    async def receive(self, count: int, timeout_seconds: float = 5.0) -> list[RemotingCommand]:
+        async with asyncio.timeout(timeout_seconds):
+            return [await self.received.get() for _ in range(count)]
+
+
+def join_raw(
+    handlers: Handlers,
+    options: ConnectionOptions | None = None,
+    *,
+    on_frames: FrameHook | None = None,
+    chunk_bytes: int | None = None,
+) -> tuple[RawPeer, Connection]:
+    """A raw peer and the connection that serves it."""
+    peer = RawPeer()
+    server = Connection(options or ConnectionOptions(), handlers, on_frames=on_frames)
+    join(peer, server, chunk_bytes=chunk_bytes)
+    return peer, server
+
+
+def join_connections(
+    handlers: Handlers,
+    client_handlers: Handlers | None = None,
+    *,
+    options: ConnectionOptions | None = None,
+    client_options: ConnectionOptions | None = None,
+    chunk_bytes: int | None = None,
+) -> tuple[Connection, Connection]:
+    """A client's connection and the one that serves it."""
+    client = Connection(
+        client_options or ConnectionOptions(), client_handlers or Handlers(), is_client=True
+    )
+    server = Connection(options or ConnectionOptions(), handlers)
+    join(client, server, chunk_bytes=chunk_bytes)
+    return client, server

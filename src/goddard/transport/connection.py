@@ -86,6 +86,11 @@ def address_text(name: object) -> str:
     return str(name or "unknown")
 
 
+def next_opaque(opaque: int) -> int:
+    """The number of the next request; after the greatest of 31 bits comes 0."""
+    return opaque + 1 if opaque < _MAX_OPAQUE else 0
+
+
 def _nothing(connection: "Connection") -> None:
     pass
 
@@ -267,12 +272,11 @@ class Connection(asyncio.Protocol):
         self.send_encoded(self._encode(command))
 
     def _next_opaque(self) -> int:
-        opaque = self._opaque
-        while True:
-            opaque = opaque + 1 if opaque < _MAX_OPAQUE else 0
-            if opaque not in self._pending:
-                self._opaque = opaque
-                return opaque
+        opaque = next_opaque(self._opaque)
+        while opaque in self._pending:
+            opaque = next_opaque(opaque)
+        self._opaque = opaque
+        return opaque
 
     def _encode(self, command: RemotingCommand) -> bytes:
         frame = encode_frame(command)
@@ -356,7 +360,8 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._stalled_since_ms = 0
+        # The next sweep finds less than this, and counts from then.
+        self._least_unsent_bytes = sys.maxsize
         self._update_hold()
 
     def resume_writing(self) -> None:
@@ -540,15 +545,17 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now_ms: int) -> None:
         """Close this connection if it is idle, stalled, or stuck inside a frame."""
-        options = self._options
         if self._lost:
             return
-        if self._heard or not self._idle_since_ms:
-            self._heard = False
-            self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= options.idle_seconds * 1000:
-            _logger.info("%s is idle, closed", self.remote)
-            self.abort()
+        options = self._options
+        unsent = self.unsent_bytes
+        if not self._writing_paused or unsent < self._least_unsent_bytes:
+            # A peer that takes some of what waits for it is alive, however slow.
+            self._heard = self._heard or unsent < self._least_unsent_bytes
+            self._least_unsent_bytes = unsent
+            self._stalled_since_ms = now_ms
+        elif now_ms - self._stalled_since_ms >= options.write_stall_seconds * 1000:
+            self._cut(f"{unsent} bytes wait to be sent and it does not read")
             return
         if self._whole or not self._decoder.buffered_bytes or self._held:
             self._whole = False
@@ -556,14 +563,12 @@ class Connection(asyncio.Protocol):
         elif now_ms - self._partial_since_ms >= options.partial_frame_seconds * 1000:
             self._cut("it began a frame and did not end it in time")
             return
-        if not self._writing_paused:
-            return
-        unsent = self.unsent_bytes
-        if not self._stalled_since_ms or unsent < self._least_unsent_bytes:
-            self._stalled_since_ms = now_ms
-            self._least_unsent_bytes = unsent
-        elif now_ms - self._stalled_since_ms >= options.write_stall_seconds * 1000:
-            self._cut(f"{unsent} bytes wait to be sent and it does not read")
+        if self._heard:
+            self._heard = False
+            self._idle_since_ms = now_ms
+        elif now_ms - self._idle_since_ms >= options.idle_seconds * 1000:
+            _logger.info("%s is idle, closed", self.remote)
+            self.abort()
 
     def _reject(self, error: ProtocolError) -> None:
         """The bytes are not the protocol: answer what came before them, then close."""

@@ -1,0 +1,261 @@
+"""What bounds a connection: back-pressure, sweeps and draining, over an in-memory wire."""
+
+import asyncio
+
+import pytest
+
+from goddard.errors import OverloadedError, RequestTimeoutError
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.testing.memory import RawPeer, join, join_connections, join_raw
+from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.handlers import Answer, Handlers
+
+BIG = 1
+GATED = 2
+KIB = 1024
+
+
+@pytest.fixture
+def gate() -> asyncio.Event:
+    return asyncio.Event()
+
+
+@pytest.fixture
+def handlers(gate: asyncio.Event) -> Handlers:
+    async def gated(request: RemotingCommand, connection: Connection) -> Answer:
+        await gate.wait()
+        return request.reply()
+
+    made = Handlers()
+    made.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)))
+    made.register(GATED, gated)
+    return made
+
+
+async def _ticks(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _is_held(connection: Connection) -> bool:
+    return connection.is_held
+
+
+def _requests(code: int, count: int, version: int = 401) -> bytes:
+    return b"".join(
+        encode_frame(RemotingCommand(code, opaque=n, version=version)) for n in range(count)
+    )
+
+
+async def test_nothing_is_handled_for_a_peer_that_does_not_read(handlers: Handlers) -> None:
+    options = ConnectionOptions(write_buffer_high_bytes=64 * KIB)
+    peer, server = join_raw(handlers, options)
+    peer.transport.pause_reading()
+    for _ in range(5):
+        peer.transport.write(_requests(BIG, 100))
+        await _ticks()
+    assert _is_held(server)
+    # 500 answers would be 5 MB: what waits is the mark and one answer over it.
+    assert server.unsent_bytes < 64 * KIB + 2 * 11 * KIB
+    # Nor is anything more read; it waits at the peer's end.
+    assert peer.transport.get_write_buffer_size() > 0
+    # When the peer reads again, everything is answered, in order.
+    peer.transport.resume_reading()
+    answers = await peer.receive(500)
+    assert [answer.opaque for answer in answers] == list(range(100)) * 5
+    await _ticks()
+    assert not _is_held(server)
+    assert server.unsent_bytes == 0
+
+
+async def test_a_frame_hook_gets_held_frames_again(handlers: Handlers) -> None:
+    given: list[int] = []
+
+    def until_held(connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        given.append(len(frames))
+        while frames and not connection.is_held:
+            connection.send_encoded(encode_frame(RemotingCommand(0, flag=1, body=bytes(40 * KIB))))
+            frames = frames[1:]
+        return frames
+
+    options = ConnectionOptions(write_buffer_high_bytes=64 * KIB)
+    peer, _ = join_raw(handlers, options, on_frames=until_held)
+    peer.transport.pause_reading()
+    peer.transport.write(_requests(BIG, 5))
+    await _ticks()
+    assert given == [5]
+    peer.transport.resume_reading()
+    await peer.receive(5)
+    assert given == [5, 3, 1]
+
+
+async def test_a_peer_far_behind_is_cut_off(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ConnectionOptions(write_buffer_high_bytes=16 * KIB, write_buffer_max_bytes=100 * KIB)
+    peer, server = join_raw(handlers, options)
+    peer.transport.pause_reading()
+    sent = 0
+    while not server.is_closed and sent < 1000:
+        server.respond(RemotingCommand(0, flag=1, body=bytes(10 * KIB)))
+        sent += 1
+        await _ticks(1)
+    assert sent < 15
+    async with asyncio.timeout(1):
+        await server.wait_closed()
+    assert f"{server.remote} is cut off" in caplog.text
+    assert "does not read" in caplog.text
+
+
+async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: asyncio.Event) -> None:
+    options = ConnectionOptions(max_handlers_in_flight=3)
+    peer, server = join_raw(handlers, options)
+    peer.transport.write(_requests(GATED, 10))
+    await _ticks()
+    assert _is_held(server)
+    assert server.handlers_in_flight == 3
+    gate.set()
+    answers = await peer.receive(10)
+    assert sorted(answer.opaque for answer in answers) == list(range(10))
+    await _ticks()
+    assert not _is_held(server)
+
+
+async def test_our_requests_wait_for_a_slow_peer_within_their_time(handlers: Handlers) -> None:
+    options = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
+    client, server = Connection(options, Handlers(), is_client=True), RawPeer()
+    near, far = join(client, server)
+    far.pause_reading()
+    first = asyncio.ensure_future(client.request(RemotingCommand(9, body=bytes(20 * KIB)), 5000))
+    await _ticks()
+    waiting = asyncio.ensure_future(client.request(RemotingCommand(10), 5000))
+    with pytest.raises(RequestTimeoutError):
+        await client.request(RemotingCommand(11), 1)
+    with pytest.raises(OverloadedError):
+        client.oneway(RemotingCommand(12))
+    unsent = near.get_write_buffer_size()
+    assert 20 * KIB < unsent < 21 * KIB
+    far.resume_reading()
+    received = await server.receive(2)
+    # The one that ran out of time was never sent.
+    assert [request.code for request in received] == [9, 10]
+    for request in received:
+        far.write(encode_frame(request.reply()))
+    await asyncio.gather(first, waiting)
+
+
+async def test_the_client_end_reads_on_while_its_requests_wait(handlers: Handlers) -> None:
+    # Both ends at their marks: the server stops reading, so the client must not.
+    small = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
+    handlers.register(9, lambda request, _: request.reply(body=request.body))
+    client, _ = join_connections(handlers, options=small, client_options=small)
+    body = bytes(15 * KIB)
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(
+            *(client.request(RemotingCommand(9, body=body), 5000) for _ in range(50))
+        )
+    assert len(answers) == 50
+
+
+def _sweep(connection: Connection, start_ms: int, end_ms: int, step_ms: int = 1000) -> int:
+    """Sweep until the connection is closed; the time at which it was, or the end."""
+    for now_ms in range(start_ms, end_ms, step_ms):
+        connection.sweep(now_ms)
+        if connection.is_closed:
+            return now_ms
+    return end_ms
+
+
+async def test_idle_connections_are_closed(handlers: Handlers) -> None:
+    peer, server = join_raw(handlers, ConnectionOptions(idle_seconds=120))
+    assert _sweep(server, 1000, 100_000) == 100_000
+    # Being read counts as life, and being written too.
+    peer.transport.write(_requests(BIG, 1))
+    await _ticks()
+    assert _sweep(server, 100_000, 219_000) == 219_000
+    server.oneway(RemotingCommand(40))
+    await _ticks()
+    assert _sweep(server, 219_000, 400_000) == 219_000 + 120_000
+    async with asyncio.timeout(1):
+        await peer.lost.wait()
+
+
+async def test_a_frame_that_never_ends_is_cut_off(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer, server = join_raw(handlers, ConnectionOptions(partial_frame_seconds=60))
+    frame = encode_frame(RemotingCommand(BIG, body=bytes(1000)))
+    peer.transport.write(frame)
+    closed_ms = 0
+    for now_ms in range(1000, 300_000, 1000):
+        # A byte now and then keeps the connection from being idle.
+        peer.transport.write(frame[now_ms // 1000 : now_ms // 1000 + 1])
+        await _ticks(2)
+        server.sweep(now_ms)
+        if server.is_closed:
+            closed_ms = now_ms
+            break
+    assert 60_000 <= closed_ms <= 63_000
+    assert "did not end it in time" in caplog.text
+
+
+def _stalled(handlers: Handlers) -> tuple[RawPeer, Connection]:
+    options = ConnectionOptions(write_buffer_high_bytes=16 * KIB, write_stall_seconds=30)
+    peer, server = join_raw(handlers, options, chunk_bytes=10 * KIB)
+    peer.transport.pause_reading()
+    for _ in range(10):
+        server.respond(RemotingCommand(0, flag=1, body=bytes(10 * KIB)))
+    return peer, server
+
+
+async def test_a_stalled_reader_is_cut_off(handlers: Handlers) -> None:
+    _, server = _stalled(handlers)
+    await _ticks()
+    assert _sweep(server, 1000, 200_000) == 31_000
+
+
+async def test_a_slow_reader_is_not_cut_off(handlers: Handlers) -> None:
+    peer, server = _stalled(handlers)
+    await _ticks()
+    for take in range(5):
+        start_ms = 1000 + take * 25_000
+        assert _sweep(server, start_ms, start_ms + 25_000) == start_ms + 25_000
+        before = server.unsent_bytes
+        peer.read_one_chunk()
+        await _ticks()
+        assert 0 < server.unsent_bytes < before
+
+
+async def test_drain_finishes_what_is_being_handled(
+    handlers: Handlers, gate: asyncio.Event
+) -> None:
+    peer, server = join_raw(handlers)
+    peer.transport.write(_requests(GATED, 3))
+    await _ticks()
+    server.drain()
+    # New requests: clients that know GO_AWAY get it, older ones are still served.
+    peer.transport.write(_requests(BIG, 1, version=479) + _requests(BIG, 1, version=475))
+    told, served = await peer.receive(2)
+    assert (told.code, told.remark) == (ResponseCode.GO_AWAY, "please go away")
+    assert served.code == ResponseCode.SUCCESS
+    assert not server.is_closed
+    gate.set()
+    assert [answer.code for answer in await peer.receive(3)] == [0, 0, 0]
+    async with asyncio.timeout(1):
+        await server.wait_closed()
+        await peer.lost.wait()
+
+
+async def test_drain_without_work_closes_at_once(handlers: Handlers) -> None:
+    peer, server = join_raw(handlers)
+    server.respond(RemotingCommand(0, flag=1))
+    server.drain()
+    assert server.is_closed
+    # What was queued is still sent.
+    assert len(await peer.receive(1)) == 1
+
+
+def test_sweeps_are_frequent_enough_for_the_shortest_limit() -> None:
+    assert ConnectionOptions().sweep_seconds == 30 / 8
+    assert ConnectionOptions(idle_seconds=0.4).sweep_seconds == pytest.approx(0.05)

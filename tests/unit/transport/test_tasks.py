@@ -1,0 +1,73 @@
+import asyncio
+import logging
+
+import pytest
+
+from goddard.transport.tasks import Tasks
+
+
+async def test_stop_cancels_and_awaits_in_reverse_order() -> None:
+    ended: list[str] = []
+    tasks = Tasks()
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    for name in ("first", "second", "third"):
+        tasks.spawn(wait(name), name)
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert ended == ["third", "second", "first"]
+    assert len(tasks) == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await tasks.stop()
+
+
+async def test_a_failure_is_logged_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = Tasks()
+
+    async def fail() -> None:
+        raise RuntimeError("no luck")
+
+    await asyncio.wait((tasks.spawn(fail(), "doomed"),))
+    assert len(tasks) == 0
+    (record,) = caplog.records
+    assert record.getMessage() == "the task doomed failed"
+    assert record.exc_info is not None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_periodic_goes_on_after_a_failure(
+    is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = 0
+    enough = asyncio.Event()
+    tasks = Tasks()
+
+    def act() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            enough.set()
+        if runs == 1:
+            raise RuntimeError("once")
+
+    async def act_later() -> None:
+        act()
+
+    with caplog.at_level(logging.INFO):
+        tasks.periodic("Scan", 0.001, act_later if is_async else act, first_seconds=0)
+        async with asyncio.timeout(5):
+            await enough.wait()
+        await tasks.stop()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "Scan service started",
+        "Scan service failed once and goes on",
+        "Scan service end",
+    ]
+    assert runs >= 3
