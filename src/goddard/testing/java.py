@@ -98,14 +98,9 @@ BROKER_PROPERTIES: Mapping[str, str] = {
 
 
 class JavaServer(Process):
-    """A name server or broker; `address` is what a client connects to."""
+    """A name server or broker; everything it writes is below `home`, unless told otherwise."""
 
-    port: int = 0
     home: Path = Path()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     def diagnosis(self) -> str:
         """What it printed, and the end of the log files where it says why."""
@@ -173,7 +168,7 @@ class JavaPeers:
             }
             config = _write_properties(home / "namesrv.conf", settings)
             main = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config))
-            return self._server(JavaServer, name, home, main, "-Xms64m", "-Xmx128m")
+            return self._server(JavaServer, name, port, home, main, "-Xms64m", "-Xmx128m")
 
         return self._start(create, name, port, lease_port)
 
@@ -209,7 +204,7 @@ class JavaPeers:
             config = _write_properties(home / "broker.conf", settings)
             main = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config))
             memory = ("-Xms64m", f"-Xmx{heap_mib}m", "-XX:MaxDirectMemorySize=512m")
-            broker = self._server(JavaBroker, name, home, main, *memory)
+            broker = self._server(JavaBroker, name, port, home, main, *memory)
             broker.store_dir = store
             return broker
 
@@ -256,8 +251,6 @@ class JavaPeers:
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = lease() if port is None else port
             server = create(chosen, home)
-            server.port = chosen
-            server.home = home
             self._processes.append(server)
             try:
                 return server.start()
@@ -269,17 +262,26 @@ class JavaPeers:
         raise AssertionError("unreachable")
 
     def _server(
-        self, kind: type[Server], name: str, home: Path, main: tuple[str, ...], *flags: str
+        self,
+        kind: type[Server],
+        name: str,
+        port: int,
+        home: Path,
+        main: tuple[str, ...],
+        *flags: str,
     ) -> Server:
-        return kind(
+        server = kind(
             f"Java {self.version} {name}",
             self._java(home, main, *flags),
             log=home / "output.log",
             ready=_BOOT_SUCCESS,
+            port=port,
             env=self._environment(home),
             cwd=home,
             start_timeout=_START_TIMEOUT_SECONDS,
         )
+        server.home = home
+        return server
 
     def _make_home(self, name: str, *, exist_ok: bool = False) -> Path:
         home = self.directory / f"java-{self.version}" / name

@@ -30,7 +30,7 @@ class ProcessError(GoddardError):
     """A child process did not start, answer or stop; the text ends with the tail of its log."""
 
 
-def wait_until(condition: Callable[[], T], timeout: float, what: str) -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
     """Poll until `condition` gives something true, and return that; TimeoutError at the end."""
     deadline = time.monotonic() + timeout
     while True:
@@ -45,8 +45,8 @@ def wait_until(condition: Callable[[], T], timeout: float, what: str) -> T:
 class Process:
     """One child, which can be started again with the same command after it ended.
 
-    `ready` is the text in its output that says it serves. As a context manager it is killed at the
-    end, whatever happened.
+    `ready` is the text in its output that says it serves, `port` where it does. As a context
+    manager it is killed at the end, whatever happened.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class Process:
         *,
         log: Path,
         ready: str,
+        port: int = 0,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         start_timeout: float = 60,
     ) -> None:
         self.name = name
         self.log = log
+        self.port = port
         self._command = list(command)
         self._ready = ready.encode()
         self._env = dict(os.environ if env is None else env)
@@ -89,6 +91,10 @@ class Process:
         if self._child is None:
             raise ProcessError(f"{self.name} was not started")
         return self._child.pid
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     @property
     def is_running(self) -> bool:

@@ -31,6 +31,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public final class Driver {
     private static final int POLL_ROUTES_MS = 1000;
     private static final int SEND_TIMEOUT_MS = 5000;
+    private static final int ROUTE_TIMEOUT_MS = 15000;
     private static final int WAKE_INTERVAL_MS = 50;
 
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
@@ -138,9 +139,29 @@ public final class Driver {
         producers.put(name, producer);
     }
 
+    /**
+     * Asks for the route until a name server gives it: a new client asks one at random and fails if
+     * that one is down, and only its next question goes to another.
+     */
+    private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
+        long deadline = System.nanoTime() + ROUTE_TIMEOUT_MS * 1_000_000L;
+        while (true) {
+            try {
+                producer.fetchPublishMessageQueues(topic);
+                return;
+            } catch (Exception problem) {
+                if (System.nanoTime() > deadline) {
+                    throw problem;
+                }
+                Thread.sleep(WAKE_INTERVAL_MS);
+            }
+        }
+    }
+
     /** Sends `count` messages of `size` bytes and prints the id of each that was stored. */
     private static void send(DefaultMQProducer producer, String topic, int count, int size, String tag)
         throws Exception {
+        awaitRoute(producer, topic);
         for (int i = 0; i < count; i++) {
             byte[] body = new byte[size];
             Arrays.fill(body, (byte) ('a' + i % 26));

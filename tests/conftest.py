@@ -1,0 +1,52 @@
+"""What every suite shares: the event loop, a check for leaked tasks, and what `java` tests need."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+import uvloop
+
+from goddard.testing import peers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--name-server",
+        choices=("goddard", "java"),
+        default="goddard",
+        help="whose name server the interop suite tests; `java` checks the suite itself",
+    )
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on the loop that the daemons run on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _require_java([item for item in items if item.get_closest_marker("java")])
+    for item in items:
+        if isinstance(item, pytest.Function) and asyncio.iscoroutinefunction(item.function):
+            # First in, last out: what the other fixtures leave running is seen as well.
+            item.fixturenames.insert(0, "no_leaked_tasks")
+
+
+def _require_java(items: list[pytest.Item]) -> None:
+    reason = peers.why_unavailable() if items else None
+    if reason is None:
+        return
+    if peers.is_required():
+        pytest.exit(f"CI=true requires the Java peers: {reason}", returncode=1)
+    for item in items:
+        item.add_marker(pytest.mark.skip(reason=f"no Java peers: {reason}"))
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """Fail an async test that ends with tasks of its own still running."""
+    before = asyncio.all_tasks()
+    yield
+    # One turn of the loop, so that a task cancelled a moment ago can end.
+    await asyncio.sleep(0)
+    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not leaked, f"tasks left running: {sorted(task.get_name() for task in leaked)}"

@@ -1,0 +1,68 @@
+"""Brokers that fall silent with their connections open, as a frozen machine does."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from goddard.testing.java import JavaPeers
+from goddard.testing.process import Process, wait_until
+from goddard.testing.wire import query_brokers
+
+pytestmark = pytest.mark.java
+
+# The shortest that does not also expire a live 4.9.4 broker, which is heard of every 10 s.
+IDLE_SECONDS = 12
+EXPIRY_MS = 2000
+SCAN_MS = 500
+
+
+@pytest.fixture(scope="module")
+def name_server(start_name_server: Callable[[dict[str, str]], Process]) -> Process:
+    properties = {
+        "scanNotActiveBrokerInterval": str(SCAN_MS),
+        "serverChannelMaxIdleTimeSeconds": str(IDLE_SECONDS),
+    }
+    return start_name_server(properties)
+
+
+def seconds_until_gone(server: Process, broker: Process, limit: float) -> float:
+    """Freeze a registered broker, and time how long the name server goes on naming it."""
+    wait_until(
+        lambda: broker.address in _alive(server), 30, f"{broker.name} registered with {server.name}"
+    )
+    frozen = time.monotonic()
+    broker.pause()
+    wait_until(lambda: broker.address not in _alive(server), limit, f"{broker.name} expired")
+    return time.monotonic() - frozen
+
+
+def _alive(server: Process) -> set[str]:
+    brokers = query_brokers(server.address).values()
+    return {address for members in brokers for address in members.values()}
+
+
+def test_broker_expires_after_the_time_it_asked_for(
+    name_server: Process, java540: JavaPeers
+) -> None:
+    # Only in this mode does a 5.x broker say how long it may be silent; it beats once a second.
+    properties = {
+        "enableSlaveActingMaster": "true",
+        "brokerNotActiveTimeoutMillis": str(EXPIRY_MS),
+    }
+    with java540.start_broker(namesrv=name_server.address, properties=properties) as broker:
+        seconds = seconds_until_gone(name_server, broker, limit=10)
+        # Its last beat is at most a second old when it freezes.
+        assert EXPIRY_MS / 1000 - 1.2 < seconds < EXPIRY_MS / 1000 + SCAN_MS / 1000 + 1.5
+
+        broker.resume()
+        wait_until(lambda: broker.address in _alive(name_server), 30, "it is back when it wakes up")
+
+
+def test_silent_connection_is_closed_and_its_broker_forgotten(
+    name_server: Process, java494: JavaPeers
+) -> None:
+    with java494.start_broker(namesrv=name_server.address) as broker:
+        seconds = seconds_until_gone(name_server, broker, limit=IDLE_SECONDS + 10)
+        # Its last registration is at most 10 s old when it freezes.
+        assert IDLE_SECONDS - 10.5 < seconds < IDLE_SECONDS + 2

@@ -1,0 +1,155 @@
+"""Official brokers and clients, 5.4.0 and 4.9.4, with two of our name servers and nothing else."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+
+from goddard.testing.java import JavaBroker, JavaDriver, JavaPeers
+from goddard.testing.process import Process, wait_until
+from goddard.testing.wire import query_brokers, query_route
+
+pytestmark = pytest.mark.java
+
+TOPIC = "TrafficTopic"
+# A 5.x broker that has not finished its first look at the name servers registers 10 s later, and
+# every broker returns to a restarted name server at its next registration: 10 s at the soonest.
+REGISTRATION_TIMEOUT = 30
+
+
+@dataclass
+class Site:
+    """A broker registered with two name servers, and a JVM for its clients."""
+
+    name_servers: list[Process]
+    broker: JavaBroker
+    driver: JavaDriver
+    numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def namesrv(self) -> str:
+        return ";".join(server.address for server in self.name_servers)
+
+    def is_registered(self, server: Process) -> bool:
+        return query_brokers(server.address) == {"broker-a": {0: self.broker.address}}
+
+    def wait_registered(self, *servers: Process) -> None:
+        wanted = servers or self.name_servers
+        wait_until(
+            lambda: all(self.is_registered(server) for server in wanted),
+            REGISTRATION_TIMEOUT,
+            f"{self.broker.name} registered with {[server.name for server in wanted]}",
+        )
+
+    def new_clients(self, namesrv: str) -> tuple[str, str]:
+        """A producer, and a consumer in a group of its own, that know only these name servers."""
+        number = next(self.numbers)
+        self.driver.open_producer(f"producer-{number}", namesrv, f"producers-{number}")
+        self.driver.open_consumer(f"consumer-{number}", namesrv, TOPIC)
+        return f"producer-{number}", f"consumer-{number}"
+
+    def check_delivery(self, clients: tuple[str, str], messages: int) -> None:
+        producer, consumer = clients
+        before = set(self.driver.receive(consumer, 0))
+        sent = self.driver.send(producer, TOPIC, messages)
+        assert len(set(sent)) == messages
+        deadline = time.monotonic() + 30
+        received: set[str] = before
+        while not received >= set(sent) and time.monotonic() < deadline:
+            received = set(self.driver.receive(consumer, len(received) + 1, timeout=5))
+        assert set(sent) - received == set()
+
+    def close_clients(self, clients: tuple[str, str]) -> None:
+        self.driver.close_consumer(clients[1])
+        self.driver.close_producer(clients[0])
+
+
+@pytest.fixture(scope="module", params=["5.4.0", "4.9.4"])
+def shared_site(
+    request: pytest.FixtureRequest,
+    java540: JavaPeers,
+    java494: JavaPeers,
+    start_name_server: Callable[[dict[str, str]], Process],
+) -> Iterator[Site]:
+    java = java540 if request.param == "5.4.0" else java494
+    servers = [start_name_server({}), start_name_server({})]
+    namesrv = ";".join(server.address for server in servers)
+    broker = java.start_broker(namesrv=namesrv)
+    site = Site(servers, broker, java.driver())
+    site.wait_registered()
+    created = site.driver.admin(
+        "updateTopic", "-n", servers[0].address, "-b", broker.address, "-t", TOPIC
+    )
+    assert f"create topic to {broker.address} success" in created
+    wait_until(
+        lambda: all(query_route(server.address, TOPIC) for server in servers),
+        REGISTRATION_TIMEOUT,
+        f"route of {TOPIC} at both name servers",
+    )
+    yield site
+    for process in (broker, *servers):
+        process.kill()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Site:
+    """The site with everything up, whatever the test before did to it."""
+    for process in (*shared_site.name_servers, shared_site.broker):
+        if not process.is_running:
+            process.start()
+    shared_site.wait_registered()
+    return shared_site
+
+
+def test_broker_registers_with_both(site: Site) -> None:
+    for server in site.name_servers:
+        route = query_route(server.address, TOPIC)
+        assert route is not None
+        (queues,) = route["queueDatas"]
+        assert queues["brokerName"] == "broker-a"
+        assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (8, 8, 6)
+        (broker,) = route["brokerDatas"]
+        assert broker["brokerAddrs"] == {"0": site.broker.address}
+
+
+def test_thousand_messages_arrive(site: Site) -> None:
+    clients = site.new_clients(site.namesrv)
+    site.check_delivery(clients, 1000)
+    site.close_clients(clients)
+
+
+def test_traffic_goes_on_when_one_of_two_is_killed_and_restarted(site: Site) -> None:
+    first, second = site.name_servers
+    clients = site.new_clients(site.namesrv)
+    site.check_delivery(clients, 100)
+
+    first.kill()
+    site.check_delivery(clients, 100)
+    newcomers = site.new_clients(site.namesrv)
+    site.check_delivery(newcomers, 100)
+
+    first.start()
+    site.wait_registered(first)
+    second.kill()
+    site.check_delivery(clients, 100)
+    latecomers = site.new_clients(site.namesrv)
+    site.check_delivery(latecomers, 100)
+    for each in (clients, newcomers, latecomers):
+        site.close_clients(each)
+
+
+def test_killed_broker_loses_its_routes_within_a_second(site: Site) -> None:
+    for server in site.name_servers:
+        assert query_route(server.address, TOPIC) is not None
+    killed = time.monotonic()
+    site.broker.kill()
+    wait_until(
+        lambda: not any(query_route(server.address, TOPIC) for server in site.name_servers),
+        5,
+        "no route at either name server",
+    )
+    assert time.monotonic() - killed < 1.0
+    for server in site.name_servers:
+        assert query_brokers(server.address) == {}
