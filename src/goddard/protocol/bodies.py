@@ -58,7 +58,7 @@ class FrozenBody(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True
     """Base of those that are values: they cannot change, and can be keys."""
 
 
-# --- Enums, in the order of their ordinals ---------------------------------------------------------
+# --- Enums, in the order of their ordinals --------------------------------------------------------
 
 
 class ConsumeType(StrEnum):
