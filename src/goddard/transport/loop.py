@@ -10,6 +10,8 @@ if sys.platform == "win32":
 else:
     from uvloop import new_event_loop
 
+__all__ = ["new_event_loop", "run"]
+
 _T = TypeVar("_T")
 
 
