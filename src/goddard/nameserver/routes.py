@@ -441,7 +441,7 @@ class RouteTable:
         return ClusterInfo(
             broker_addr_table={name: self.brokers[name] for name in _in_map_order(self.brokers)},
             cluster_addr_table={
-                name: list(_in_map_order(self.clusters[name]))
+                name: _in_map_order(sorted(self.clusters[name]))
                 for name in _in_map_order(self.clusters)
             },
         )
@@ -462,11 +462,9 @@ class RouteTable:
 
     def system_topics(self) -> TopicList:
         """Names that serve as topics of their own: every cluster's and every broker's."""
-        names = dict.fromkeys(self.clusters)
-        for members in self.clusters.values():
-            names.update(dict.fromkeys(members))
+        names = sorted({*self.clusters, *(n for names in self.clusters.values() for n in names)})
         addresses = (a for data in self.brokers.values() for a in data.broker_addrs.values())
-        return TopicList(topic_list=list(names), broker_addr=next(addresses, None))
+        return TopicList(topic_list=_in_map_order(names), broker_addr=next(addresses, None))
 
     def unit_topics(self) -> TopicList:
         return self._flagged_topics(lambda flag: bool(flag & _UNIT_FLAG))
@@ -495,7 +493,7 @@ class RouteTable:
         by_broker = self.topic_queues.get(topic)
         if not by_broker:
             return None
-        names = list(_in_map_order(by_broker))
+        names = _in_map_order(by_broker)
         queues = [by_broker[name] for name in names]
         found = [self.brokers[name] for name in names if name in self.brokers]
         if not found:
@@ -612,8 +610,8 @@ def _in_map_order(names: Iterable[str]) -> list[str]:
     capacity = 16
     while capacity * 3 < len(keys) * 4:
         capacity *= 2
-    # Names in one bucket are in the order of their arrival there; by name is as good.
-    return sorted(keys, key=lambda name: (_spread_hash(name) & (capacity - 1), name))
+    # Sorting is stable: names of one bucket stay in the order of their arrival, as in Java.
+    return sorted(keys, key=lambda name: _spread_hash(name) & (capacity - 1))
 
 
 def _spread_hash(text: str) -> int:

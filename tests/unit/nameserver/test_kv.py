@@ -1,0 +1,146 @@
+"""The KV table: what is acknowledged is on disk, what is refused changed nothing."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goddard.errors import ConfigError
+from goddard.nameserver.files import replace_file
+from goddard.nameserver.kv import KvTable, KvWriteError, load_table
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "namesrv" / "kvConfig.json"
+
+
+def content(path: Path) -> object:
+    return json.loads(path.read_bytes())
+
+
+async def test_an_acknowledged_write_is_in_the_file(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
+    kv = KvTable(path, executor)
+    kv.load()
+    await kv.put("ORDER_TOPIC_CONFIG", "T", "b1:4;b2:4")
+    assert content(path) == {"configTable": {"ORDER_TOPIC_CONFIG": {"T": "b1:4;b2:4"}}}
+    assert kv.get("ORDER_TOPIC_CONFIG", "T") == "b1:4;b2:4"
+    await kv.delete("ORDER_TOPIC_CONFIG", "T")
+    assert content(path) == {"configTable": {"ORDER_TOPIC_CONFIG": {}}}
+    assert kv.namespace("ORDER_TOPIC_CONFIG") == {}
+    assert load_table(path.with_name("kvConfig.json.bak")) == {
+        "ORDER_TOPIC_CONFIG": {"T": "b1:4;b2:4"}
+    }
+
+
+async def test_writes_that_wait_go_together_and_in_order(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
+    kv = KvTable(path, executor)
+    writes = [kv.put("n", "same", str(number)) for number in range(200)]
+    writes += [kv.put("n", f"k{number}", "v") for number in range(50)]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*writes)
+    assert kv.get("n", "same") == "199"
+    assert load_table(path)["n"] == {"same": "199", **{f"k{n}": "v" for n in range(50)}}
+
+
+async def test_a_write_whose_caller_went_away_is_still_made(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
+    kv = KvTable(path, executor)
+    task = asyncio.ensure_future(kv.put("n", "k", "v"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    await kv.drain()
+    assert load_table(path) == {"n": {"k": "v"}}
+
+
+async def test_a_refusing_disk_fails_the_write_and_changes_nothing(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    folder = tmp_path / "namesrv"
+    kv = KvTable(folder / "kvConfig.json", executor)
+    await kv.put("n", "k", "old")
+    # A folder in the place of the temporary file: it can neither be opened nor replaced.
+    (folder / "kvConfig.json.tmp").mkdir()
+    with pytest.raises(KvWriteError, match="was not stored"):
+        await kv.put("n", "k", "new")
+    assert kv.get("n", "k") == "old"
+    assert load_table(folder / "kvConfig.json") == {"n": {"k": "old"}}
+    (folder / "kvConfig.json.tmp").rmdir()
+    await kv.put("n", "k", "newer")
+    assert load_table(folder / "kvConfig.json") == {"n": {"k": "newer"}}
+
+
+async def test_the_table_is_bounded(path: Path, executor: ThreadPoolExecutor) -> None:
+    kv = KvTable(path, executor, max_bytes=1000)
+    results = await asyncio.gather(
+        kv.put("n", "small", "v"), kv.put("n", "large", "v" * 2000), return_exceptions=True
+    )
+    assert results[0] is None
+    assert isinstance(results[1], KvWriteError)
+    assert kv.namespace("n") == {"small": "v"}
+
+
+async def test_deleting_what_is_not_there_is_no_error(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
+    kv = KvTable(path, executor)
+    await kv.delete("never", "k")
+    assert kv.namespace("never") is None
+
+
+async def test_readers_are_told_of_each_change(path: Path, executor: ThreadPoolExecutor) -> None:
+    seen: list[str | None] = []
+    kv = KvTable(path, executor, on_change=lambda: seen.append(kv.get("n", "k")))
+    await kv.put("n", "k", "v")
+    assert seen == ["v"]
+
+
+def test_java_s_file_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"configTable":{"NSX":{"k1":"v1"},"EMPTY":{}}}')
+    assert load_table(path) == {"NSX": {"k1": "v1"}, "EMPTY": {}}
+
+
+def test_no_file_is_an_empty_table(path: Path) -> None:
+    assert load_table(path) == {}
+
+
+def test_a_broken_file_gives_way_to_its_backup(path: Path) -> None:
+    replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
+    replace_file(path, b'{"configTable":{"n":{"k":"new"}}}')
+    path.write_bytes(b'{"configTable":{"n":{"k":')
+    assert load_table(path) == {"n": {"k": "old"}}
+    path.unlink()
+    assert load_table(path) == {"n": {"k": "old"}}
+
+
+def test_a_broken_file_without_backup_stops_the_start(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"\x00\xff garbage")
+    with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
+        load_table(path)
+
+
+def test_replacing_a_file_leaves_no_temporary(path: Path) -> None:
+    replace_file(path, b"one")
+    replace_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "kvConfig.json",
+        "kvConfig.json.bak",
+    ]
