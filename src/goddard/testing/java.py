@@ -77,6 +77,7 @@ BROKER_PROPERTIES: Mapping[str, str] = {
     "brokerId": "0",
     "brokerRole": "ASYNC_MASTER",
     "flushDiskType": "ASYNC_FLUSH",
+    "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
     # The shortest period that a broker accepts: how soon it returns to a restarted name server.
@@ -162,6 +163,7 @@ class JavaPeers:
         def create(port: int, home: Path) -> JavaServer:
             settings = {
                 "listenPort": str(port),
+                "bindAddress": "127.0.0.1",
                 "kvConfigPath": str(home / "kvConfig.json"),
                 "configStorePath": str(home / "namesrv.properties"),
                 **(properties or {}),
