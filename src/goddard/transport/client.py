@@ -64,7 +64,7 @@ class Client:
         self._before: list[BeforeHook] = []
         self._after: list[AfterHook] = []
         self._connections: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._connecting: dict[str, asyncio.Task[Connection | ConnectFailedError]] = {}
         self._unfinished: set[Connection] = set()
 
     def add_hook(self, before: BeforeHook | None = None, after: AfterHook | None = None) -> None:
@@ -135,7 +135,8 @@ class Client:
             raise ConnectionLostError("the client is closed", address)
         attempt = self._connecting.get(address)
         if attempt is None:
-            attempt = self._tasks.spawn(self._open(address), f"connect {address}")
+            host, port = split_address(address)
+            attempt = self._tasks.spawn(self._open(address, host, port), f"connect {address}")
             self._connecting[address] = attempt
             attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
         # Not awaited directly: a caller that gives up must not take the others' attempt with it.
@@ -145,10 +146,13 @@ class Client:
             raise ConnectFailedError(text, address)
         if attempt.cancelled():
             raise ConnectionLostError("the client is closed", address)
-        return attempt.result()
+        opened = attempt.result()
+        if isinstance(opened, ConnectFailedError):
+            raise ConnectFailedError(str(opened), address) from opened
+        return opened
 
-    async def _open(self, address: str) -> Connection:
-        host, port = split_address(address)
+    async def _open(self, address: str, host: str, port: int) -> Connection | ConnectFailedError:
+        """Make a connection. A failure is returned, for each of those who wait to raise."""
         loop = asyncio.get_running_loop()
         seconds = self._options.connect_seconds
         try:
@@ -160,13 +164,14 @@ class Client:
                     ssl=self._tls,
                     server_hostname=host if self._tls is not None else None,
                 )
-        except TimeoutError as error:
+        except TimeoutError:
             text = f"no connection to {address} within {int(seconds * 1000)} ms"
-            raise ConnectFailedError(text, address) from error
+            return ConnectFailedError(text, address)
         except OSError as error:  # includes ssl.SSLError
-            raise ConnectFailedError(f"no connection to {address}: {error}", address) from error
+            reason = str(error) or type(error).__name__
+            return ConnectFailedError(f"no connection to {address}: {reason}", address)
         if connection.is_closed:
-            raise ConnectFailedError(f"{address} closed the connection at once", address)
+            return ConnectFailedError(f"{address} closed the connection at once", address)
         if not self._sweeping:
             self._sweeping = True
             self._tasks.periodic("ClientSweep", self._options.sweep_seconds, self._sweep)

@@ -1,0 +1,221 @@
+"""TLS: every server mode against plain and TLS clients, on one port."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from goddard.errors import ConfigError, ConnectFailedError, RemotingError
+from goddard.protocol.frame import RemotingCommand
+from goddard.transport.client import Client, ClientOptions
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Answer, Handlers
+from goddard.transport.server import Server, ServerOptions
+from goddard.transport.tls import TlsMode, TlsOptions
+
+ECHO = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A self-signed certificate for 127.0.0.1, which is its own authority."""
+
+    certificate: Path
+    key: Path
+
+
+def _make_identity(folder: Path, name: str, password: bytes | None = None) -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = dt.datetime.now(dt.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    made = Identity(folder / f"{name}.pem", folder / f"{name}.key")
+    made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        encryption = serialization.BestAvailableEncryption(password)
+    made.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return _make_identity(tmp_path_factory.mktemp("tls"), "server")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return _make_identity(tmp_path_factory.mktemp("tls"), "client")
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    async def later(request: RemotingCommand, connection: Connection) -> Answer:
+        await asyncio.sleep(0)
+        return request.reply(body=request.body)
+
+    made = Handlers()
+    made.register(ECHO, later)
+    return made
+
+
+def _server(ours: Identity, mode: TlsMode, handlers: Handlers) -> Server:
+    tls = TlsOptions(mode=mode, certificate=ours.certificate, key=ours.key)
+    return Server(ServerOptions(tls=tls, handshake_seconds=2), handlers)
+
+
+async def _echo(server: Server, tls: TlsOptions | None, body: bytes = b"hello") -> None:
+    async with Client(ClientOptions(tls=tls, connect_seconds=2)) as client:
+        command = RemotingCommand(ECHO, body=body)
+        answer = await client.request(f"127.0.0.1:{server.port}", command, 2000)
+        assert answer.body == body
+
+
+@pytest.mark.parametrize(
+    ("mode", "encrypted"),
+    [
+        (TlsMode.DISABLED, False),
+        (TlsMode.PERMISSIVE, False),
+        (TlsMode.PERMISSIVE, True),
+        (TlsMode.ENFORCING, True),
+    ],
+)
+async def test_accepted(ours: Identity, handlers: Handlers, mode: TlsMode, encrypted: bool) -> None:
+    async with _server(ours, mode, handlers) as server:
+        tls = TlsOptions() if encrypted else None
+        await asyncio.gather(*(_echo(server, tls, b"%d" % n) for n in range(5)))
+        await _echo(server, tls, bytes(3_000_000))
+
+
+@pytest.mark.parametrize(
+    ("mode", "encrypted", "reason"),
+    [
+        (TlsMode.DISABLED, True, "it wants TLS, which is disabled"),
+        (TlsMode.ENFORCING, False, "it is plain, and TLS is enforced"),
+    ],
+)
+async def test_refused(
+    ours: Identity,
+    handlers: Handlers,
+    mode: TlsMode,
+    encrypted: bool,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with _server(ours, mode, handlers) as server:
+        with pytest.raises(RemotingError):
+            await _echo(server, TlsOptions() if encrypted else None)
+    messages = [r.getMessage() for r in caplog.records if r.name == "goddard.transport"]
+    (message,) = messages
+    assert reason in message
+    assert message.startswith("127.0.0.1:")
+
+
+async def test_the_client_verifies_the_server_when_told_to(
+    ours: Identity, theirs: Identity, handlers: Handlers
+) -> None:
+    async with _server(ours, TlsMode.ENFORCING, handlers) as server:
+        trusting = TlsOptions(trust=ours.certificate, verify_peer=True, check_hostname=True)
+        await _echo(server, trusting)
+        with pytest.raises(ConnectFailedError, match=r"(?i)certificate"):
+            await _echo(server, replace(trusting, trust=theirs.certificate))
+
+
+async def test_the_server_verifies_the_client_when_told_to(
+    ours: Identity, theirs: Identity, handlers: Handlers
+) -> None:
+    tls = TlsOptions(
+        mode=TlsMode.ENFORCING,
+        certificate=ours.certificate,
+        key=ours.key,
+        trust=theirs.certificate,
+        verify_peer=True,
+    )
+    async with Server(ServerOptions(tls=tls), handlers) as server:
+        await _echo(server, TlsOptions(certificate=theirs.certificate, key=theirs.key))
+        with pytest.raises(RemotingError):
+            await _echo(server, TlsOptions())
+
+
+async def test_a_silent_client_and_a_bad_handshake_harm_nobody(
+    ours: Identity, handlers: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = TlsOptions(certificate=ours.certificate, key=ours.key)
+    options = ServerOptions(tls=tls, handshake_seconds=0.2, idle_seconds=0.3)
+    async with Server(options, handlers) as server:
+        for first in (b"", b"\x16", b"\x16\x03\x01\x00\x05hello"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(first)
+            await _echo(server, None)
+            async with asyncio.timeout(5):
+                # Closed in time; an alert may come first.
+                with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                    await reader.readexactly(1000)
+            writer.transport.abort()
+
+
+async def test_the_connection_limit_holds_with_tls(ours: Identity, handlers: Handlers) -> None:
+    tls = TlsOptions(certificate=ours.certificate, key=ours.key)
+    async with Server(ServerOptions(tls=tls, max_connections=1), handlers) as server:
+        _, silent = await asyncio.open_connection("127.0.0.1", server.port)
+        async with Client() as client:
+            with pytest.raises(RemotingError):
+                await client.request(f"127.0.0.1:{server.port}", RemotingCommand(ECHO), 1000)
+        silent.transport.abort()
+
+
+async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> None:
+    server = _server(ours, TlsMode.PERMISSIVE, handlers)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        await server.stop()
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+    writer.transport.abort()
+
+
+def test_wrong_files_are_named(ours: Identity, theirs: Identity, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a certificate"):
+        TlsOptions().server_context()
+    with pytest.raises(ConfigError, match="trusted authorities"):
+        TlsOptions(verify_peer=True).client_context()
+    missing = TlsOptions(certificate=tmp_path / "none.pem", key=ours.key)
+    with pytest.raises(ConfigError, match=r"none\.pem"):
+        missing.server_context()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        TlsOptions(certificate=ours.certificate, key=theirs.key).server_context()
+    assert TlsOptions(mode=TlsMode.DISABLED).server_context() is None
+    assert TlsOptions(mode=TlsMode.DISABLED).client_context() is None
+
+
+def test_a_key_may_have_a_password(tmp_path: Path) -> None:
+    locked = _make_identity(tmp_path, "locked", b"secret")
+    options = TlsOptions(certificate=locked.certificate, key=locked.key)
+    with pytest.raises(ConfigError):
+        options.server_context()
+    context = replace(options, key_password="secret").server_context()
+    assert isinstance(context, ssl.SSLContext)
