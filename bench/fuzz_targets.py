@@ -1,0 +1,319 @@
+"""What is fuzzed: every decoder of the protocol, each with well-formed inputs to start from.
+
+A target takes bytes and nothing else, so that an input in hexadecimal reproduces a failure. Where a
+decoder has parameters (a header class, a chunking), the first two bytes choose them. A target
+accepts by returning, rejects by raising ProtocolError, and fails by anything else. What it accepts
+it also writes and reads again.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from goddard.errors import ProtocolError
+from goddard.protocol import (
+    acl,
+    bodies,
+    bodies_admin,
+    bodies_client,
+    fastjson,
+    headers_admin,
+    headers_cluster,
+    headers_message,
+    ids,
+    message,
+    record,
+)
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.compression import CompressionKind, compress, decompress, with_compression
+from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
+from goddard.protocol.header import Header
+
+WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
+MAX_INPUT_BYTES: Final = 4096
+MAX_FRAME_BYTES: Final = 64 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
+
+T = TypeVar("T")
+
+RECORD_ANSWERS: Final = {
+    RequestCode.PULL_MESSAGE,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    name: str
+    run: Callable[[bytes], None]
+    samples: list[bytes] = field(default_factory=list)
+
+
+class Exchange(NamedTuple):
+    """A recorded frame, and the request code that it is about."""
+
+    frame: bytes
+    command: RemotingCommand
+    code: int
+
+
+def recorded(directory: Path = WIRE) -> Iterator[Exchange]:
+    """Every recorded frame that is not too long to be mutated quickly."""
+    for path in sorted(directory.glob("*/*.jsonl*")):
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        asked: dict[tuple[int, int], int] = {}
+        for line in content.splitlines():
+            seen = json.loads(line)
+            key = (seen["conn"], seen["opaque"])
+            frame = bytes.fromhex(seen["hex"])
+            command = decode_frame(memoryview(frame)[4:])
+            if not command.is_response:
+                asked[key] = command.code
+            if len(frame) <= MAX_INPUT_BYTES:
+                yield Exchange(frame, command, asked.get(key, -1))
+
+
+def _classes(modules: list[ModuleType], base: type[T]) -> list[type[T]]:
+    found = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    }
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+HEADERS: Final = _classes([headers_message, headers_admin, headers_cluster], Header)
+BODIES: Final = _classes([bodies, bodies_client, bodies_admin], msgspec.Struct)
+
+
+def _chosen(data: bytes, choices: list[T]) -> tuple[T, bytes]:
+    """The choice that the first two bytes stand for, and the rest."""
+    return choices[int.from_bytes(data[:2], "big") % len(choices)], data[2:]
+
+
+def _with_choice(index: int, data: bytes) -> bytes:
+    return index.to_bytes(2, "big") + data
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def run_frame(data: bytes) -> None:
+    command = decode_frame(memoryview(data))
+    acl.verify(command, "secret")
+    again = decode_frame(memoryview(encode_frame(command))[4:])
+    _expect(again.code == command.code, "the code changed")
+    _expect(again.opaque == command.opaque, "the opaque changed")
+    _expect(again.fields == command.fields, "the fields changed")
+    _expect(again.body == command.body, "the body changed")
+
+
+def run_stream(data: bytes) -> None:
+    """The same bytes in one piece and in pieces must give the same frames and the same end."""
+    whole = FrameDecoder(MAX_FRAME_BYTES)
+    expected = [bytes(frame) for frame in whole.feed(data)]
+    pieces = FrameDecoder(MAX_FRAME_BYTES)
+    random = Random(zlib.crc32(data))
+    longest = random.choice((1, 3, 7, 64, 1024))
+    frames: list[bytes] = []
+    position = 0
+    while position < len(data):
+        end = position + random.randint(1, longest)
+        frames += map(bytes, pieces.feed(data[position:end]))
+        position = end
+    _expect(frames == expected, "other frames when fed in pieces")
+    _expect((whole.failure is None) == (pieces.failure is None), "another end in pieces")
+    _expect(pieces.buffered_bytes <= MAX_FRAME_BYTES + 4, "more buffered than a frame")
+    for frame in expected:
+        decode_frame(memoryview(frame))
+    if whole.failure is not None:
+        raise whole.failure
+
+
+def run_header(data: bytes) -> None:
+    kind, rest = _chosen(data, HEADERS)
+    header = kind.decode(message.decode_properties(rest))
+    _expect(kind.decode(header.encode()) == header, "the header changed")
+
+
+def run_json(data: bytes) -> None:
+    fastjson.loads(data)
+
+
+def run_body(data: bytes) -> None:
+    kind, rest = _chosen(data, BODIES)
+    bodies.decode_body(bodies.encode_body(bodies.decode_body(rest, kind)), kind)
+
+
+def run_register(data: bytes) -> None:
+    """Of the chosen bytes the lowest bit says compressed, the rest is the version."""
+    word = int.from_bytes(data[:2], "big")
+    body = data[2:]
+    if word & 1:
+        # What is inside a zlib stream is what is worth mutating.
+        body = zlib.compress(body, 1)
+    bodies.decode_register_body(body, bool(word & 1), word >> 1, MAX_BODY_BYTES)
+
+
+def run_record(data: bytes) -> None:
+    summary = record.read_summary(data)
+    decoded, end = record.decode_record(data, check_crc=False)
+    _expect(end == summary.size, "the summary has another size")
+    written = record.encode_record(decoded)
+    # A V2 magic with a topic that V1 can hold is read, and written as V1.
+    is_kept = data[7] == 0xA7 or len(decoded.topic.encode()) > record.MAX_TOPIC_BYTES_V1
+    _expect(written == data[:end] or not is_kept, "the record changed")
+    for _ in record.iter_records(data):
+        pass
+
+
+def run_batch(data: bytes) -> None:
+    entries = message.decode_batch(data)
+    _expect(message.decode_batch(message.encode_batch(entries)) == entries, "the batch changed")
+
+
+def run_properties(data: bytes) -> None:
+    decoded = message.decode_properties(data)
+    for name in ("TAGS", "KEYS", "UNIQ_KEY", "DELAY"):
+        found = message.find_property(data, name.encode())
+        text = None if found is None else found.decode("utf-8", "replace")
+        _expect(text == decoded.get(name), f"{name} found is not {name} read")
+    _expect(
+        message.decode_properties(message.encode_properties(decoded)) == decoded,
+        "the properties changed",
+    )
+
+
+def run_ids(data: bytes) -> None:
+    """Refused only if it is no id of either kind and no address."""
+    text = data.decode("utf-8", "replace")
+    accepted = 0
+    for parse in (ids.parse_offset_message_id, ids.parse_unique_id, record.Host.parse):
+        try:
+            parse(text)
+        except ProtocolError:
+            continue
+        accepted += 1
+    if not accepted:
+        raise ProtocolError("neither an id nor an address")
+
+
+def run_decompress(data: bytes) -> None:
+    kind, rest = _chosen(data, list(CompressionKind))
+    whole = decompress(rest, with_compression(0, kind), MAX_BODY_BYTES)
+    _expect(len(whole) <= MAX_BODY_BYTES, "more than the limit came out")
+
+
+def _fields_bytes(fields: dict[str, str]) -> bytes:
+    return message.encode_properties({k: v for k, v in fields.items() if "\x02" not in v})
+
+
+def _header_samples(seen: list[Exchange]) -> Iterator[bytes]:
+    """Recorded fields, each with the classes that make the most of them."""
+    by_names = {frozenset(e.command.fields): e.command.fields for e in seen if e.command.fields}
+    for fields in by_names.values():
+        for index, kind in enumerate(HEADERS):
+            try:
+                kept = len(kind.decode(fields).encode())
+            except ProtocolError:
+                continue
+            if 2 * kept >= len(fields):
+                yield _with_choice(index, _fields_bytes(fields))
+
+
+def _body_samples(texts: list[bytes]) -> Iterator[bytes]:
+    for text in texts:
+        for index, kind in enumerate(BODIES):
+            try:
+                kept = len(bodies.encode_body(bodies.decode_body(text, kind)))
+            except ProtocolError:
+                continue
+            if 2 * kept >= len(text):
+                yield _with_choice(index, text)
+
+
+def _register_samples(seen: list[Exchange]) -> Iterator[bytes]:
+    for exchange in seen:
+        command = exchange.command
+        if command.code != RequestCode.REGISTER_BROKER or command.is_response:
+            continue
+        body = bytes(command.body)
+        version = command.version << 1
+        if body[:1] == b"\x78":
+            yield _with_choice(version | 1, zlib.decompress(body))
+        else:
+            yield _with_choice(version, body)
+
+
+def _records(seen: list[Exchange]) -> Iterator[bytes]:
+    for exchange in seen:
+        command = exchange.command
+        if exchange.code in RECORD_ANSWERS and command.is_response and command.body:
+            yield bytes(command.body)
+
+
+def targets() -> list[Target]:
+    """Every target with its samples."""
+    seen = list(recorded())
+    frames = [exchange.frame for exchange in seen]
+    records = list(_records(seen))
+    decoded = [r for body in records for r in record.iter_records(body)]
+    texts = {
+        bytes(e.command.body)
+        for e in seen
+        if bytes(e.command.body[:1]) in (b"{", b"[") and len(e.command.body) <= 2048
+    }
+    json_samples = sorted(texts)
+    random = Random(0)
+    some_json = random.sample(json_samples, min(300, len(json_samples)))
+    batches = [
+        bytes(e.command.body)
+        for e in seen
+        if e.code == RequestCode.SEND_BATCH_MESSAGE and not e.command.is_response
+    ]
+    texts_of_ids = [
+        text.encode()
+        for r in decoded
+        for text in (ids.offset_message_id(r.store_host, r.physical_offset), str(r.born_host))
+    ]
+    unique = (message.find_property(r.properties, b"UNIQ_KEY") for r in decoded)
+    packed = [
+        _with_choice(index, compress(r.body, kind))
+        for r in decoded
+        for index, kind in enumerate(CompressionKind)
+    ]
+    return [
+        Target("frame", run_frame, [frame[4:] for frame in frames]),
+        Target("frame stream", run_stream, frames),
+        Target("header classes", run_header, list(_header_samples(seen))),
+        Target("JSON", run_json, [*json_samples, *_DIALECT]),
+        Target("body classes", run_body, list(_body_samples(some_json))),
+        Target("registration", run_register, list(_register_samples(seen))),
+        Target("record", run_record, records),
+        Target("batch", run_batch, batches),
+        Target("properties", run_properties, [r.properties for r in decoded]),
+        Target("ids", run_ids, [*texts_of_ids, *(text for text in unique if text)]),
+        Target("compressed body", run_decompress, packed),
+    ]
+
+
+_DIALECT: Final = [
+    b'{0:"a",1:{"b":[1,2,{}]}}',
+    b'{{"brokerName":"b","queueId":1,"topic":"t"}:{"offset":1}}',
+    b'[{"a":{"b":1}},{"$ref":"$[0].a"},{"$ref":"$"},{"$ref":".."}]',
+    b'{"a":-1.5e300,"b":123456789012345678901234567890,"c":"\\ud83d\\ude00","d":null}',
+]
