@@ -16,7 +16,8 @@ import msgspec
 
 from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
-from goddard.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from goddard.protocol.bodies import DataVersion, TopicConfig
+from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.store.jsonfile import DocumentError, JsonFile, Origin, encode_document
 
 TOPIC_GROUP_SEPARATOR: Final = "@"
@@ -50,7 +51,6 @@ class _Table:
             self._take(document)
         except (msgspec.ValidationError, StoreError) as error:
             backup = self.file.load_backup() if origin is Origin.FILE else None
-            self.file.distrust()
             if backup is None:
                 raise DocumentError(f"{self.file.path} cannot be read: {error}") from error
             origin = Origin.BACKUP

@@ -1,0 +1,367 @@
+"""The key index against the log, and each index file against itself.
+
+A file must be a forest of chains: the slot of a hash holds the newest entry with it, each entry
+the number of the one before. Entries stand in the order of the log, so a batch of records and the
+stretch of entries that refers to it are compared as two arrays; where they differ, record by
+record. Keys of a record are, in this order: its unique id, its keys, and (5.4 on) its tag.
+"""
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from goddard.protocol.hashing import index_hash, java_hashes
+from goddard.protocol.message import (
+    KEY_SEPARATOR,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_ID,
+    TRANSACTION_MASK,
+    TransactionType,
+    find_property,
+)
+from goddard.store.damage import Damage, Kind, Report
+from goddard.store.inspect import INDEX_ENTRY_BYTES, INDEX_HEADER, IndexView, StoreView
+from goddard.store.scan import RecordBatch
+
+_UNIQUE: Final = PROPERTY_UNIQUE_ID.encode()
+_UNIQUE_START: Final = _UNIQUE + b"\x01"
+_KEYS: Final = PROPERTY_KEYS.encode()
+_KEYS_START: Final = _KEYS + b"\x01"
+_TAGS: Final = PROPERTY_TAGS.encode()
+_TAGS_START: Final = _TAGS + b"\x01"
+_TAG_CACHE_SIZE: Final = 100_000
+_PAIR_END: Final = 2
+_MAX_SECONDS: Final = 0x7FFFFFFF
+
+Numbers = npt.NDArray[np.int64]
+
+
+class _File:
+    """An index file whose entries can be read, as columns in the order of the log."""
+
+    def __init__(self, view: IndexView, slot_count: int, base_ms: int | None) -> None:
+        self.view = view
+        self.slot_count = slot_count
+        # The first entry's time counts from the end of the file before, an oddity of Java's.
+        self.first_base_ms = base_ms
+        entries = view.entries(slot_count)[1:]  # entry 0 is never used
+        offsets = entries["physical_offset"].astype(np.int64)
+        self.numbers = np.arange(1, len(entries) + 1)
+        self.descents = np.flatnonzero(offsets[1:] < offsets[:-1]) + 2
+        if self.descents.size:
+            order = np.argsort(offsets, kind="stable")
+            entries, offsets, self.numbers = entries[order], offsets[order], order + 1
+        self.physical_offsets = offsets
+        self.hashes = entries["key_hash"].astype(np.int64)
+        self.seconds = entries["seconds"].astype(np.int64)
+
+    def position(self, number: int) -> int:
+        return self.view.entry_position(self.slot_count, number)
+
+
+class IndexCheck:
+    """Give it every batch of the log in order, then ``finish``."""
+
+    def __init__(self, view: StoreView, report: Report) -> None:
+        self._report = report
+        self._directory = view.index_directory
+        self._files: list[_File] = []
+        # First offset and number of records in a row that the index does not have.
+        self._missing_from = 0
+        self._missing_count = 0
+        self._has_tags = True
+        self._tag_hashes: dict[tuple[bytes, bytes], int] = {}
+        self._load(view)
+
+    # --- Each file by itself ----------------------------------------------------------------------
+
+    def _load(self, view: StoreView) -> None:
+        report = self._report
+        views: list[IndexView] = []
+        for file in view.index_files():
+            if file.size_bytes < INDEX_HEADER.size:
+                detail = f"{file.size_bytes} bytes are no index file"
+                report.add(Damage(Kind.FILE_SIZE, file.path, 0, 0, detail))
+                continue
+            try:
+                views.append(IndexView(file))
+            except FileNotFoundError:
+                continue  # expired since the directory was listed
+        known = {each.file.size_bytes: each.slot_count for each in views if each.slot_count}
+        base_ms: int | None = None
+        for each in views:
+            slot_count = each.slot_count or known.get(each.file.size_bytes)
+            report.index_files += 1
+            if slot_count is None:
+                if each.header.next_number != 1:
+                    self._add(each, 0, INDEX_HEADER.size, "its header fits no table of slots")
+                continue
+            checked = _File(each, slot_count, base_ms)
+            base_ms = each.header.end_ms
+            report.index_entries += each.entry_count
+            self._files.append(checked)
+            if not report.is_running or each is not views[-1]:
+                self._check_header(checked)
+                self._check_chains(checked)
+
+    def _check_header(self, file: _File) -> None:
+        view, header = file.view, file.view.header
+        if not 1 <= header.next_number <= view.capacity(file.slot_count):
+            self._add(view, 36, 4, f"{header.next_number} as the next entry's number")
+        entries = view.entries(file.slot_count)
+        if len(entries) < 2:
+            return
+        first, last = int(entries["physical_offset"][1]), int(entries["physical_offset"][-1])
+        if header.begin_physical_offset != first:
+            self._add(view, 16, 8, f"first offset {header.begin_physical_offset}, not {first}")
+        if header.end_physical_offset != last:
+            self._add(view, 24, 8, f"last offset {header.end_physical_offset}, not {last}")
+        used = int(np.count_nonzero(view.slots(file.slot_count)))
+        if header.used_slots != used:
+            self._add(view, 32, 4, f"{header.used_slots} slots in use, there are {used}")
+        if not 0 < header.begin_ms <= header.end_ms:
+            self._add(view, 0, 16, f"times from {header.begin_ms} to {header.end_ms}")
+
+    def _check_chains(self, file: _File) -> None:
+        entries = file.view.entries(file.slot_count)[1:]
+        hashes = entries["key_hash"].astype(np.int64)
+        for number in np.flatnonzero(hashes < 0).tolist():
+            self._add_entry(file, number + 1, f"a hash of {hashes[number]}")
+        slots = np.abs(hashes) % file.slot_count
+        order = np.argsort(slots, kind="stable")
+        same = slots[order[1:]] == slots[order[:-1]]
+        expected = np.zeros(len(hashes), dtype=np.int64)
+        expected[order[1:][same]] = order[:-1][same] + 1
+        for number in np.flatnonzero(entries["previous"] != expected).tolist():
+            found = int(entries["previous"][number])
+            detail = f"its chain goes on at {found}, not {expected[number]}"
+            self._add_entry(file, number + 1, detail)
+        heads = np.zeros(file.slot_count, dtype=np.int64)
+        is_newest = np.ones(len(order), dtype=np.bool_)
+        is_newest[:-1] = ~same
+        heads[slots[order[is_newest]]] = order[is_newest] + 1
+        table = file.view.slots(file.slot_count)
+        for slot in np.flatnonzero(table != heads).tolist():
+            position = INDEX_HEADER.size + 4 * slot
+            detail = f"slot {slot} holds {table[slot]}, not {heads[slot]}"
+            self._add(file.view, position, 4, detail)
+
+    # --- Against the log --------------------------------------------------------------------------
+
+    def take(self, batch: RecordBatch, start: int) -> None:
+        """Compare the records of a batch, of a file that starts at ``start``, with the index."""
+        if not self._files or not len(batch):
+            return
+        physical_offsets = batch.positions + start
+        found = self._stretch(int(physical_offsets[0]), int(physical_offsets[-1]))
+        if not self._is_equal(batch, physical_offsets, found):
+            # Before 5.4 tags are not indexed; a store has seen one kind of broker or both.
+            self._has_tags = not self._has_tags
+            if not self._is_equal(batch, physical_offsets, found):
+                self._has_tags = True
+                self._compare(batch, physical_offsets, found)
+        for file, first, end in found:
+            self._check_times(file, slice(first, end), physical_offsets, batch.store_ms)
+
+    def finish(self, log_end: int) -> None:
+        """What refers to nothing in the log, and what was missing."""
+        report = self._report
+        self._report_missing(is_end=True)
+        for file in self._files:
+            offsets = file.physical_offsets
+            for number in file.descents.tolist():
+                self._add_entry(file, number, "its offset is lower than that of the entry before")
+            past = np.flatnonzero(offsets >= log_end)
+            if past.size and not report.is_running:
+                first = int(past[0])
+                detail = f"it refers to {offsets[first]}, the log ends at {log_end}"
+                self._add_entry(file, int(file.numbers[first]), detail, count=past.size)
+        for before, after in pairwise(self._files):
+            if before.view.header.end_physical_offset > after.view.header.begin_physical_offset:
+                self._add(after.view, 16, 8, "it begins before the file before it ends")
+        if not self._files and report.records:
+            detail = "there is no key index; queries by key or message id find nothing"
+            report.add(Damage(Kind.NO_INDEX, self._directory, 0, 0, detail, is_notice=True))
+
+    def _is_equal(
+        self, batch: RecordBatch, physical_offsets: Numbers, found: list[tuple[_File, int, int]]
+    ) -> bool:
+        """Whether the index has exactly what the batch should have there, in its order."""
+        rows, hashes = self._expected(batch)
+        if sum(end - first for _, first, end in found) != len(rows):
+            return False
+        position = 0
+        for file, first, end in found:
+            part = slice(position, position + end - first)
+            position = part.stop
+            if not np.array_equal(file.hashes[first:end], hashes[part]):
+                return False
+            if not np.array_equal(file.physical_offsets[first:end], physical_offsets[rows[part]]):
+                return False
+        self._report_missing(is_end=False)
+        return True
+
+    def _expected(self, batch: RecordBatch) -> tuple[Numbers, Numbers]:
+        """Rows and hashes of the entries that the batch should have, in their order."""
+        rows: list[int] = []
+        hashes: list[int] = []  # -1 where the next of the texts has it
+        texts: list[str] = []
+        prefixes: dict[bytes, str] = {}
+        skipped = _rolled_back(batch)
+        for row, properties in enumerate(batch.properties):
+            if row in skipped:
+                continue
+            topic = batch.topics[row]
+            prefix = prefixes.get(topic)
+            if prefix is None:
+                prefix = prefixes[topic] = topic.decode("utf-8", "replace") + "#"
+            found = properties.find(_UNIQUE_START)
+            if found >= 0:
+                unique = _value(properties, found, _UNIQUE)
+                if unique:
+                    rows.append(row)
+                    hashes.append(-1)
+                    texts.append(prefix + unique.decode("utf-8", "replace"))
+            if _KEYS_START in properties:
+                for key in _keys(properties):
+                    rows.append(row)
+                    hashes.append(-1)
+                    texts.append(prefix + key)
+            if self._has_tags:
+                found = properties.find(_TAGS_START)
+                tag = _value(properties, found, _TAGS) if found >= 0 else b""
+                if tag:
+                    rows.append(row)
+                    hashes.append(self._tag_hash(topic, tag))
+        columns = np.array(hashes, dtype=np.int64)
+        columns[columns < 0] = _index_hashes(texts)
+        return np.array(rows, dtype=np.int64), columns
+
+    def _tag_hash(self, topic: bytes, tag: bytes) -> int:
+        key = topic, tag
+        value = self._tag_hashes.get(key)
+        if value is None:
+            text = f"{topic.decode('utf-8', 'replace')}#T#{tag.decode('utf-8', 'replace')}"
+            value = index_hash(text)
+            if len(self._tag_hashes) < _TAG_CACHE_SIZE:
+                self._tag_hashes[key] = value
+        return value
+
+    def _stretch(self, low: int, high: int) -> list[tuple[_File, int, int]]:
+        """The entries that refer to offsets from ``low`` to ``high``, file by file."""
+        found = []
+        for file in self._files:
+            first, end = np.searchsorted(file.physical_offsets, (low, high + 1))
+            if first < end:
+                found.append((file, int(first), int(end)))
+        return found
+
+    def _compare(
+        self, batch: RecordBatch, physical_offsets: Numbers, found: list[tuple[_File, int, int]]
+    ) -> None:
+        """Record by record: every key must have an entry, and every entry be of a key."""
+        rows, hashes = self._expected(batch)
+        wanted: dict[int, set[int]] = {}
+        for offset, value in zip(physical_offsets[rows].tolist(), hashes.tolist(), strict=True):
+            wanted.setdefault(offset, set()).add(value)
+        records = set(physical_offsets.tolist())
+        present: dict[int, set[int]] = {}
+        for file, first, end in found:
+            for each in range(first, end):
+                offset, value = int(file.physical_offsets[each]), int(file.hashes[each])
+                present.setdefault(offset, set()).add(value)
+                if value not in wanted.get(offset, ()):
+                    what = "no key of the record" if offset in records else "no record starts"
+                    number = int(file.numbers[each])
+                    self._add_entry(file, number, f"hash {value}, offset {offset}: {what} there")
+        for row, offset in enumerate(physical_offsets.tolist()):
+            missing = wanted.get(offset, set()) - present.get(offset, set())
+            tag = find_property(batch.properties[row], _TAGS)
+            if tag:
+                missing.discard(self._tag_hash(batch.topics[row], tag))
+            if not missing:
+                if offset in wanted:
+                    self._report_missing(is_end=False)
+                continue
+            if not self._missing_count:
+                self._missing_from = offset
+            self._missing_count += 1
+
+    def _check_times(
+        self, file: _File, part: slice, physical_offsets: Numbers, store_ms: Numbers
+    ) -> None:
+        """An entry's seconds are those from the file's begin to the record's store time."""
+        rows = np.searchsorted(physical_offsets, file.physical_offsets[part])
+        rows = np.minimum(rows, len(physical_offsets) - 1)
+        is_record = physical_offsets[rows] == file.physical_offsets[part]
+        begins = np.full(len(rows), file.view.header.begin_ms)
+        numbers = file.numbers[part]
+        is_first = numbers == 1
+        if file.first_base_ms is None:
+            is_record &= ~is_first
+        else:
+            begins[is_first] = file.first_base_ms
+        expected = np.clip((store_ms[rows] - begins) // 1000, 0, _MAX_SECONDS)
+        wrong = is_record & (expected != file.seconds[part])
+        for each in np.flatnonzero(wrong).tolist():
+            detail = f"{file.seconds[part][each]} seconds after the first, not {expected[each]}"
+            self._add_entry(file, int(numbers[each]), detail)
+
+    # --- Reporting --------------------------------------------------------------------------------
+
+    def _report_missing(self, *, is_end: bool) -> None:
+        count, self._missing_count = self._missing_count, 0
+        if not count:
+            return
+        is_behind = is_end and self._report.may_be_behind
+        self._report.add(
+            Damage(
+                Kind.BEHIND if is_behind else Kind.NO_INDEX,
+                self._files[-1].view.file.path,
+                0,
+                0,
+                f"{count} records from offset {self._missing_from} on are not in the key index",
+                self._missing_from,
+                is_notice=is_behind,
+            )
+        )
+
+    def _add_entry(self, file: _File, number: int, problem: str, count: int = 1) -> None:
+        more = f", and {count - 1} more" if count > 1 else ""
+        self._add(
+            file.view, file.position(number), INDEX_ENTRY_BYTES, f"entry {number}: {problem}{more}"
+        )
+
+    def _add(self, view: IndexView, position: int, length: int, detail: str) -> None:
+        self._report.add(Damage(Kind.BAD_INDEX, view.file.path, position, length, detail))
+
+
+def _rolled_back(batch: RecordBatch) -> set[int]:
+    """Rows of records that are never indexed."""
+    kinds = batch.sys_flags & TRANSACTION_MASK
+    return set(np.flatnonzero(kinds == TransactionType.ROLLBACK).tolist())
+
+
+def _value(properties: bytes, found: int, name: bytes) -> bytes:
+    """The value of a property that may start at ``found``."""
+    start = found + len(name) + 1
+    if (found == 0 or properties[found - 1] == _PAIR_END) and (
+        properties.find(name + b"\x01", start) < 0
+    ):
+        end = properties.find(b"\x02", start)
+        return properties[start:] if end < 0 else properties[start:end]
+    return find_property(properties, name) or b""
+
+
+def _keys(properties: bytes) -> list[str]:
+    keys = find_property(properties, _KEYS) or b""
+    return [key for key in keys.decode("utf-8", "replace").split(KEY_SEPARATOR) if key]
+
+
+def _index_hashes(texts: list[str]) -> Numbers:
+    """As the index holds them: never negative, 0 for the one hash that has no positive."""
+    values = np.abs(java_hashes(texts).astype(np.int64))
+    return np.where(values > 0x7FFFFFFF, 0, values)

@@ -1,0 +1,494 @@
+"""Consume queues against the log, both ways, in one pass over the records.
+
+Each queue has a cursor: the number of the entry that its next record should have. As long as the
+records of a batch continue there, a whole stretch is compared at once; anything else is looked at
+one by one. Entries that no record asked for are checked at the end by reading what they refer to.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from goddard.errors import ProtocolError
+from goddard.protocol.hashing import tag_code
+from goddard.protocol.message import (
+    PROPERTY_DELAY,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_TAGS,
+    TRANSACTION_MASK,
+    TransactionType,
+    find_property,
+)
+from goddard.protocol.record import RecordSummary, read_summary
+from goddard.store.damage import Damage, Kind, Report
+from goddard.store.inspect import (
+    ENTRY_BYTES,
+    ENTRY_TYPE,
+    Entries,
+    QueueView,
+    StoreFile,
+    StoreView,
+    is_entry,
+)
+from goddard.store.jsonfile import DocumentError
+from goddard.store.scan import RecordBatch
+from goddard.store.tables import TopicTable
+
+_SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_LIGHT_PREFIX: Final = "%LMQ%"
+_TAGS: Final = PROPERTY_TAGS.encode()
+_TAGS_START: Final = _TAGS + b"\x01"
+_DELAY: Final = PROPERTY_DELAY.encode()
+_MULTI_DISPATCH: Final = PROPERTY_INNER_MULTI_DISPATCH.encode()
+# Below this a tag code is the address of an extension of the entry (consumequeue_ext).
+_MIN_TAG_CODE: Final = -(2**31)
+# Longer than any delay level that makes sense.
+_MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
+_OPEN_FILES: Final = 512
+_PAIR_END: Final = 2
+
+# Stands for "the time of delivery" among expected tag codes, of which none is this long.
+_DELIVERY: Final = 2**62
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Missing:
+    """A run of records without queue entries."""
+
+    first_number: int
+    first_physical_offset: int
+    end_number: int
+    count: int
+
+
+class _Queue:
+    """A queue and how far the records have confirmed it."""
+
+    def __init__(self, view: QueueView, log_min_offset: int) -> None:
+        self.view = view
+        self.missing: _Missing | None = None
+        self.predating = 0
+        self.first_number = view.end_number
+        self.first_physical_offset = 0
+        for number, entries in view.chunks():
+            found = np.flatnonzero(is_entry(entries))
+            if found.size:
+                self.first_number = number + int(found[0])
+                self.first_physical_offset = int(entries["physical_offset"][found[0]])
+                break
+        self.next_number = self.first_number
+        for number, entries in view.chunks():
+            live = np.flatnonzero(
+                is_entry(entries) & (entries["physical_offset"] >= log_min_offset)
+            )
+            if live.size:
+                self.next_number = number + int(live[0])
+                break
+        else:
+            self.next_number = view.end_number if view.files else 0
+
+
+class QueueCheck:
+    """Give it every batch of the log in order, then ``finish``."""
+
+    def __init__(self, view: StoreView, log_files: list[StoreFile], report: Report) -> None:
+        self._view = view
+        self._log_files = log_files
+        self._report = report
+        self._log_min = report.min_physical_offset
+        self._batch_topics = {topic.encode() for topic in view.batch_topics()}
+        self._tag_codes: dict[bytes, int] = {}
+        self._log_maps: dict[StoreFile, memoryview] = {}
+        self._files: OrderedDict[StoreFile, Entries] = OrderedDict()
+        self._queues = {
+            (queue.topic.encode(), queue.queue_id): _Queue(queue, self._log_min)
+            for queue in view.queues()
+        }
+        self._without_queue: dict[tuple[bytes, int], _Missing] = {}
+        report.queues = len(self._queues)
+        for queue in self._queues.values():
+            self._check_files(queue.view)
+
+    def take(self, batch: RecordBatch, start: int) -> None:
+        """Compare the records of a batch, of a file that starts at ``start``, with their queues."""
+        kinds = batch.sys_flags & TRANSACTION_MASK
+        queued = (kinds != TransactionType.PREPARED) & (kinds != TransactionType.ROLLBACK)
+        rows: dict[tuple[bytes, int], list[int]] = {}
+        queue_ids = batch.queue_ids.tolist()
+        for row in range(len(batch)) if queued.all() else np.flatnonzero(queued).tolist():
+            key = batch.topics[row], queue_ids[row]
+            found = rows.get(key)
+            if found is None:
+                rows[key] = [row]
+            else:
+                found.append(row)
+        for key, numbers in rows.items():
+            if key[0] not in self._batch_topics:
+                self._take_queue(key, batch, start, np.array(numbers, dtype=np.int64))
+
+    def finish(self, log_end: int) -> None:
+        """Look at the entries that no record asked for, and say what was missing."""
+        for queue in self._queues.values():
+            self._check_rest(queue, log_end)
+            self._report_missing(queue)
+            if queue.predating:
+                self._notice_deleted(queue.view.directory.parent.name, queue.predating)
+        if self._without_queue:
+            self._report_without_queue()
+
+    # --- Records to entries -----------------------------------------------------------------------
+
+    def _take_queue(
+        self, key: tuple[bytes, int], batch: RecordBatch, start: int, rows: Numbers
+    ) -> None:
+        queue = self._queues.get(key)
+        physical_offsets = batch.positions[rows] + start
+        numbers = batch.queue_offsets[rows]
+        if queue is None:
+            missing = self._without_queue.get(key)
+            if missing is None:
+                self._without_queue[key] = _Missing(
+                    int(numbers[0]), int(physical_offsets[0]), int(numbers[-1]) + 1, len(rows)
+                )
+            else:
+                missing.count += len(rows)
+            return
+        codes = self._codes(key[0], batch, rows)
+        self._report.queue_entries += len(rows)
+        first, count = queue.next_number, len(rows)
+        if queue.missing is None and np.array_equal(numbers, np.arange(first, first + count)):
+            entries = self._read(queue.view, first, count)
+            if len(entries) == count:
+                wrong = (
+                    (entries["physical_offset"] != physical_offsets)
+                    | (entries["size"] != batch.sizes[rows])
+                    | ~_match_codes(entries["tag_code"], codes, batch.store_ms[rows])
+                )
+                if not wrong.any():
+                    queue.next_number = first + count
+                    return
+        for number, row in enumerate(rows.tolist()):
+            self._take_one(
+                queue,
+                int(numbers[number]),
+                int(physical_offsets[number]),
+                int(batch.sizes[row]),
+                int(codes[number]),
+                int(batch.store_ms[row]),
+            )
+
+    def _take_one(
+        self,
+        queue: _Queue,
+        number: int,
+        physical_offset: int,
+        size: int,
+        code: int,
+        store_ms: int,
+    ) -> None:
+        view = queue.view
+        if physical_offset < queue.first_physical_offset or number < queue.first_number:
+            queue.predating += 1
+            return
+        entries = self._read(view, number, 1)
+        if not len(entries) or int(entries["size"][0]) == 0:
+            self._miss(queue, number, physical_offset)
+            return
+        entry = entries[0]
+        found = int(entry["physical_offset"]), int(entry["size"]), int(entry["tag_code"])
+        is_code_good = _match_codes(
+            entries["tag_code"], np.array([code]), np.array([store_ms], dtype=np.int64)
+        ).all()
+        if found[:2] != (physical_offset, size) or not is_code_good:
+            path, position = view.locate(number)
+            detail = (
+                f"entry {number} of {view} has offset {found[0]}, size {found[1]}, tag code "
+                f"{found[2]}; its record has {physical_offset}, {size}, "
+                f"{'a delivery time' if code == _DELIVERY else code}"
+            )
+            self._report.add(
+                Damage(Kind.BAD_ENTRY, path, position, ENTRY_BYTES, detail, physical_offset)
+            )
+            if found[0] != physical_offset:
+                # The record's own queue offset may be what is wrong: let its entry be checked too.
+                if number == queue.next_number:
+                    queue.next_number = number + 1
+                return
+        self._check_between(queue, number)
+        queue.next_number = max(queue.next_number, number + 1)
+
+    def _miss(self, queue: _Queue, number: int, physical_offset: int) -> None:
+        missing = queue.missing
+        if missing is not None and missing.end_number == number:
+            missing.end_number += 1
+            missing.count += 1
+            return
+        self._report_missing(queue)
+        queue.missing = _Missing(number, physical_offset, number + 1, 1)
+
+    def _report_missing(self, queue: _Queue) -> None:
+        missing, queue.missing = queue.missing, None
+        if missing is None:
+            return
+        view, report = queue.view, self._report
+        if report.is_running:
+            last = self._read(view, missing.end_number - 1, 1)
+            if len(last) and int(last["size"][0]) > 0:
+                return  # dispatched meanwhile
+        path, position = view.locate(missing.first_number)
+        following = self._read(view, missing.end_number, 1)
+        is_last = not len(following) or int(following["size"][0]) == 0
+        is_behind = report.may_be_behind and is_last
+        report.add(
+            Damage(
+                Kind.BEHIND if is_behind else Kind.NO_ENTRY,
+                path,
+                position,
+                missing.count * ENTRY_BYTES,
+                f"{missing.count} records of {view}, from queue offset {missing.first_number}, "
+                "have no queue entry",
+                missing.first_physical_offset,
+                is_notice=is_behind,
+            )
+        )
+
+    def _report_without_queue(self) -> None:
+        report = self._report
+        known = _topic_names(self._view)
+        for (raw_topic, queue_id), missing in sorted(self._without_queue.items()):
+            topic = raw_topic.decode("utf-8", "replace")
+            if known is not None and topic not in known:
+                self._notice_deleted(topic, missing.count)
+                continue
+            report.add(
+                Damage(
+                    Kind.BEHIND if report.may_be_behind else Kind.NO_QUEUE,
+                    self._view.queue_directory / topic / str(queue_id),
+                    0,
+                    0,
+                    f"{missing.count} records of {topic}/{queue_id} have no queue",
+                    missing.first_physical_offset,
+                    is_notice=report.may_be_behind,
+                )
+            )
+
+    def _notice_deleted(self, topic: str, count: int) -> None:
+        self._report.add(
+            Damage(
+                Kind.DELETED_TOPIC,
+                self._view.queue_directory / topic,
+                0,
+                0,
+                f"{count} records of {topic} are older than its queue: the topic was deleted",
+                is_notice=True,
+            )
+        )
+
+    # --- Entries to records -----------------------------------------------------------------------
+
+    def _check_between(self, queue: _Queue, end: int) -> None:
+        """Entries that were skipped: nothing in the log asked for them."""
+        if end > queue.next_number:
+            self._check_unclaimed(queue.view, self._entries(queue.view, queue.next_number, end))
+
+    def _check_rest(self, queue: _Queue, log_end: int) -> None:
+        """Entries after the last record's: the log should not have ended before them."""
+        view, report = queue.view, self._report
+        rest = self._entries(view, queue.next_number, view.end_number)
+        past: list[int] = []
+        unclaimed: list[tuple[int, np.void]] = []
+        for number, entry in rest:
+            if int(entry["size"]) and int(entry["physical_offset"]) >= log_end:
+                past.append(number)
+            else:
+                unclaimed.append((number, entry))
+        self._check_unclaimed(view, iter(unclaimed))
+        if past and not report.is_running:
+            path, position = view.locate(past[0])
+            first = int(self._read(view, past[0], 1)["physical_offset"][0])
+            detail = (
+                f"{len(past)} entries of {view}, from {past[0]} on, refer to offsets from {first} "
+                f"on, but the log ends at {log_end}"
+            )
+            report.add(
+                Damage(Kind.PAST_END, path, position, len(past) * ENTRY_BYTES, detail, first)
+            )
+
+    def _check_unclaimed(self, view: QueueView, entries: Iterator[tuple[int, np.void]]) -> None:
+        """Read what each entry refers to; neighbours with problems make one report."""
+        first, count, problem = 0, 0, ""
+        for number, entry in entries:
+            found = self._entry_problem(view, number, entry)
+            if found and count and number == first + count:
+                count += 1
+                continue
+            self._report_dangling(view, first, count, problem)
+            first, count, problem = number, 1 if found else 0, found
+        self._report_dangling(view, first, count, problem)
+
+    def _report_dangling(self, view: QueueView, first: int, count: int, problem: str) -> None:
+        if not count:
+            return
+        path, position = view.locate(first)
+        more = f", and {count - 1} after it" if count > 1 else ""
+        self._report.add(
+            Damage(
+                Kind.DANGLING_ENTRY,
+                path,
+                position,
+                count * ENTRY_BYTES,
+                f"entry {first} of {view}: {problem}{more}",
+            )
+        )
+
+    def _entry_problem(self, view: QueueView, number: int, entry: np.void) -> str:
+        physical_offset, size = int(entry["physical_offset"]), int(entry["size"])
+        if size == 0:
+            return "it is empty, and entries follow"
+        if physical_offset < self._log_min:
+            return ""  # expired
+        record = self._record_at(physical_offset)
+        if record is None or record.physical_offset != physical_offset:
+            return f"there is no record at {physical_offset}"
+        if view.topic.startswith(_LIGHT_PREFIX):
+            names = find_property(record.properties, _MULTI_DISPATCH) or b""
+            is_named = view.topic in names.decode("utf-8", "replace").split(",")
+            return "" if is_named else f"the record at {physical_offset} is not of this queue"
+        if (record.topic, record.queue_id) != (view.topic, view.queue_id):
+            other = f"{record.topic}/{record.queue_id}"
+            return f"the record at {physical_offset} is of {other}"
+        if record.queue_offset != number:
+            return f"the record at {physical_offset} has queue offset {record.queue_offset}"
+        if record.size != size:
+            return f"the record at {physical_offset} has {record.size} bytes, the entry says {size}"
+        return ""
+
+    def _record_at(self, physical_offset: int) -> RecordSummary | None:
+        for file in self._log_files:
+            if file.start <= physical_offset < file.end:
+                position = physical_offset - file.start
+                try:
+                    data = self._log_maps.get(file)
+                    if data is None:
+                        data = self._log_maps[file] = memoryview(file.map())
+                    return read_summary(data, position, max_body_bytes=file.size_bytes)
+                except (ProtocolError, FileNotFoundError):
+                    return None
+        return None
+
+    # --- Reading ----------------------------------------------------------------------------------
+
+    def _check_files(self, view: QueueView) -> None:
+        report, files = self._report, view.files
+        usual = max((file.size_bytes for file in files), default=0)
+        for file in files:
+            if file.size_bytes != usual or usual % ENTRY_BYTES:
+                detail = f"{file.size_bytes} bytes, the other files of {view} have {usual}"
+                is_notice = file.size_bytes == 0 and file == files[-1]
+                report.add(Damage(Kind.FILE_SIZE, file.path, 0, 0, detail, is_notice=is_notice))
+        for before, after in pairwise(files):
+            if before.end != after.start and before.size_bytes == usual:
+                detail = f"no file for entries {before.end // 20} to {after.start // 20} of {view}"
+                path = after.path.with_name(f"{before.end:020d}")
+                report.add(Damage(Kind.MISSING_FILE, path, 0, after.start - before.end, detail))
+
+    def _read(self, view: QueueView, first: int, count: int) -> Entries:
+        """Entries [first, first + count), fewer where the files end."""
+        parts = []
+        for file in view.files:
+            if file.end <= first * ENTRY_BYTES:
+                continue
+            skip = first - file.start // ENTRY_BYTES
+            if skip < 0:
+                break
+            part = self._mapped(file)[skip : skip + count]
+            parts.append(part)
+            first, count = first + len(part), count - len(part)
+            if not count:
+                break
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, ENTRY_TYPE)
+
+    def _mapped(self, file: StoreFile) -> Entries:
+        entries = self._files.get(file)
+        if entries is None:
+            count = file.size_bytes // ENTRY_BYTES
+            try:
+                entries = np.frombuffer(file.map(), dtype=ENTRY_TYPE, count=count)
+            except (FileNotFoundError, ValueError):
+                entries = np.empty(0, ENTRY_TYPE)
+            self._files[file] = entries
+            if len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(file)
+        return entries
+
+    def _entries(self, view: QueueView, first: int, end: int) -> Iterator[tuple[int, np.void]]:
+        """Entries up to the last used one before ``end``, empty ones in between included."""
+        used_end = first
+        for number, entries in view.chunks(first):
+            used = np.flatnonzero(is_entry(entries[: max(end - number, 0)]))
+            if used.size:
+                used_end = number + int(used[-1]) + 1
+        for number, entries in view.chunks(first):
+            for offset, entry in enumerate(entries[: max(used_end - number, 0)]):
+                yield number + offset, entry
+
+    def _codes(self, topic: bytes, batch: RecordBatch, rows: Numbers) -> Numbers:
+        """The tag code that each record's entry should have; _DELIVERY where it is a time."""
+        codes = []
+        cache = self._tag_codes
+        is_scheduled = topic == _SCHEDULE_TOPIC
+        for row in rows.tolist():
+            properties = batch.properties[row]
+            if is_scheduled and find_property(properties, _DELAY) is not None:
+                codes.append(_DELIVERY)
+                continue
+            found = properties.rfind(_TAGS_START)
+            if found < 0:
+                codes.append(0)
+                continue
+            if found == 0 or properties[found - 1] == _PAIR_END:
+                end = properties.find(b"\x02", found)
+                tag = properties[found + 5 :] if end < 0 else properties[found + 5 : end]
+            else:
+                tag = b""
+            tag = tag or find_property(properties, _TAGS) or b""
+            code = cache.get(tag)
+            if code is None:
+                code = tag_code(tag.decode("utf-8", "replace"))
+                if len(cache) < 100_000:
+                    cache[tag] = code
+            codes.append(code)
+        return np.array(codes, dtype=np.int64)
+
+
+def _match_codes(
+    found: npt.NDArray[np.int64], expected: Numbers, store_ms: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Tag codes as expected; times of delivery whole seconds after the record was stored."""
+    match = (found == expected) | (found < _MIN_TAG_CODE)
+    times = expected == _DELIVERY
+    if times.any():
+        delay_ms = found - store_ms
+        match |= times & (delay_ms > 0) & (delay_ms <= _MAX_DELAY_MS) & (delay_ms % 1000 == 0)
+    return np.asarray(match, dtype=np.bool_)
+
+
+def _topic_names(view: StoreView) -> set[str] | None:
+    """The topics that the broker knows; None when it has no such file, or none to be read."""
+    table = TopicTable(view.directory / "config")
+    try:
+        table.load()
+    except DocumentError:
+        return None
+    return set(table) if len(table) else None
