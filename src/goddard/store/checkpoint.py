@@ -1,0 +1,130 @@
+"""The small files beside the data: ``checkpoint``, ``abort`` and ``lock``.
+
+``checkpoint`` (4096 bytes, i64 each): store time up to which the log is synced, up to which the
+queues are, up to which the index is, then two offsets of replication. It may lag, never lead.
+``abort`` exists while a broker runs, so finding it means the last one did not stop cleanly.
+``lock`` has a POSIX lock on its first byte, which excludes Java as well (flock would not).
+"""
+
+import fcntl
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from goddard.store.errors import StoreLockedError
+from goddard.store.files import Files, disk_errors
+
+CHECKPOINT_BYTES: Final = 4096
+_VALUES: Final = Struct(">5q")
+_SAFETY_MS: Final = 3_000  # Java's allowance for records that carry slightly older times
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Times in ms since the epoch; 0 where nothing is known."""
+
+    log_time_ms: int = 0
+    queue_time_ms: int = 0
+    index_time_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+
+    @property
+    def safe_time_ms(self) -> int:
+        """Every record stored up to this time is on disk and has its queue entry there."""
+        return max(min(self.log_time_ms, self.queue_time_ms) - _SAFETY_MS, 0)
+
+
+def load_checkpoint(files: Files, path: Path) -> Checkpoint:
+    """What the file says; nothing is known when it is missing or short."""
+    with disk_errors("read", path):
+        facts = files.facts(path)
+        if facts is None or facts.size < _VALUES.size:
+            return Checkpoint()
+        fd = files.open(path, writable=False)
+        try:
+            data = files.pread(fd, _VALUES.size, 0)
+        finally:
+            files.close(fd)
+    return Checkpoint(*(max(value, 0) for value in _VALUES.unpack(data)))
+
+
+def save_checkpoint(files: Files, path: Path, checkpoint: Checkpoint) -> None:
+    """Write in place: 40 bytes of one sector are replaced whole or not at all."""
+    values = _VALUES.pack(
+        checkpoint.log_time_ms,
+        checkpoint.queue_time_ms,
+        checkpoint.index_time_ms,
+        checkpoint.master_flushed_offset,
+        checkpoint.confirm_offset,
+    )
+    with disk_errors("write", path):
+        fd = files.open(path, create=True)
+        try:
+            files.truncate(fd, CHECKPOINT_BYTES)
+            files.pwrite(fd, values, 0)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+
+
+def mark_running(files: Files, path: Path) -> None:
+    """Create the abort marker, with our process id in it as RocketMQ 5 has it."""
+    with disk_errors("create", path):
+        fd = files.open(path, create=True)
+        try:
+            files.truncate(fd, 0)
+            files.pwrite(fd, str(os.getpid()).encode(), 0)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+        files.sync_directory(path.parent)
+
+
+def mark_stopped(files: Files, path: Path) -> None:
+    with disk_errors("delete", path):
+        if files.facts(path) is not None:
+            files.unlink(path)
+        files.sync_directory(path.parent)
+
+
+class DirectoryLock:
+    """Holds a store directory for one opener, in this process and among others.
+
+    A POSIX lock belongs to the process and goes with any descriptor of the file, so a second store
+    of this process is turned away by a table before it can open the file.
+    """
+
+    _held: Final[set[Path]] = set()
+    _guard: Final = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._fd = -1
+
+    def acquire(self) -> None:
+        with self._guard:
+            if self._path in self._held:
+                raise StoreLockedError(f"{self._path.parent} is open in this process already")
+            with disk_errors("open", self._path):
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as error:
+                os.close(fd)
+                raise StoreLockedError(
+                    f"{self._path.parent} is in use by another broker: its lock is taken"
+                ) from error
+            os.pwrite(fd, b"lock", 0)
+            self._fd = fd
+            self._held.add(self._path)
+
+    def release(self) -> None:
+        with self._guard:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+                self._held.discard(self._path)

@@ -1,0 +1,377 @@
+"""The commit log: every record of every topic, in the order of arrival.
+
+Appending is the store's hot path: one call takes a prepared group of records, one ``pwrite`` per
+segment puts it on its way, and the group is visible as a whole or not at all. Records never cross
+a segment: one that does not fit with 8 bytes to spare is preceded by a filler (i32 space left,
+i32 0xCBD43194) and starts the next segment.
+
+One thread appends at a time. Others may read below ``end_offset`` and flush.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from goddard.errors import ProtocolError
+from goddard.protocol.record import BLANK_BYTES, encode_blank
+from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
+from goddard.store.files import Files, disk_errors
+from goddard.store.records import (
+    LogEntry,
+    PreparedRecord,
+    Scan,
+    deliver_time_ms,
+    read_entry,
+    store_time_of,
+)
+from goddard.store.segment import Segment, SegmentAllocator, load_offsets, segment_name
+from goddard.store.worker import Worker
+
+_CUT_COPY_BYTES: Final = 1 << 20
+
+QueueKey = tuple[str, int]
+
+
+class CommitLog:
+    """Segments of one size, contiguous from ``min_offset``; bytes exist up to ``end_offset``."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        max_record_bytes: int,
+        delay_times_ms: tuple[int, ...],
+        prezero: bool,
+        worker: Worker,
+    ) -> None:
+        self._files = files
+        self._segment_bytes = segment_bytes
+        self._max_record_bytes = max_record_bytes
+        self._delays_ms = delay_times_ms
+        self._segments: list[Segment] = []
+        self._first_number = 0  # base offset of the first segment / segment size
+        self._allocator = SegmentAllocator(
+            files, directory, segment_bytes, prezero=prezero, worker=worker
+        )
+        # What a failed append may have left behind, past the end of the log.
+        self._debris: list[tuple[Segment, int, int]] = []
+        self.directory = directory
+        self.end_offset = 0
+        self.last_store_timestamp_ms = 0
+
+    # Opening and closing
+
+    def load(self) -> None:
+        """Take every file of the directory as full; recovery then finds the real end."""
+        with disk_errors("create", self.directory):
+            self._files.make_directories(self.directory)
+        offsets = load_offsets(self._files, self.directory, self._segment_bytes)
+        for before, after in pairwise(offsets):
+            if after != before + self._segment_bytes:
+                path = self.directory / segment_name(before + self._segment_bytes)
+                raise StoreLayoutError(f"{path} is missing between its neighbours", path)
+        self._segments = [
+            Segment(self._files, self.directory / segment_name(offset), offset, self._segment_bytes)
+            for offset in offsets
+        ]
+        self._first_number = offsets[0] // self._segment_bytes if offsets else 0
+        self.end_offset = offsets[-1] + self._segment_bytes if offsets else 0
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty log at a segment boundary other than 0, as a new replica does."""
+        if self._segments or offset % self._segment_bytes:
+            raise ValueError(f"a log cannot begin at {offset} here")
+        self._first_number = offset // self._segment_bytes
+        self.end_offset = offset
+
+    def close(self, *, clean: bool = True) -> None:
+        self._allocator.discard(delete=clean)
+        for segment in self._segments:
+            segment.close()
+
+    # Facts
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
+
+    @property
+    def min_offset(self) -> int:
+        return self._first_number * self._segment_bytes
+
+    def segment_at(self, offset: int) -> Segment | None:
+        number = offset // self._segment_bytes - self._first_number
+        return self._segments[number] if 0 <= number < len(self._segments) else None
+
+    # Appending
+
+    def append(
+        self,
+        records: Sequence[PreparedRecord],
+        next_offsets: dict[QueueKey, int],
+        now_ms: int,
+        *,
+        whole: bool = False,
+    ) -> list[LogEntry]:
+        """Write a group; either every record of it is in the log afterwards, or none.
+
+        ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
+        the group in one segment, as the messages of one batch must be.
+        """
+        self._check(records, whole=whole)
+        self._clear_debris()
+        placed: list[LogEntry] = []
+        rolled: list[Segment] = []
+        try:
+            end_offset = self._write(records, next_offsets, now_ms, placed, rolled, whole=whole)
+        except StoreDiskError:
+            for entry in placed:
+                if entry.has_queue_entry:
+                    next_offsets[entry.topic, entry.queue_id] -= 1
+            if rolled:  # at most one is kept: the next append will want it first
+                for segment in rolled[1:]:
+                    segment.delete()
+                self._allocator.give_back(rolled[0])
+            raise
+        self._debris.clear()
+        self._segments.extend(rolled)
+        self.end_offset = end_offset
+        self.last_store_timestamp_ms = now_ms
+        if rolled:
+            self._allocator.prepare(rolled[-1].end_offset)
+        return placed
+
+    def _check(self, records: Sequence[PreparedRecord], *, whole: bool) -> None:
+        largest = max((record.size for record in records), default=0)
+        if largest > self._max_record_bytes:
+            raise MessageIllegalError(
+                f"a record of {largest} bytes is longer than {self._max_record_bytes}"
+            )
+        if whole and sum(record.size for record in records) + BLANK_BYTES > self._segment_bytes:
+            raise MessageIllegalError("a batch is longer than a segment of the commit log")
+
+    def _write(
+        self,
+        records: Sequence[PreparedRecord],
+        next_offsets: dict[QueueKey, int],
+        now_ms: int,
+        placed: list[LogEntry],
+        rolled: list[Segment],
+        *,
+        whole: bool,
+    ) -> int:
+        """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes."""
+        segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
+        start = self.end_offset
+        offset = start
+        # The last offset at which something other than a filler may end.
+        limit = segment.end_offset - BLANK_BYTES
+        chunk: list[bytes | bytearray] = []
+        needed = sum(record.size for record in records) if whole else 0
+        for record in records:
+            size = record.size
+            if offset + (needed or size) > limit:
+                chunk.append(encode_blank(segment.end_offset - offset))
+                offset = segment.end_offset
+                following = self._roll(offset, rolled)
+                self._put(segment, start, chunk)
+                chunk.clear()
+                segment = following
+                start = offset
+                limit = segment.end_offset - BLANK_BYTES
+            needed = 0
+            if record.has_queue_entry:
+                queue_offset = next_offsets.get(record.queue_key, 0)
+                next_offsets[record.queue_key] = queue_offset + 1
+            else:
+                queue_offset = 0
+            level = record.delay_level
+            entry = LogEntry(
+                *record.queue_key,
+                queue_offset,
+                offset,
+                size,
+                deliver_time_ms(level, now_ms, self._delays_ms) if level else record.tags_code,
+                now_ms,
+                record.sys_flag,
+                record.properties,
+            )
+            placed.append(entry)
+            chunk.append(record.place(queue_offset, offset, now_ms))
+            offset += size
+        self._put(segment, start, chunk)
+        return offset
+
+    def _put(self, segment: Segment, offset: int, chunk: list[bytes | bytearray]) -> None:
+        data = b"".join(chunk)
+        position = offset - segment.base_offset
+        self._debris.append((segment, position, position + len(data)))
+        segment.write(position, data)
+
+    def _roll(self, offset: int, rolled: list[Segment]) -> Segment:
+        segment = self._allocator.take(offset)
+        rolled.append(segment)
+        return segment
+
+    def _clear_debris(self) -> None:
+        """Zero what a failed append left; until that succeeds nothing new is written over it.
+
+        Whole records could lie there, and would come back to life behind a shorter append.
+        """
+        while self._debris:
+            segment, start, end = self._debris[-1]
+            if self.segment_at(segment.base_offset) is segment:
+                segment.zero(start, end)
+            else:  # a segment given back to the allocator: use a fresh one instead
+                self._allocator.discard()
+            self._debris.pop()
+
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Add bytes of another log as they are (replication); they must not cross a segment."""
+        self._clear_debris()
+        rolled: list[Segment] = []
+        segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
+        position = self.end_offset - segment.base_offset
+        if position + len(data) > segment.size:
+            raise ValueError("raw bytes cross the end of a segment")
+        try:
+            self._debris.append((segment, position, position + len(data)))
+            segment.write(position, data)
+        except StoreDiskError:
+            if rolled:
+                self._allocator.give_back(segment)
+            raise
+        self._debris.clear()
+        self._segments.extend(rolled)
+        self.end_offset += len(data)
+
+    # Reading
+
+    def read(self, physical_offset: int, size: int) -> memoryview | None:
+        """Bytes of the log, uncopied; None when they are not (or no longer) there.
+
+        A range over several segments comes as a copy.
+        """
+        if physical_offset < 0 or size < 0 or physical_offset + size > self.end_offset:
+            return None
+        segment = self.segment_at(physical_offset)
+        if segment is None:
+            return None
+        position = physical_offset - segment.base_offset
+        if position + size <= segment.size:
+            return segment.view[position : position + size]
+        pieces = bytearray(segment.view[position:])
+        while len(pieces) < size:
+            segment = self.segment_at(physical_offset + len(pieces))
+            if segment is None:
+                return None
+            pieces += segment.view[: size - len(pieces)]
+        return memoryview(pieces).toreadonly()
+
+    def tail(self, physical_offset: int, max_bytes: int) -> memoryview | None:
+        """What follows an offset within its segment, at most ``max_bytes`` (replication)."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or physical_offset > self.end_offset:
+            return None
+        size = min(max_bytes, segment.end_offset - physical_offset)
+        return self.read(physical_offset, min(size, self.end_offset - physical_offset))
+
+    def entry_at(self, physical_offset: int) -> LogEntry | None:
+        """What dispatch knows of the record at an offset; None when no record starts there."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or not 0 <= physical_offset < self.end_offset:
+            return None
+        position = physical_offset - segment.base_offset
+        limit = min(self.end_offset - segment.base_offset, segment.size)
+        try:
+            return read_entry(
+                segment.view[:limit],
+                position,
+                physical_offset,
+                check_crc=False,
+                delay_times_ms=self._delays_ms,
+            )
+        except ProtocolError:
+            return None
+
+    def store_time_ms(self, physical_offset: int, size: int) -> int | None:
+        view = self.read(physical_offset, size)
+        return None if view is None or size < 64 + BLANK_BYTES else store_time_of(view)
+
+    def scan(self, physical_offset: int, *, check_crc: bool = True) -> Iterator[LogEntry]:
+        """The records from an offset to the end of the log, across fillers."""
+        while (
+            physical_offset < self.end_offset
+            and (segment := self.segment_at(physical_offset)) is not None
+        ):
+            limit = min(segment.size, self.end_offset - segment.base_offset)
+            scan = self.scan_segment(
+                segment,
+                physical_offset - segment.base_offset,
+                check_crc=check_crc,
+                limit=limit,
+            )
+            yield from scan
+            physical_offset = segment.end_offset
+
+    def scan_segment(
+        self,
+        segment: Segment,
+        position: int = 0,
+        *,
+        check_crc: bool = True,
+        limit: int | None = None,
+    ) -> Scan:
+        return Scan(
+            segment.view if limit is None else segment.view[:limit],
+            segment.base_offset,
+            position=position,
+            check_crc=check_crc,
+            delay_times_ms=self._delays_ms,
+        )
+
+    # Shortening
+
+    def truncate(self, offset: int) -> None:
+        """Make ``offset`` the end: later segments go, the rest of its own reads as zeros.
+
+        Java leaves the old bytes; behind a new record of the same size they would read as records.
+        """
+        while self._segments and self._segments[-1].base_offset >= max(offset, 1):
+            self._segments.pop().delete()
+        segment = self.segment_at(offset)
+        if segment is not None:
+            segment.zero(offset - segment.base_offset, segment.size)
+            segment.sync()
+        self._allocator.discard()
+        self.end_offset = offset
+
+    def forget_first(self, count: int) -> list[Segment]:
+        """Take the oldest segments out of the log; the caller deletes their files."""
+        gone = self._segments[:count]
+        self._first_number += len(gone)
+        self._segments = self._segments[count:]
+        return gone
+
+    def prepare_next(self) -> None:
+        """Have the segment after the current one made."""
+        self._allocator.prepare(
+            -(-max(self.end_offset, 1) // self._segment_bytes) * self._segment_bytes
+            if self._segments
+            else self.end_offset
+        )
+
+    def first_store_time_ms(self, segment: Segment) -> int | None:
+        """The store time of a segment's first record; None when it does not begin with one."""
+        try:
+            entry = read_entry(segment.view, 0, segment.base_offset, check_crc=False)
+        except ProtocolError:
+            return None
+        return entry.store_timestamp_ms

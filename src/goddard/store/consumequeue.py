@@ -1,0 +1,392 @@
+"""Consume queues: for each topic and queue id, where its messages lie in the commit log.
+
+An entry is 20 bytes, i64 physical offset, i32 size, i64 tags code (of a delayed message: when it is
+due); entry ``n`` of the queue sits at byte ``n * 20`` of a row of fixed-size files that are named
+by the byte offset of their beginning. A queue that starts in mid-file has blank entries
+(0, 0x7FFFFFFF, 0) before its first.
+
+New entries gather in memory and go to the file some hundred at a time; reads see both. What a crash
+loses of them, recovery reads from the commit log again. The store's lock guards every call.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from goddard.store.config import QUEUE_ENTRY_BYTES
+from goddard.store.files import Files, disk_errors
+from goddard.store.segment import load_offsets, segment_name
+
+ENTRY: Final = Struct(">qiq")
+ENTRY_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BLANK_SIZE: Final = 0x7FFFFFFF
+_BLANK: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+_PENDING_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
+_SCAN_BYTES: Final = 3277 * QUEUE_ENTRY_BYTES
+_RECOVERED_FILES: Final = 3  # Java trusts all but the last three files of a queue
+
+
+class Boundary(Enum):
+    """Which message a time search wants when several, or none, have exactly that time."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
+class QueueEntry(NamedTuple):
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+class OpenFiles:
+    """A bounded number of open descriptors for many files; the longest unused is closed first."""
+
+    def __init__(self, files: Files, capacity: int) -> None:
+        self._files = files
+        self._capacity = capacity
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        fd = self._descriptors.get(path)
+        if fd is None:
+            fd = self._files.open(path)
+            self._descriptors[path] = fd
+            if len(self._descriptors) > self._capacity:
+                self._files.close(self._descriptors.popitem(last=False)[1])
+        else:
+            self._descriptors.move_to_end(path)
+        return fd
+
+    def forget(self, path: Path) -> None:
+        fd = self._descriptors.pop(path, None)
+        if fd is not None:
+            self._files.close(fd)
+
+    def close(self) -> None:
+        while self._descriptors:
+            self._files.close(self._descriptors.popitem()[1])
+
+
+class ConsumeQueue:
+    """One queue. Its entries are ``min_offset`` up to, not including, ``max_offset``."""
+
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+    ) -> None:
+        self._files = files
+        self._open = open_files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._bases: list[int] = []
+        self._pending = bytearray()
+        self._written = 0  # bytes in files; the pending ones follow
+        self._unsynced: set[Path] = set()
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        # The end of the last record that has an entry: older ones are duplicates.
+        self.max_physical_offset = 0
+
+    @property
+    def max_offset(self) -> int:
+        return (self._written + len(self._pending)) // QUEUE_ENTRY_BYTES
+
+    @property
+    def file_count(self) -> int:
+        return len(self._bases)
+
+    # Opening
+
+    def load(self) -> int | None:
+        """Find the end among the files that exist.
+
+        Returns None, or the physical offset from which entries must be made again because the
+        ones there are damaged (cut off by this call).
+        """
+        bases = load_offsets(self._files, self._directory, self._file_bytes)
+        damaged_from: int | None = None
+        for place in range(len(bases) - 1, 0, -1):
+            if bases[place] - bases[place - 1] != self._file_bytes:
+                # A hole between files: what follows it is found again in the commit log.
+                for base in bases[place:]:
+                    self._delete_file(base)
+                bases = bases[:place]
+                damaged_from = 0
+        self._bases = bases
+        if not bases:
+            return damaged_from
+        first = bases[max(0, len(bases) - _RECOVERED_FILES)]
+        self._written = first
+        if first > bases[0]:
+            self._restore_last(self.entry(first // QUEUE_ENTRY_BYTES - 1))
+        is_damaged = self._scan_end()
+        if is_damaged:
+            damaged_from = min(self.max_physical_offset, damaged_from or self.max_physical_offset)
+        self._cut_files()
+        return damaged_from
+
+    def _scan_end(self) -> bool:
+        """Walk whole entries to the first that is none; True when others follow that one."""
+        last = -1
+        end = self._bases[-1] + self._file_bytes
+        while self._written < end:
+            data = self._read_file(self._written, _SCAN_BYTES)
+            entries = np.frombuffer(data, dtype=ENTRY_DTYPE)
+            offsets = entries["offset"].astype(np.int64)
+            sizes = entries["size"].astype(np.int64)
+            is_blank = sizes == BLANK_SIZE
+            before = np.concatenate(([last], np.maximum.accumulate(offsets)[:-1]))
+            valid = (offsets >= 0) & (sizes > 0) & (is_blank | (offsets > before))
+            count = len(entries) if valid.all() else int(valid.argmin())
+            if count:
+                self._written += count * QUEUE_ENTRY_BYTES
+                self._restore_last(QueueEntry(int(offsets[count - 1]), int(sizes[count - 1]), 0))
+                last = int(offsets[:count].max())
+            if count < len(entries):
+                return bool(sizes[count:].any())
+        return False
+
+    def _restore_last(self, entry: QueueEntry | None) -> None:
+        if entry is not None and entry.size != BLANK_SIZE:
+            self.max_physical_offset = entry.physical_offset + entry.size
+
+    # Adding
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Add an entry unless it is there already; False when the queue has a hole before it.
+
+        Small holes are filled with blanks so that an offset keeps meaning its message. A leap that
+        no lost file explains is a damaged record's: its entry goes to the end, as in Java.
+        """
+        end = self._written + len(self._pending)
+        position = queue_offset * QUEUE_ENTRY_BYTES
+        if position == end:
+            self._pending += ENTRY.pack(physical_offset, size, tags_code)
+            self.max_physical_offset = physical_offset + size
+            if len(self._pending) >= _PENDING_BYTES:
+                self.write_pending()
+            return True
+        if position < end:
+            known = self.entry(queue_offset)
+            return known is None or known.physical_offset in (physical_offset, 0)
+        if end == 0:
+            self._begin_at(position)
+        elif position - end <= self._file_bytes:
+            self._pending += _BLANK * ((position - end) // QUEUE_ENTRY_BYTES)
+        self._pending += ENTRY.pack(physical_offset, size, tags_code)
+        self.max_physical_offset = physical_offset + size
+        return end == 0
+
+    def _begin_at(self, position: int) -> None:
+        base = position // self._file_bytes * self._file_bytes
+        self._written = base
+        self._pending += _BLANK * ((position - base) // QUEUE_ENTRY_BYTES)
+        self.min_offset = position // QUEUE_ENTRY_BYTES
+
+    def write_pending(self) -> None:
+        """Put the gathered entries into the file; on an error they stay gathered."""
+        while self._pending:
+            base = self._written // self._file_bytes * self._file_bytes
+            path = self._directory / segment_name(base)
+            position = self._written - base
+            chunk = self._pending[: self._file_bytes - position]
+            with disk_errors("write", path):
+                if not self._bases or self._bases[-1] < base:
+                    self._create_file(path, base)
+                self._files.pwrite(self._open.get(path), chunk, position)
+            self._unsynced.add(path)
+            self._written += len(chunk)
+            del self._pending[: len(chunk)]
+
+    def _create_file(self, path: Path, base: int) -> None:
+        self._files.make_directories(self._directory)
+        fd = self._files.open(path, create=True)
+        try:
+            self._files.truncate(fd, self._file_bytes)
+        except OSError:
+            self._files.unlink(path)
+            raise
+        finally:
+            self._files.close(fd)
+        self._bases.append(base)
+
+    def take_unsynced(self) -> set[Path]:
+        """The files written since the last call; the caller syncs them, or gives them back."""
+        paths, self._unsynced = self._unsynced, set()
+        return paths
+
+    def give_back_unsynced(self, paths: set[Path]) -> None:
+        self._unsynced |= paths
+
+    # Reading
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """The bytes of up to ``count`` entries; fewer at the end of a file or of the queue."""
+        position = queue_offset * QUEUE_ENTRY_BYTES
+        size = count * QUEUE_ENTRY_BYTES
+        if position >= self._written:
+            start = position - self._written
+            return bytes(self._pending[start : start + size])
+        return self._read_file(position, min(size, self._written - position))
+
+    def entries(self, queue_offset: int, count: int) -> Iterator[QueueEntry]:
+        return map(QueueEntry._make, ENTRY.iter_unpack(self.read(queue_offset, count)))
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        if not 0 <= queue_offset < self.max_offset:
+            return None
+        data = self.read(queue_offset, 1)
+        return QueueEntry._make(ENTRY.unpack(data)) if data else None
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """The first queue offset of the file after the one that an offset falls into."""
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
+        return (queue_offset // per_file + 1) * per_file
+
+    def _read_file(self, position: int, size: int) -> bytes:
+        base = position // self._file_bytes * self._file_bytes
+        if not self._bases or not self._bases[0] <= base <= self._bases[-1]:
+            return b""
+        start = position - base
+        path = self._directory / segment_name(base)
+        with disk_errors("read", path):
+            fd = self._open.get(path)
+            return self._files.pread(fd, min(size, self._file_bytes - start), start)
+
+    def find_time(
+        self,
+        timestamp_ms: int,
+        boundary: Boundary,
+        log_min_offset: int,
+        store_time_ms: Callable[[int, int], int | None],
+    ) -> int:
+        """The offset for a store time.
+
+        LOWER: the first message at or after it, or the maximum when all are older. UPPER: the last
+        message at or before it; when all are younger 0, as Java answers.
+        """
+
+        def is_before(queue_offset: int) -> bool:
+            entry = self.entry(queue_offset)
+            if entry is None or entry.physical_offset < log_min_offset or entry.size == BLANK_SIZE:
+                return True
+            time_ms = store_time_ms(entry.physical_offset, entry.size)
+            if time_ms is None:
+                return True
+            return time_ms < timestamp_ms if boundary is Boundary.LOWER else time_ms <= timestamp_ms
+
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if is_before(middle):
+                low = middle + 1
+            else:
+                high = middle
+        if boundary is Boundary.LOWER:
+            return low
+        return low - 1 if low > self.min_offset else 0
+
+    # Shortening
+
+    def correct_min(self, log_min_offset: int) -> None:
+        """Move ``min_offset`` to the first entry whose record still exists."""
+        low = self._bases[0] // QUEUE_ENTRY_BYTES if self._bases else self._written
+        if not self._bases:
+            low = self._written // QUEUE_ENTRY_BYTES
+        low = max(low, self.min_offset)
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is None or entry.size == BLANK_SIZE or entry.physical_offset < log_min_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def truncate(self, physical_end: int) -> None:
+        """Drop entries of records at or after an offset of the log."""
+        low, high = self._first_offset(), self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(middle)
+            if entry is not None and (
+                entry.size == BLANK_SIZE or entry.physical_offset < physical_end
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.max_offset:
+            return
+        end = low * QUEUE_ENTRY_BYTES
+        last = self.entry(low - 1) if low > self._first_offset() else None
+        if end >= self._written:
+            del self._pending[end - self._written :]
+        else:
+            self._pending.clear()
+            self._written = end
+            self._cut_files()
+        self.max_physical_offset = 0
+        self._restore_last(last)
+        self.min_offset = min(self.min_offset, low)
+
+    def _first_offset(self) -> int:
+        return (self._bases[0] if self._bases else self._written) // QUEUE_ENTRY_BYTES
+
+    def _cut_files(self) -> None:
+        """Delete files past the end and zero the rest of the last one."""
+        while len(self._bases) > 1 and self._bases[-1] >= self._written:
+            self._delete_file(self._bases.pop())
+        base = self._bases[-1]
+        path = self._directory / segment_name(base)
+        start = self._written - base
+        with disk_errors("write", path):
+            fd = self._open.get(path)
+            while start < self._file_bytes:
+                start = self._files.data_start(fd, start, self._file_bytes)
+                data = self._files.pread(fd, min(1 << 20, self._file_bytes - start), start)
+                if data.count(0) != len(data):
+                    self._files.pwrite(fd, bytes(len(data)), start)
+                    self._unsynced.add(path)
+                start += max(len(data), 1)
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete leading files (never the last) whose every record is gone; returns how many."""
+        deleted = 0
+        while len(self._bases) > 1:
+            last = self.entry((self._bases[0] + self._file_bytes) // QUEUE_ENTRY_BYTES - 1)
+            if last is None or last.physical_offset >= log_min_offset:
+                break
+            self._delete_file(self._bases.pop(0))
+            deleted += 1
+        self.correct_min(log_min_offset)
+        return deleted
+
+    def destroy(self) -> None:
+        """Delete every file and the directory; the object must not be used again."""
+        for base in self._bases:
+            self._delete_file(base)
+        self._bases = []
+        self._pending.clear()
+        with disk_errors("delete", self._directory):
+            if self._files.facts(self._directory) is not None:
+                self._files.remove_directory(self._directory)
+
+    def _delete_file(self, base: int) -> None:
+        path = self._directory / segment_name(base)
+        self._open.forget(path)
+        self._unsynced.discard(path)
+        with disk_errors("delete", path):
+            self._files.unlink(path)

@@ -1,0 +1,65 @@
+"""From the commit log to what is derived from it: consume queues, key index, listeners.
+
+Dispatch takes entries in the order of the log, a group at a time. It never fails for a full or
+broken disk: queue and index entries wait in memory, ``trouble`` says why, and the store takes no
+more messages until ``write_pending`` has succeeded. Everything here can be made again from the log.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from goddard.store.errors import StoreDiskError
+from goddard.store.index import KeyIndex
+from goddard.store.queues import QueueTable
+from goddard.store.records import LogEntry
+
+ArrivalListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
+
+
+class Dispatcher:
+    """Applies log entries; those below ``dispatched_offset`` have been."""
+
+    def __init__(self, queues: QueueTable, index: KeyIndex) -> None:
+        self._queues = queues
+        self._index = index
+        self.dispatched_offset = 0
+        self.dispatched_time_ms = 0
+        self.trouble: StoreDiskError | None = None
+        # Records whose queue offset does not fit their queue; recovery reports them.
+        self.misplaced: list[LogEntry] = []
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        if not entries:
+            return
+        get = self._queues.get
+        for entry in entries:
+            if not entry.has_queue_entry:
+                continue
+            queue = get(entry.topic, entry.queue_id) or self._queues.get_or_create(
+                entry.topic, entry.queue_id
+            )
+            try:
+                if not queue.put(
+                    entry.queue_offset, entry.physical_offset, entry.size, entry.tags_code
+                ):
+                    self.misplaced.append(entry)
+            except StoreDiskError as error:
+                self.trouble = error
+        try:
+            self._index.add(entries)
+        except StoreDiskError as error:
+            self.trouble = error
+        last = entries[-1]
+        self.dispatched_offset = last.end_offset
+        self.dispatched_time_ms = last.store_timestamp_ms
+
+    def write_pending(self) -> None:
+        """Put what waits in memory into the files; raises StoreDiskError and may be repeated."""
+        try:
+            for queue in self._queues:
+                queue.write_pending()
+            self._index.write_pending()
+        except StoreDiskError as error:
+            self.trouble = error
+            raise
+        self.trouble = None

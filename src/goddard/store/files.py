@@ -1,0 +1,193 @@
+"""The file layer: every call through which the store touches a disk.
+
+It is injected, so that tests can fail the n-th call or forget what was never synced. Errors leave
+it as StoreDiskError (StoreFullError for a full disk or quota) that names the file. Descriptors are
+plain integers; whoever opened one closes it.
+"""
+
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from goddard.store.errors import StoreDiskError, StoreFullError
+
+Data: TypeAlias = bytes | bytearray | memoryview
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class FileFacts(NamedTuple):
+    size: int
+    modified_ms: int
+    is_directory: bool
+
+
+class DiskUsage(NamedTuple):
+    total_bytes: int
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Used share, rounded up to whole percents as df and Java do."""
+        reachable = self.used_bytes + self.available_bytes
+        if reachable <= 0:
+            return 0.0
+        return -(-self.used_bytes * 100 // reachable) / 100
+
+
+@contextmanager
+def disk_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into the store's error for it."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(action, path, error) from error
+
+
+def disk_error(action: str, path: Path, error: OSError) -> StoreDiskError:
+    kind = StoreFullError if error.errno in _FULL else StoreDiskError
+    return kind(f"cannot {action} {path}: {error.strerror or error}", path)
+
+
+class Files(Protocol):
+    """What the store needs of a file system. Implementations raise OSError."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int: ...
+
+    def close(self, fd: int) -> None: ...
+
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
+
+    def pwrite(self, fd: int, data: Data, position: int) -> None:
+        """Write all of ``data``; when it raises, any part of it may be on disk."""
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def allocate(self, fd: int, position: int, size: int) -> None:
+        """Reserve real blocks, so that later writes there cannot find the disk full."""
+
+    def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap: ...
+
+    def sync(self, fd: int) -> None: ...
+
+    def sync_path(self, path: Path) -> None: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def make_directories(self, path: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def remove_directory(self, path: Path) -> None: ...
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; none when it does not exist."""
+
+    def facts(self, path: Path) -> FileFacts | None:
+        """Size, time of change and kind; None when there is nothing at the path."""
+
+    def data_start(self, fd: int, position: int, end: int) -> int:
+        """The first position from ``position`` on that is not in a hole; ``end`` when none is."""
+
+    def usage(self, path: Path) -> DiskUsage: ...
+
+
+class SystemFiles:
+    """The real file system."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        return os.pread(fd, size, position)
+
+    def pwrite(self, fd: int, data: Data, position: int) -> None:
+        written = os.pwrite(fd, data, position)
+        size = len(data)
+        while written < size:
+            count = os.pwrite(fd, memoryview(data)[written:], position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "write made no progress")
+            written += count
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, position: int, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, position, size)
+            return
+        blank = bytes(1 << 20)  # macOS has no such call
+        for start in range(position, position + size, len(blank)):
+            self.pwrite(fd, blank[: position + size - start], start)
+
+    def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
+        return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+
+    def sync(self, fd: int) -> None:
+        getattr(os, "fdatasync", os.fsync)(fd)
+
+    def sync_path(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directories(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def facts(self, path: Path) -> FileFacts | None:
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir())
+
+    def data_start(self, fd: int, position: int, end: int) -> int:
+        try:
+            return min(os.lseek(fd, position, os.SEEK_DATA), end)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return end
+            return position  # the file system does not know holes
+
+    def usage(self, path: Path) -> DiskUsage:
+        usage = shutil.disk_usage(path)
+        return DiskUsage(usage.total, usage.used, usage.free)

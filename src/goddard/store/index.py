@@ -1,0 +1,442 @@
+"""The key index: from ``topic#key`` to the records that carry the key, newest first.
+
+A file is a 40-byte header (i64 begin time, end time, begin offset, end offset; i32 used slots, i32
+entry count, which starts at 1), then i32 slots, then 20-byte entries: i32 hash of the key, i64
+physical offset, i32 seconds since the begin time, i32 number of the entry before it in its slot.
+A slot holds the number of its newest entry; entry 0 is never used.
+
+Entries are made in bulk: records gather in memory until there are many, or someone asks. The slots
+(random access) are written through a mapping of blocks reserved beforehand, the entries by
+``pwrite``, so that a full disk is an error and not a signal. Written in the order entries, slots,
+header; after a crash ``repair`` links the entries anew. The store's lock guards every call.
+"""
+
+import mmap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from goddard.clock import Clock
+from goddard.protocol.hashing import index_hash, java_hashes
+from goddard.store.errors import StoreLayoutError
+from goddard.store.files import Files, disk_errors
+from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry, find_property
+
+HEADER: Final = Struct(">4q2i")
+SLOT_BYTES: Final = 4
+ENTRY: Final = Struct(">iqii")
+ENTRY_DTYPE: Final = np.dtype(
+    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+MAX_RESULTS: Final = 64
+_PENDING_RECORDS: Final = 1024
+_CHUNK_ENTRIES: Final = 65_536
+_MAX_INT32: Final = 0x7FFFFFFF
+
+Ints = npt.NDArray[np.int64]
+
+
+class KeyMatch(NamedTuple):
+    """What an index query found, oldest first, and how far the index reaches."""
+
+    physical_offsets: list[int]
+    last_time_ms: int
+    last_physical_offset: int
+
+
+class IndexFile:
+    """One file of the index, open for reading and adding."""
+
+    def __init__(self, files: Files, path: Path, slots: int, entries: int) -> None:
+        self._files = files
+        self._slots = slots
+        self._capacity = entries
+        self._entries_at = HEADER.size + slots * SLOT_BYTES
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._table: npt.NDArray[np.int32] | None = None
+        self.path = path
+        self.begin_time_ms = 0
+        self.end_time_ms = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+
+    @property
+    def size(self) -> int:
+        return self._entries_at + self._capacity * ENTRY.size
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self._capacity
+
+    @property
+    def is_empty(self) -> bool:
+        return self.count <= 1
+
+    def create(self, before: "IndexFile | None") -> None:
+        """Make the file; it begins where ``before`` ended. On an error nothing is left."""
+        with disk_errors("create", self.path):
+            self._fd = self._files.open(self.path, create=True)
+            try:
+                self._files.truncate(self._fd, self.size)
+                self._map_slots()
+            except OSError:
+                self.close()
+                self._files.unlink(self.path)
+                raise
+        if before is not None:
+            self.begin_time_ms = self.end_time_ms = before.end_time_ms
+            self.begin_offset = self.end_offset = before.end_offset
+        self._write_header()
+
+    def load(self) -> None:
+        with disk_errors("open", self.path):
+            facts = self._files.facts(self.path)
+            if facts is None or facts.size != self.size:
+                raise StoreLayoutError(
+                    f"{self.path} has {facts.size if facts else 0} bytes, the configuration says"
+                    f" {self.size}",
+                    self.path,
+                )
+            self._fd = self._files.open(self.path)
+            self._map_slots()
+            values = HEADER.unpack(self._files.pread(self._fd, HEADER.size, 0))
+        self.begin_time_ms, self.end_time_ms, self.begin_offset, self.end_offset = values[:4]
+        self.used_slots = values[4]
+        self.count = min(max(values[5], 1), self._capacity)
+
+    def _map_slots(self) -> None:
+        # Blocks first: writing a mapped hole on a full disk would end the process.
+        self._files.allocate(self._fd, 0, self._entries_at)
+        self._map = self._files.map(self._fd, self._entries_at, writable=True)
+        self._table = np.frombuffer(self._map, ">i4", self._slots, HEADER.size)
+
+    def add(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> int:
+        """Add what fits of the given entries; returns how many did."""
+        number = min(len(hashes), self._capacity - self.count)
+        if number <= 0:
+            return 0
+        hashes, offsets, times_ms = hashes[:number], offsets[:number], times_ms[:number]
+        # A file's first entry counts from what the header said before it.
+        begins = np.full(number, self.begin_time_ms, dtype=np.int64)
+        begin_time_ms, begin_offset = self.begin_time_ms, self.begin_offset
+        if self.is_empty:
+            begin_time_ms, begin_offset = int(times_ms[0]), int(offsets[0])
+            begins[1:] = begin_time_ms
+        seconds = np.clip((times_ms - begins) // 1000, 0, _MAX_INT32)
+        seconds[begins <= 0] = 0
+        entries = np.empty(number, dtype=ENTRY_DTYPE)
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        entries["seconds"] = seconds
+        self._append(entries)
+        self.begin_time_ms, self.begin_offset = begin_time_ms, begin_offset
+        self.end_time_ms, self.end_offset = int(times_ms[-1]), int(offsets[-1])
+        self._write_header()
+        return number
+
+    def _append(self, entries: npt.NDArray[Any]) -> None:
+        """Link entries into their slots and write them; the header is the caller's."""
+        assert self._table is not None
+        number = len(entries)
+        slots = entries["hash"].astype(np.int64) % self._slots
+        order = np.argsort(slots, kind="stable")
+        ranked = slots[order]
+        is_repeated = np.zeros(number, dtype=bool)
+        is_repeated[1:] = ranked[1:] == ranked[:-1]
+        heads = self._table[ranked].astype(np.int64)
+        heads[(heads <= 0) | (heads > self.count)] = 0
+        previous = np.where(is_repeated, np.roll(order, 1) + self.count, heads)
+        entries["previous"][order] = previous
+        position = self._entries_at + self.count * ENTRY.size
+        with disk_errors("write", self.path):
+            self._files.pwrite(self._fd, entries.tobytes(), position)
+        is_last = np.ones(number, dtype=bool)
+        is_last[:-1] = ranked[1:] != ranked[:-1]
+        self._table[ranked[is_last]] = order[is_last] + self.count
+        self.used_slots += int(np.count_nonzero(previous == 0))
+        self.count += number
+
+    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Offsets of records with this hash in a time window, newest first, at most ``limit``."""
+        assert self._table is not None
+        number = int(self._table[key_hash % self._slots])
+        found = 0
+        while 0 < number < self.count and found < limit:
+            position = self._entries_at + number * ENTRY.size
+            with disk_errors("read", self.path):
+                data = self._files.pread(self._fd, ENTRY.size, position)
+            entry_hash, physical_offset, seconds, previous = ENTRY.unpack(data)
+            if seconds < 0:
+                return
+            time_ms = self.begin_time_ms + seconds * 1000
+            if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
+                found += 1
+                yield physical_offset
+            # Links only ever go back; anything else is damage, and could go round for ever.
+            if previous >= number or time_ms < begin_ms:
+                return
+            number = previous
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
+
+    def repair(self, keep_below: int) -> bool:
+        """Link anew the entries of records before an offset of the log and drop the others.
+
+        True when entries that should be there turned out to be damaged.
+        """
+        assert self._table is not None
+        old_count = self.count
+        self._table[:] = 0
+        self.count = 1
+        self.used_slots = 0
+        last_offset = -1
+        last_seconds = 0
+        is_damaged = False
+        while self.count < old_count and not is_damaged:
+            size = min(_CHUNK_ENTRIES, old_count - self.count) * ENTRY.size
+            with disk_errors("read", self.path):
+                data = self._files.pread(self._fd, size, self._entries_at + self.count * ENTRY.size)
+            entries = np.frombuffer(data, dtype=ENTRY_DTYPE).copy()
+            offsets = entries["offset"].astype(np.int64)
+            before = np.concatenate(([last_offset], np.maximum.accumulate(offsets)[:-1]))
+            is_good = (offsets >= before) & (entries["hash"] >= 0) & (entries["seconds"] >= 0)
+            is_kept = is_good & (offsets < keep_below)
+            kept = len(entries) if is_kept.all() else int(is_kept.argmin())
+            if kept:
+                self._append(entries[:kept])
+                last_offset = int(offsets[kept - 1])
+                last_seconds = int(entries["seconds"][kept - 1])
+            if kept < len(entries):
+                is_damaged = not bool(is_good[kept])
+                break
+        if self.is_empty:
+            self.end_time_ms, self.end_offset = self.begin_time_ms, self.begin_offset
+        elif last_offset != self.end_offset:
+            self.end_offset = last_offset
+            self.end_time_ms = self.begin_time_ms + last_seconds * 1000
+        self._write_header()
+        return is_damaged
+
+    def _write_header(self) -> None:
+        assert self._map is not None
+        self._map[: HEADER.size] = HEADER.pack(
+            self.begin_time_ms,
+            self.end_time_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.count,
+        )
+
+    def sync(self) -> None:
+        if self._map is not None:
+            with disk_errors("sync", self.path):
+                self._map.flush()
+                self._files.sync(self._fd)
+
+    def close(self) -> None:
+        self._table = None
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    def delete(self) -> None:
+        self.close()
+        with disk_errors("delete", self.path):
+            self._files.unlink(self.path)
+
+
+class KeyIndex:
+    """The index files, oldest first, and the records that have yet to enter them."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        clock: Clock,
+        *,
+        slots: int,
+        entries: int,
+        is_tag_indexed: bool,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._clock = clock
+        self._slots = slots
+        self._entries = entries
+        self._is_tag_indexed = is_tag_indexed
+        self._index_files: list[IndexFile] = []
+        self._pending: list[LogEntry] = []
+        self._unsynced: list[IndexFile] = []
+
+    @property
+    def files(self) -> Sequence[IndexFile]:
+        return self._index_files
+
+    def load(self) -> None:
+        with disk_errors("list", self._directory):
+            self._files.make_directories(self._directory)
+            names = self._files.names(self._directory)
+        for name in names:
+            path = self._directory / name
+            if not (name.isascii() and name.isdigit()):
+                raise StoreLayoutError(f"{path} does not belong into an index directory", path)
+            facts = self._files.facts(path)
+            if facts is not None and facts.size == 0 and name == names[-1]:
+                self._files.unlink(path)  # a crash between creation and sizing
+                continue
+            index_file = self._new_file(path)
+            index_file.load()
+            self._index_files.append(index_file)
+
+    def repair(self, keep_below: int, trusted_time_ms: int) -> int | None:
+        """Bring the files in line with a log that will be dispatched again from ``keep_below``.
+
+        Files that ended by ``trusted_time_ms`` are complete. Returns None, or the offset from which
+        records must be added again because entries are missing.
+        """
+        missing_from: int | None = None
+        while self._index_files:
+            last = self._index_files[-1]
+            if last.is_empty or last.begin_offset >= keep_below:
+                self._index_files.pop().delete()
+                continue
+            break
+        for place, index_file in enumerate(self._index_files):
+            is_last = place == len(self._index_files) - 1
+            if index_file.end_time_ms <= trusted_time_ms and not is_last:
+                continue
+            if index_file.repair(keep_below):
+                missing_from = index_file.end_offset
+                for following in self._index_files[place + 1 :]:
+                    following.delete()
+                del self._index_files[place + 1 :]
+                break
+        return 0 if not self._index_files else missing_from
+
+    def add(self, entries: Sequence[LogEntry]) -> None:
+        self._pending += entries
+        if len(self._pending) >= _PENDING_RECORDS:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Enter the gathered records; on an error those not entered stay gathered."""
+        if not self._pending:
+            return
+        last = self._index_files[-1] if self._index_files else None
+        if last is not None and not last.is_empty:
+            known = last.end_offset
+            self._pending = [entry for entry in self._pending if entry.physical_offset > known]
+        keys: list[str] = []
+        offsets: list[int] = []
+        times_ms: list[int] = []
+        for entry in self._pending:
+            for key in self._keys(entry):
+                keys.append(key)
+                offsets.append(entry.physical_offset)
+                times_ms.append(entry.store_timestamp_ms)
+        if keys:
+            self._enter(keys, np.array(offsets, dtype=np.int64), np.array(times_ms, dtype=np.int64))
+        self._pending.clear()
+
+    def _enter(self, keys: list[str], offsets: Ints, times_ms: Ints) -> None:
+        hashes = np.abs(java_hashes(keys).astype(np.int64))
+        hashes[hashes > _MAX_INT32] = 0  # the one hash that has no positive counterpart in Java
+        start = 0
+        while start < len(keys):
+            last = self._index_files[-1] if self._index_files else None
+            if last is None or last.is_full:
+                last = self._roll(last)
+            start += last.add(hashes[start:], offsets[start:], times_ms[start:])
+
+    def _keys(self, entry: LogEntry) -> Iterator[str]:
+        if entry.sys_flag & TRANSACTION_MASK == ROLLBACK:
+            return
+        topic = entry.topic
+        properties = entry.properties
+        unique_key = find_property(properties, b"UNIQ_KEY")
+        if unique_key:
+            yield f"{topic}#{unique_key.decode('utf-8', 'replace')}"
+        keys = find_property(properties, b"KEYS")
+        if keys:
+            for key in keys.decode("utf-8", "replace").split(" "):
+                if key:
+                    yield f"{topic}#{key}"
+        if self._is_tag_indexed:
+            tags = find_property(properties, b"TAGS")
+            if tags:
+                yield f"{topic}#T#{tags.decode('utf-8', 'replace')}"
+
+    def _roll(self, before: IndexFile | None) -> IndexFile:
+        now_ms = self._clock.now_ms()
+        name = int(
+            time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+        )
+        if before is not None:
+            name = max(name, int(before.path.name) + 1)
+        index_file = self._new_file(self._directory / f"{name:017d}")
+        index_file.create(before)
+        if before is not None:
+            self._unsynced.append(before)
+        self._index_files.append(index_file)
+        return index_file
+
+    def _new_file(self, path: Path) -> IndexFile:
+        return IndexFile(self._files, path, self._slots, self._entries)
+
+    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> KeyMatch:
+        """Records that carry a key; different keys may share a hash, so the reader compares."""
+        self.write_pending()
+        limit = min(limit, MAX_RESULTS)
+        key_hash = index_hash(f"{topic}#{key}")
+        offsets: list[int] = []
+        for index_file in reversed(self._index_files):
+            if index_file.overlaps(begin_ms, end_ms):
+                offsets += index_file.find(key_hash, limit - len(offsets), begin_ms, end_ms)
+            if index_file.begin_time_ms < begin_ms or len(offsets) >= limit:
+                break
+        last = self._index_files[-1] if self._index_files else None
+        return KeyMatch(
+            sorted(offsets),
+            last.end_time_ms if last else 0,
+            last.end_offset if last else 0,
+        )
+
+    def sync(self) -> None:
+        """Put files on disk that changed since the last time: the ones filled, and the last."""
+        for index_file in (*self._unsynced, *self._index_files[-1:]):
+            index_file.sync()
+        self._unsynced.clear()
+
+    def delete_before(self, log_min_offset: int) -> int:
+        """Delete leading files (never the last) whose every record is gone."""
+        deleted = 0
+        while len(self._index_files) > 1 and self._index_files[0].end_offset < log_min_offset:
+            index_file = self._index_files.pop(0)
+            if index_file in self._unsynced:
+                self._unsynced.remove(index_file)
+            index_file.delete()
+            deleted += 1
+        return deleted
+
+    def destroy(self) -> None:
+        self._pending.clear()
+        self._unsynced.clear()
+        while self._index_files:
+            self._index_files.pop().delete()
+
+    def close(self) -> None:
+        for index_file in self._index_files:
+            index_file.close()

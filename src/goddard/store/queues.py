@@ -1,0 +1,107 @@
+"""All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from goddard.store.commitlog import QueueKey
+from goddard.store.consumequeue import ConsumeQueue, OpenFiles
+from goddard.store.errors import StoreLayoutError
+from goddard.store.files import Files, disk_errors
+
+_ROCKSDB_MARK: Final = "CURRENT"
+
+
+class QueueTable:
+    """The queues by topic and id. The store's lock guards every call."""
+
+    def __init__(
+        self, files: Files, directory: Path, *, file_bytes: int, open_capacity: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._open = OpenFiles(files, open_capacity)
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+
+    def load(self) -> int | None:
+        """Open every queue; the offset from which damaged ones must be filled again, or None."""
+        damaged_from: int | None = None
+        with disk_errors("list", self._directory):
+            if self._files.facts(self._directory / _ROCKSDB_MARK) is not None:
+                raise StoreLayoutError(
+                    f"{self._directory} is a RocksDB (storeType=defaultRocksDB), which Goddard"
+                    " does not read. Move it away to have the queues rebuilt from the commit log",
+                    self._directory,
+                )
+            self._files.make_directories(self._directory)
+            keys = list(self._keys())
+        for topic, queue_id in keys:
+            damage = self.get_or_create(topic, queue_id).load()
+            if damage is not None:
+                damaged_from = damage if damaged_from is None else min(damage, damaged_from)
+        return damaged_from
+
+    def _keys(self) -> Iterator[QueueKey]:
+        for topic in self._files.names(self._directory):
+            facts = self._files.facts(self._directory / topic)
+            if facts is None or not facts.is_directory:
+                continue
+            for name in self._files.names(self._directory / topic):
+                if name.isascii() and name.isdigit():
+                    yield topic, int(name)
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            directory = self._directory / topic / str(queue_id)
+            queue = ConsumeQueue(
+                self._files, self._open, directory, topic, queue_id, self._file_bytes
+            )
+            self._queues[topic, queue_id] = queue
+        return queue
+
+    def topics(self) -> list[str]:
+        return sorted({topic for topic, _ in self._queues})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        return sorted(queue_id for name, queue_id in self._queues if name == topic)
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The end of the last record that any queue knows."""
+        return max((queue.max_physical_offset for queue in self._queues.values()), default=0)
+
+    def next_offsets(self) -> dict[QueueKey, int]:
+        return {key: queue.max_offset for key, queue in self._queues.items()}
+
+    def truncate(self, physical_end: int) -> None:
+        for queue in self._queues.values():
+            queue.truncate(physical_end)
+
+    def correct_min(self, log_min_offset: int) -> None:
+        for queue in self._queues.values():
+            queue.correct_min(log_min_offset)
+
+    def destroy(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Delete queues with their files, and the directories of topics that have none left."""
+        for queue in queues:
+            queue.destroy()
+            del self._queues[queue.topic, queue.queue_id]
+        for topic in {queue.topic for queue in queues}:
+            directory = self._directory / topic
+            with disk_errors("delete", directory):
+                if self._files.facts(directory) is not None and not self._files.names(directory):
+                    self._files.remove_directory(directory)
+
+    def close(self) -> None:
+        self._open.close()

@@ -1,0 +1,162 @@
+"""Answering pulls and key queries from log, queues and index, with the statuses of Java's store.
+
+Both run under the store's lock and copy nothing: records come as slices of the mapped log.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from goddard.store.commitlog import CommitLog
+from goddard.store.config import StoreConfig
+from goddard.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue
+from goddard.store.index import KeyIndex
+
+# At least this many entries are looked at for a filter that matches few.
+_MIN_SCANNED: Final = 800
+_MAX_SCANNED_BYTES: Final = 128 << 20
+
+
+class GetStatus(Enum):
+    """The names are Java's (GetMessageStatus)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+
+
+class MessageFilter(Protocol):
+    """What a consumer subscribed to: first a look at the queue entry, then at the record."""
+
+    def matches_code(self, tags_code: int) -> bool: ...
+
+    def matches_record(self, record: memoryview) -> bool: ...
+
+
+@dataclass(slots=True)
+class GetResult:
+    """``records`` and ``queue_offsets`` go together. Records are whole, as stored."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+    total_bytes: int = 0
+    is_slave_suggested: bool = False
+
+
+@dataclass(slots=True)
+class QueryResult:
+    records: list[memoryview]
+    index_time_ms: int
+    index_physical_offset: int
+
+
+def get_messages(
+    log: CommitLog,
+    queue: ConsumeQueue | None,
+    config: StoreConfig,
+    queue_offset: int,
+    max_count: int,
+    *,
+    max_bytes: int | None,
+    message_filter: MessageFilter | None,
+) -> GetResult:
+    if queue is None:
+        return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if queue_offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if queue_offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+    if queue_offset > high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    data = queue.read(queue_offset, max(_MIN_SCANNED, max_count))
+    if not data:
+        following = queue.next_file_offset(queue_offset)
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+    _gather(log, config, result, data, max_count, max_bytes, message_filter)
+    return result
+
+
+def _gather(
+    log: CommitLog,
+    config: StoreConfig,
+    result: GetResult,
+    data: bytes,
+    max_count: int,
+    max_bytes: int | None,
+    message_filter: MessageFilter | None,
+) -> None:
+    """Take records for the entries in ``data`` until a limit of Java's store is reached."""
+    end_offset = log.end_offset
+    records = result.records
+    queue_offset = result.next_offset
+    total = 0
+    byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
+    skip_below = 0
+    last_physical = end_offset
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(data):
+        if physical_offset < skip_below or size == BLANK_SIZE:
+            queue_offset += 1
+            continue
+        if records:
+            if end_offset - physical_offset > config.memory_bytes:
+                bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
+            else:
+                bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
+            if len(records) >= min(max_count, count_here):
+                break
+            if total + size > min(byte_limit, bytes_here):
+                break
+        last_physical = physical_offset
+        if message_filter is not None and not message_filter.matches_code(tags_code):
+            queue_offset += 1
+            continue
+        record = log.read(physical_offset, size)
+        if record is None:
+            # Its segment is gone: so is everything before the next one.
+            if not records:
+                result.status = GetStatus.MESSAGE_WAS_REMOVING
+            skip_below = (physical_offset // log.segment_bytes + 1) * log.segment_bytes
+        elif message_filter is None or message_filter.matches_record(record):
+            records.append(record)
+            result.queue_offsets.append(queue_offset)
+            total += size
+        queue_offset += 1
+    if records:
+        result.status = GetStatus.FOUND
+    result.total_bytes = total
+    result.next_offset = queue_offset
+    result.is_slave_suggested = end_offset - last_physical > config.memory_bytes
+
+
+def query_messages(
+    log: CommitLog,
+    index: KeyIndex,
+    topic: str,
+    key: str,
+    max_count: int,
+    begin_ms: int,
+    end_ms: int,
+) -> QueryResult:
+    """Records by key, oldest first; those that have left the log are passed over."""
+    match = index.find(topic, key, max_count, begin_ms, end_ms)
+    records: list[memoryview] = []
+    for physical_offset in match.physical_offsets:
+        entry = log.entry_at(physical_offset)
+        record = None if entry is None else log.read(physical_offset, entry.size)
+        if record is not None:
+            records.append(record)
+    return QueryResult(records, match.last_time_ms, match.last_physical_offset)

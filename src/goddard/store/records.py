@@ -1,0 +1,320 @@
+"""Records on their way into the log, and as dispatch sees them.
+
+A ``PreparedRecord`` has been checked against every limit of the format, and all of it is encoded
+but the three fields that only the append knows: queue offset, physical offset and store time. A
+``LogEntry`` is where a record went and what queues, index and listeners need of it; the append
+makes it, and ``scan`` reads the same from the log.
+
+Byte layout: see ``goddard.protocol.record``; here a host is one field of 8 or 20 bytes.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from goddard.errors import ProtocolError
+from goddard.protocol.hashing import crc32, tag_code
+from goddard.protocol.record import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES_V1,
+    STORE_HOST_V6,
+    Host,
+    read_summary,
+)
+from goddard.store.errors import MessageIllegalError
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+MAX_TOPIC_BYTES_V2: Final = 255
+MAX_QUEUE_ID: Final = 0xFFFF
+TRANSACTION_MASK: Final = 0xC
+PREPARED: Final = 0x4
+ROLLBACK: Final = 0xC
+
+_HEADS: Final = tuple(
+    Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
+)
+_HOST: Final = (Struct(">4si"), Struct(">16si"))
+_START: Final = Struct(">iI")
+_I64: Final = Struct(">q")
+_I32: Final = Struct(">i")
+_PLACE: Final = Struct(">qq")  # queue offset, physical offset
+_PLACE_AT: Final = 20
+_SYS_FLAG_AT: Final = 36
+_STORE_TIME_AT: Final = 56
+_STORE_TIME_AT_V6: Final = 68  # after a born host of 20 bytes
+
+
+class LogEntry(NamedTuple):
+    """A record's place in the log and in its queue. ``tags_code`` is that of the queue entry."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+    sys_flag: int
+    properties: bytes
+
+    @property
+    def end_offset(self) -> int:
+        return self.physical_offset + self.size
+
+    @property
+    def has_queue_entry(self) -> bool:
+        return not self.sys_flag & PREPARED
+
+
+class PreparedRecord:
+    """A valid record without its place in the log. ``data`` is whole but for the three fields."""
+
+    __slots__ = (
+        "_store_time_at",
+        "data",
+        "delay_level",
+        "has_queue_entry",
+        "properties",
+        "queue_key",
+        "size",
+        "sys_flag",
+        "tags_code",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: Host,
+        store_host: Host,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> None:
+        topic_bytes = topic.encode()
+        topic_length = len(topic_bytes)
+        properties_length = len(properties)
+        if not 0 < topic_length <= MAX_TOPIC_BYTES_V2:
+            raise MessageIllegalError(f"a topic has 1 to {MAX_TOPIC_BYTES_V2} bytes: {topic!r}")
+        if "/" in topic or "\0" in topic or topic in {".", ".."}:
+            raise MessageIllegalError(f"topic {topic!r} cannot name a directory")
+        if not 0 <= queue_id <= MAX_QUEUE_ID:
+            raise MessageIllegalError(f"queue id {queue_id} is outside 0..{MAX_QUEUE_ID}")
+        if properties_length > MAX_PROPERTIES_BYTES:
+            raise MessageIllegalError(
+                f"properties of {properties_length} bytes are longer than {MAX_PROPERTIES_BYTES}"
+            )
+        born_v6 = len(born_host.ip) == 16
+        store_v6 = len(store_host.ip) == 16
+        sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | born_v6 << 4 | store_v6 << 5
+        if topic_length <= MAX_TOPIC_BYTES_V1:
+            magic, topic_word = MAGIC_V1, 1
+        else:
+            magic, topic_word = MAGIC_V2, 2
+        head = _HEADS[born_v6 | store_v6 << 1]
+        size = head.size + len(body) + topic_word + topic_length + 2 + properties_length
+        try:
+            self.data = bytearray(
+                b"".join(
+                    (
+                        head.pack(
+                            size,
+                            magic,
+                            crc32(body) & 0x7FFFFFFF,
+                            queue_id,
+                            flag,
+                            0,
+                            0,
+                            sys_flag,
+                            born_timestamp_ms,
+                            _HOST[born_v6].pack(*born_host),
+                            0,
+                            _HOST[store_v6].pack(*store_host),
+                            reconsume_times,
+                            prepared_transaction_offset,
+                            len(body),
+                        ),
+                        body,
+                        topic_length.to_bytes(topic_word, "big"),
+                        topic_bytes,
+                        properties_length.to_bytes(2, "big"),
+                        properties,
+                    )
+                )
+            )
+        except struct.error as error:
+            raise MessageIllegalError(f"a number does not fit the record: {error}") from error
+        self.size = size
+        self.sys_flag = sys_flag
+        self.queue_key = (topic, queue_id)
+        self.properties = properties
+        # Of the transaction kinds only commit (and none) goes to a queue.
+        self.has_queue_entry = not sys_flag & PREPARED
+        tags = find_property(properties, b"TAGS")
+        self.tags_code = 0 if tags is None else _code_of(tags)
+        self.delay_level = _delay_level(properties) if topic == SCHEDULE_TOPIC else 0
+        self._store_time_at = _STORE_TIME_AT_V6 if born_v6 else _STORE_TIME_AT
+
+    def place(self, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytearray:
+        """Fill in the place; the bytes stay this object's."""
+        data = self.data
+        _PLACE.pack_into(data, _PLACE_AT, queue_offset, physical_offset)
+        _I64.pack_into(data, self._store_time_at, store_timestamp_ms)
+        return data
+
+
+class ScanStop(Enum):
+    """Why a scan of a segment ended."""
+
+    FULL = "the end of the segment"
+    BLANK = "end-of-file filler"
+    INVALID = "bytes that are no record"
+
+
+class Scan:
+    """Walks the records of one segment; iterate, then look at ``position`` and ``stop``.
+
+    ``position`` is where the walk stands: after the last good record, or for a filler after it.
+    """
+
+    __slots__ = ("_check_crc", "_delays_ms", "_view", "base_offset", "position", "reason", "stop")
+
+    def __init__(
+        self,
+        view: memoryview,
+        base_offset: int,
+        *,
+        position: int = 0,
+        check_crc: bool = True,
+        delay_times_ms: tuple[int, ...] = (),
+    ) -> None:
+        self._view = view
+        self._check_crc = check_crc
+        self._delays_ms = delay_times_ms
+        self.base_offset = base_offset
+        self.position = position
+        self.stop = ScanStop.FULL
+        self.reason = ""
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        view = self._view
+        base_offset = self.base_offset
+        end = len(view)
+        position = self.position
+        while position + BLANK_BYTES <= end:
+            space, magic = _START.unpack_from(view, position)
+            if magic == MAGIC_BLANK and space == end - position:
+                self.stop = ScanStop.BLANK
+                return
+            try:
+                entry = read_entry(
+                    view,
+                    position,
+                    base_offset + position,
+                    check_crc=self._check_crc,
+                    delay_times_ms=self._delays_ms,
+                )
+            except ProtocolError as error:
+                self.stop = ScanStop.INVALID
+                self.reason = str(error)
+                return
+            position += entry.size
+            self.position = position
+            yield entry
+        if position != end:  # a record may end at the last byte only through foreign writers
+            self.stop = ScanStop.INVALID
+            self.reason = f"{end - position} bytes are left after the last record"
+
+
+def read_entry(
+    view: memoryview,
+    position: int,
+    physical_offset: int,
+    *,
+    check_crc: bool = True,
+    delay_times_ms: tuple[int, ...] = (),
+) -> LogEntry:
+    """The record at a position, checked whole; ProtocolError says what is wrong with it."""
+    record = read_summary(view, position)
+    if record.physical_offset != physical_offset:
+        raise ProtocolError(f"a record at {physical_offset} says it is at {record.physical_offset}")
+    if record.queue_offset < 0 or not 0 <= record.queue_id <= MAX_QUEUE_ID:
+        raise ProtocolError(
+            f"queue {record.queue_id} or offset {record.queue_offset} is out of range"
+        )
+    if check_crc and record.body_length:
+        at = record.body_position
+        crc = crc32(view[at : at + record.body_length]) & 0x7FFFFFFF
+        if crc != record.body_crc:
+            raise ProtocolError(f"the body has CRC {crc:#x}, the record says {record.body_crc:#x}")
+    topic = record.topic
+    properties = record.properties
+    tags_code = 0
+    level = _delay_level(properties) if topic == SCHEDULE_TOPIC and delay_times_ms else 0
+    if level > 0:
+        tags_code = deliver_time_ms(level, record.store_timestamp_ms, delay_times_ms)
+    else:
+        tags = find_property(properties, b"TAGS")
+        if tags is not None:
+            tags_code = _code_of(tags)
+    return LogEntry(
+        topic,
+        record.queue_id,
+        record.queue_offset,
+        physical_offset,
+        record.size,
+        tags_code,
+        record.store_timestamp_ms,
+        record.sys_flag,
+        properties,
+    )
+
+
+def deliver_time_ms(level: int, store_timestamp_ms: int, delay_times_ms: tuple[int, ...]) -> int:
+    """When a message of a delay level is due; levels above the last count as the last."""
+    return store_timestamp_ms + delay_times_ms[min(level, len(delay_times_ms)) - 1]
+
+
+def store_time_of(view: memoryview) -> int:
+    """The store timestamp of a record, given its bytes."""
+    (sys_flag,) = _I32.unpack_from(view, _SYS_FLAG_AT)
+    at = _STORE_TIME_AT_V6 if sys_flag & BORN_HOST_V6 else _STORE_TIME_AT
+    timestamp_ms: int = _I64.unpack_from(view, at)[0]
+    return timestamp_ms
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """The value of one property, without decoding the others; empty values count as absent."""
+    prefix = name + b"\x01"
+    if properties.startswith(prefix):
+        start = len(prefix)
+    else:
+        start = properties.find(b"\x02" + prefix)
+        if start < 0:
+            return None
+        start += len(prefix) + 1
+    end = properties.find(b"\x02", start)
+    return properties[start:] if end < 0 else properties[start:end] or None
+
+
+@lru_cache(maxsize=4096)
+def _code_of(tags: bytes) -> int:
+    return tag_code(tags.decode("utf-8", "replace"))
+
+
+def _delay_level(properties: bytes) -> int:
+    text = find_property(properties, b"DELAY") or b"0"
+    return int(text) if text.isdigit() and len(text) < 10 else 0

@@ -1,0 +1,253 @@
+"""Opening a store's data: find the end of the log, cut what is torn, rebuild what is derived.
+
+``goddard.store.recovery`` has the rules; this module reads the files and carries the verdict out.
+Runs in the opening thread before anything else touches the store.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from goddard.errors import ProtocolError
+from goddard.protocol.record import MAGIC_V1, MAGIC_V2
+from goddard.store.checkpoint import Checkpoint
+from goddard.store.commitlog import CommitLog
+from goddard.store.dispatch import Dispatcher
+from goddard.store.errors import StoreCorruptError
+from goddard.store.files import Files, disk_errors
+from goddard.store.index import KeyIndex
+from goddard.store.queues import QueueTable
+from goddard.store.records import LogEntry, ScanStop, read_entry
+from goddard.store.recovery import (
+    Finding,
+    RecoveryReport,
+    SegmentStart,
+    Tail,
+    Verdict,
+    choose_start,
+    judge_tail,
+)
+from goddard.store.segment import Segment, segment_name
+
+_CHUNK_BYTES: Final = 1 << 20
+_DISPATCH_RECORDS: Final = 1024
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+class Restorer:
+    """One opening of one store."""
+
+    def __init__(
+        self,
+        files: Files,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        dispatcher: Dispatcher,
+        *,
+        cut_directory: Path,
+        check_crc: bool,
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._cut_directory = cut_directory
+        self._check_crc = check_crc
+
+    def restore(
+        self, checkpoint: Checkpoint, *, is_clean: bool, cut_corrupt: bool
+    ) -> RecoveryReport:
+        report = RecoveryReport(is_clean)
+        log = self._log
+        log.load()
+        damaged_from = self._queues.load()
+        self._index.load()
+        if not log.segments:
+            self._queues.destroy(list(self._queues))
+            self._index.destroy()
+            return report
+        start, dispatch_from = self._plan(checkpoint, damaged_from, is_clean=is_clean)
+        report.started_at = start
+        end = self._scan(start, dispatch_from, report)
+        tail = self._find_tail(end)
+        verdict = judge_tail(tail, is_clean=is_clean, safe_time_ms=checkpoint.safe_time_ms)
+        if tail is not None:
+            self._handle_tail(tail, verdict, report, cut_corrupt=cut_corrupt)
+        if is_clean and self._queues.max_physical_offset > end:
+            report.findings.append(
+                Finding(log.directory, end, "queue entries point past the end of the commit log")
+            )
+        log.truncate(end)
+        self._queues.truncate(end)
+        self._dispatcher.write_pending()
+        self._dispatcher.dispatched_offset = end
+        self._queues.correct_min(log.min_offset)
+        for entry in self._dispatcher.misplaced:
+            text = f"queue offset {entry.queue_offset} does not follow in queue {entry.queue_id}"
+            report.findings.append(
+                Finding(self._path_at(entry.physical_offset), entry.physical_offset, text)
+            )
+        self._dispatcher.misplaced.clear()
+        report.end_offset = end
+        return report
+
+    def _plan(
+        self, checkpoint: Checkpoint, damaged_from: int | None, *, is_clean: bool
+    ) -> tuple[int, int]:
+        """Where to start reading, and from where on to dispatch."""
+        log = self._log
+        indexed_offset = self._queues.max_physical_offset
+        starts = [
+            SegmentStart(segment.base_offset, log.first_store_time_ms(segment))
+            for segment in log.segments
+        ]
+        number = choose_start(
+            starts,
+            is_clean=is_clean,
+            indexed_offset=indexed_offset,
+            safe_time_ms=checkpoint.safe_time_ms,
+        )
+        start = starts[number].base_offset
+        if is_clean:
+            dispatch_from = max(indexed_offset, log.min_offset)
+            missing_from = None if self._index.files else 0
+        else:
+            dispatch_from = start
+            missing_from = self._index.repair(start, checkpoint.index_time_ms)
+        for offset in (damaged_from, missing_from):
+            if offset is not None:
+                dispatch_from = min(dispatch_from, max(offset, log.min_offset))
+        if not is_clean:
+            # What is dispatched again is made anew, so that the log alone decides.
+            self._queues.truncate(dispatch_from)
+        return min(start, dispatch_from // log.segment_bytes * log.segment_bytes), dispatch_from
+
+    def _scan(self, start: int, dispatch_from: int, report: RecoveryReport) -> int:
+        """Read records from ``start``, dispatching; returns the end of the last good one."""
+        log = self._log
+        end = start
+        group: list[LogEntry] = []
+        segment = log.segment_at(start)
+        while segment is not None:
+            scan = log.scan_segment(segment, check_crc=self._check_crc)
+            for entry in scan:
+                report.records += 1
+                if entry.physical_offset >= dispatch_from:
+                    group.append(entry)
+                    if len(group) >= _DISPATCH_RECORDS:
+                        self._dispatch(group, report)
+                log.last_store_timestamp_ms = entry.store_timestamp_ms
+            if scan.stop is ScanStop.INVALID:
+                end = segment.base_offset + scan.position
+                break
+            end = segment.end_offset
+            segment = log.segment_at(end)
+        self._dispatch(group, report)
+        return end
+
+    def _dispatch(self, group: list[LogEntry], report: RecoveryReport) -> None:
+        report.dispatched += len(group)
+        self._dispatcher.apply(group)
+        if self._dispatcher.trouble is not None:
+            raise self._dispatcher.trouble
+        group.clear()
+
+    def _segments_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
+        """Each segment from an offset on, with the position in it to begin at."""
+        for segment in self._log.segments:
+            if segment.end_offset > offset:
+                yield segment, max(offset - segment.base_offset, 0)
+
+    def _find_tail(self, end: int) -> Tail | None:
+        """What is not zero after the end of the last good record."""
+        first: int | None = None
+        last = end
+        found: LogEntry | None = None
+        for segment, start in self._segments_from(end):
+            position = start
+            while position < segment.size:
+                position = segment.data_start(position, segment.size)
+                stop = min(position + _CHUNK_BYTES, segment.size)
+                chunk = bytes(segment.view[position:stop]).rstrip(b"\0")
+                if chunk:
+                    skipped = len(chunk) - len(chunk.lstrip(b"\0"))
+                    if first is None:
+                        first = segment.base_offset + position + skipped
+                    last = segment.base_offset + position + len(chunk)
+                    found = found or _find_record(segment, max(position - 8, start), stop)
+                position = max(stop, position + 1)
+        if first is None:
+            return None
+        return Tail(
+            first,
+            last,
+            None if found is None else found.physical_offset,
+            None if found is None else found.store_timestamp_ms,
+        )
+
+    def _handle_tail(
+        self, tail: Tail, verdict: Verdict, report: RecoveryReport, *, cut_corrupt: bool
+    ) -> None:
+        path = self._path_at(tail.start_offset)
+        where = f"at offset {tail.start_offset} ({path})"
+        if verdict is Verdict.CORRUPT and not cut_corrupt:
+            raise StoreCorruptError(
+                f"the commit log is damaged {where}, and good records follow at"
+                f" {tail.next_record_offset}; nothing was changed. Restore the file, or open with"
+                " repair to cut the log there (a copy of the rest is kept)",
+                path,
+                tail.start_offset,
+            )
+        report.findings.append(
+            Finding(path, tail.start_offset, f"{verdict.value}: {tail.end_offset} is its end")
+        )
+        report.cut_bytes = tail.end_offset - tail.start_offset
+        for segment, start in self._segments_from(tail.start_offset):
+            stop = min(tail.end_offset - segment.base_offset, segment.size)
+            if start < stop:
+                report.cut_files.append(self._save(segment, start, stop))
+
+    def _save(self, segment: Segment, start: int, stop: int) -> Path:
+        """Copy a range of a segment to a side file named by its first offset."""
+        self._files.make_directories(self._cut_directory)
+        name = segment_name(segment.base_offset + start)
+        taken = self._files.names(self._cut_directory)
+        number = sum(1 for other in taken if other.startswith(name))
+        path = self._cut_directory / (f"{name}.{number}" if number else name)
+        with disk_errors("write", path):
+            fd = self._files.open(path, create=True)
+            try:
+                for position in range(start, stop, _CHUNK_BYTES):
+                    chunk = bytes(segment.view[position : min(position + _CHUNK_BYTES, stop)])
+                    self._files.pwrite(fd, chunk, position - start)
+                self._files.sync(fd)
+            finally:
+                self._files.close(fd)
+            self._files.sync_directory(self._cut_directory)
+        return path
+
+    def _path_at(self, offset: int) -> Path:
+        segment = self._log.segment_at(offset)
+        return self._log.directory if segment is None else segment.path
+
+
+def _find_record(segment: Segment, start: int, stop: int) -> LogEntry | None:
+    """The first whole, good record that begins in a range of a segment."""
+    # A record's magic follows its four bytes of size.
+    data = bytes(segment.view[start : min(stop + 8, segment.size)])
+    positions = []
+    for magic in _MAGICS:
+        at = data.find(magic)
+        while at >= 0:
+            positions.append(start + at - 4)
+            at = data.find(magic, at + 1)
+    for position in sorted(positions):
+        if position < 0:
+            continue
+        try:
+            return read_entry(segment.view, position, segment.base_offset + position)
+        except ProtocolError:
+            continue
+    return None

@@ -1,0 +1,593 @@
+"""MessageStore: the one class that brokers, tools and tests see of the store.
+
+One thread puts messages; it, or others, may read at the same time. ``put_many`` is the hot path: a
+group of prepared records goes to the log with one write and to its queues in the same pass. With
+SYNC_FLUSH entries become visible once they are on disk, with ASYNC_FLUSH at once.
+
+Two workers belong to the store: one syncs (group commit, queues, checkpoint), the other makes
+segments ahead of need and deletes old ones. The lock guards queues, index and positions; no sync,
+file creation or deletion of segments happens under it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from goddard.clock import Clock, SystemClock
+from goddard.store.checkpoint import (
+    Checkpoint,
+    DirectoryLock,
+    load_checkpoint,
+    mark_running,
+    mark_stopped,
+    save_checkpoint,
+)
+from goddard.store.commitlog import CommitLog, QueueKey
+from goddard.store.config import FlushMode, StoreConfig
+from goddard.store.consumequeue import Boundary
+from goddard.store.dispatch import ArrivalListener, Dispatcher
+from goddard.store.errors import (
+    StoreDiskError,
+    StoreUnavailableError,
+)
+from goddard.store.files import Files, SystemFiles, disk_errors
+from goddard.store.flush import FlushCallback, LogFlusher
+from goddard.store.index import KeyIndex
+from goddard.store.queues import QueueTable
+from goddard.store.reading import (
+    GetResult,
+    MessageFilter,
+    QueryResult,
+    get_messages,
+    query_messages,
+)
+from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.recovery import RecoveryReport
+from goddard.store.restore import Restorer
+from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.worker import ThreadWorker, Worker
+
+_PAGE_BYTES: Final = 4096
+_HOUR_MS: Final = 3_600_000
+
+
+class MessageStore:
+    """A store directory, open. Use as a context manager, or call ``close``."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        flush_worker: Worker | None = None,
+        file_worker: Worker | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._files = files or SystemFiles()
+        self._flush_worker = flush_worker or ThreadWorker("store-flush")
+        self._file_worker = file_worker or ThreadWorker("store-files")
+        self._lock = threading.RLock()
+        root = config.root
+        self._directory_lock = DirectoryLock(root / "lock")
+        self._abort_path = root / "abort"
+        self._checkpoint_path = root / "checkpoint"
+        self._checkpoint = Checkpoint()
+        self._log = CommitLog(
+            self._files,
+            root / "commitlog",
+            segment_bytes=config.segment_bytes,
+            max_record_bytes=config.max_record_bytes,
+            delay_times_ms=config.delay_times_ms(),
+            prezero=config.prezero,
+            worker=self._file_worker,
+        )
+        self._queues = QueueTable(
+            self._files,
+            root / "consumequeue",
+            file_bytes=config.queue_file_bytes,
+            open_capacity=config.open_queue_files,
+        )
+        self._index = KeyIndex(
+            self._files,
+            root / "index",
+            self._clock,
+            slots=config.index_slots,
+            entries=config.index_entries,
+            is_tag_indexed=config.is_tag_indexed,
+        )
+        self._dispatcher = Dispatcher(self._queues, self._index)
+        self._flusher = LogFlusher(self._log, self._on_flushed)
+        self._next_offsets: dict[QueueKey, int] = {}
+        self._undispatched: deque[list[LogEntry]] = deque()
+        self._listeners: list[ArrivalListener] = []
+        self._is_open = False
+        self._is_disk_full = False
+        self._is_flush_requested = False
+        self._last_flush_ms = 0
+        self._last_checkpoint_ms = 0
+        self.config = config
+        self.report = RecoveryReport(is_clean=True)
+
+    # Opening and closing
+
+    def open(self, *, cut_corrupt: bool = False) -> RecoveryReport:
+        """Lock the directory, recover its data and start the workers.
+
+        ``cut_corrupt`` cuts the log at damage that would otherwise be a StoreCorruptError; a copy
+        of what is cut stays in ``commitlog.cut``.
+        """
+        root = self.config.root
+        with disk_errors("create", root):
+            self._files.make_directories(root)
+        self._directory_lock.acquire()
+        try:
+            is_clean = self._files.facts(self._abort_path) is None
+            self._checkpoint = load_checkpoint(self._files, self._checkpoint_path)
+            self.report = Restorer(
+                self._files,
+                self._log,
+                self._queues,
+                self._index,
+                self._dispatcher,
+                cut_directory=root / "commitlog.cut",
+                check_crc=self.config.is_crc_checked,
+            ).restore(self._checkpoint, is_clean=is_clean, cut_corrupt=cut_corrupt)
+            self._next_offsets = self._queues.next_offsets()
+            self._flusher.flushed_offset = self._log.end_offset
+            self._flusher.flushed_time_ms = self._log.last_store_timestamp_ms
+            mark_running(self._files, self._abort_path)
+        except BaseException:
+            self._log.close(clean=False)
+            self._queues.close()
+            self._index.close()
+            self._directory_lock.release()
+            raise
+        self._is_open = True
+        self._last_flush_ms = self._last_checkpoint_ms = self._clock.monotonic_ms()
+        self._log.prepare_next()
+        interval_ms = min(self.config.flush_interval_ms, self.config.flush_queue_interval_ms)
+        self._flush_worker.every(interval_ms, self.tick)
+        self._file_worker.every(self.config.retention_interval_ms, self._clean)
+        return self.report
+
+    def close(self) -> None:
+        """Flush everything and leave the directory as a clean stop does.
+
+        The abort marker stays when that was not possible, so that the next opening recovers.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._stop_workers()
+        is_clean = False
+        try:
+            self._flusher.flush()
+            with self._lock:
+                self._dispatcher.write_pending()
+            self._save_checkpoint()
+            is_clean = self._flusher.failure is None and self.dispatch_behind_bytes == 0
+        except StoreDiskError:
+            is_clean = False
+        finally:
+            self._release(clean=is_clean)
+
+    def abandon(self) -> None:
+        """Let go of the directory at once, flushing nothing: what a crash would leave."""
+        if self._is_open:
+            self._is_open = False
+            self._stop_workers()
+            self._release(clean=False)
+
+    def _stop_workers(self) -> None:
+        self._file_worker.stop()
+        self._flush_worker.stop()
+
+    def _release(self, *, clean: bool) -> None:
+        self._flusher.fail_waiters(StoreUnavailableError("the store was closed"))
+        try:
+            self._log.close(clean=clean)
+            self._queues.close()
+            self._index.close()
+            if clean:
+                mark_stopped(self._files, self._abort_path)
+        finally:
+            self._directory_lock.release()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Putting
+
+    def put(self, record: PreparedRecord) -> LogEntry:
+        """Append one message; see ``put_many``."""
+        return self._append((record,), whole=False)[0]
+
+    def put_many(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+        """Append messages of any topics in one go: all of them, or on an error none.
+
+        Raises MessageIllegalError (a limit), StoreUnavailableError (closed, full or failed) or
+        StoreDiskError. With SYNC_FLUSH a message is safe once ``wait_durable`` has called back for
+        its ``end_offset``.
+        """
+        return self._append(records, whole=False)
+
+    def put_batch(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+        """As ``put_many``, for the messages of one client batch: they never cross a segment."""
+        return self._append(records, whole=True)
+
+    def _append(self, records: Sequence[PreparedRecord], *, whole: bool) -> list[LogEntry]:
+        self._check_writable()
+        with self._lock:
+            entries = self._log.append(
+                records, self._next_offsets, self._clock.now_ms(), whole=whole
+            )
+            if self.config.flush_mode is FlushMode.SYNC:
+                self._undispatched.append(entries)
+                return entries
+            self._dispatcher.apply(entries)
+        self._notify(entries)
+        return entries
+
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Append bytes of another broker's log as they are, then dispatch them (replication)."""
+        self._check_writable()
+        with self._lock:
+            start = self._log.end_offset
+            self._log.append_raw(data)
+            entries = list(self._log.scan(max(start, self._dispatcher.dispatched_offset)))
+            self._dispatcher.apply(entries)
+            for entry in entries:
+                if entry.has_queue_entry:
+                    key = (entry.topic, entry.queue_id)
+                    self._next_offsets[key] = entry.queue_offset + 1
+        self._notify(entries)
+
+    def _check_writable(self) -> None:
+        reason = self.unwritable_reason
+        if reason is not None:
+            raise StoreUnavailableError(f"the store takes no messages: {reason}")
+
+    @property
+    def unwritable_reason(self) -> str | None:
+        """Why no message is taken now; None when they are."""
+        if not self._is_open:
+            return "it is closed"
+        if self._is_disk_full:
+            return f"the disk is more than {self.config.disk_full_ratio:.0%} full"
+        trouble = self._flusher.failure or self._dispatcher.trouble
+        return None if trouble is None else str(trouble)
+
+    @property
+    def is_writable(self) -> bool:
+        return self.unwritable_reason is None
+
+    # Durability
+
+    def wait_durable(self, end_offset: int, callback: FlushCallback) -> None:
+        """Have ``callback`` called once the log is on disk up to ``end_offset``.
+
+        It gets None, or the StoreError after which that is unknown. It is called in the flushing
+        thread (at once, in this one, if the offset is on disk already). One sync answers everyone
+        who waits.
+        """
+        self._flusher.wait(end_offset, callback)
+        if self._flusher.has_waiters:
+            self._request_flush()
+
+    def flush(self) -> None:
+        """Put everything appended so far on disk; raises StoreDiskError if that fails."""
+        self._flusher.flush()
+        if self._flusher.failure is not None:
+            raise self._flusher.failure
+
+    def _request_flush(self) -> None:
+        with self._lock:
+            if self._is_flush_requested:
+                return
+            self._is_flush_requested = True
+        self._flush_worker.submit(self._flush_log)
+
+    def _flush_log(self) -> None:
+        with self._lock:
+            self._is_flush_requested = False
+        self._flusher.flush()
+
+    def _on_flushed(self) -> None:
+        """Show what SYNC_FLUSH held back."""
+        ready: list[LogEntry] = []
+        with self._lock:
+            flushed_offset = self._flusher.flushed_offset
+            while self._undispatched and self._undispatched[0][-1].end_offset <= flushed_offset:
+                ready += self._undispatched.popleft()
+            self._dispatcher.apply(ready)
+        self._notify(ready)
+
+    def tick(self) -> None:
+        """The periodic duties of the flushing worker; harmless to call more often."""
+        now_ms = self._clock.monotonic_ms()
+        if self._flusher.failure is not None:
+            self._flusher.prove()
+        is_thorough = now_ms - self._last_flush_ms >= self.config.flush_thorough_ms
+        least_bytes = self.config.flush_least_pages * _PAGE_BYTES
+        if is_thorough or self._flusher.unflushed_bytes >= least_bytes:
+            self._flusher.flush()
+            self._last_flush_ms = now_ms
+        try:
+            self._write_queues()
+            if now_ms - self._last_checkpoint_ms >= self.config.checkpoint_interval_ms:
+                self._save_checkpoint()
+                self._last_checkpoint_ms = now_ms
+        except StoreDiskError:
+            return  # the dispatcher remembers, and the next tick tries again
+
+    def _write_queues(self) -> None:
+        for queue in self._queues:
+            with self._lock:  # one at a time: an append waits for one write at most
+                try:
+                    queue.write_pending()
+                except StoreDiskError as error:
+                    self._dispatcher.trouble = error
+                    raise
+        with self._lock:
+            self._dispatcher.write_pending()
+
+    def _save_checkpoint(self) -> None:
+        """Sync queues and index, then write down how far everything is on disk."""
+        with self._lock:
+            time_ms = self._dispatcher.dispatched_time_ms
+            self._dispatcher.write_pending()
+            unsynced = [(queue, queue.take_unsynced()) for queue in self._queues]
+        for place, (_, paths) in enumerate(unsynced):
+            try:
+                for path in paths:
+                    with disk_errors("sync", path):
+                        if self._files.facts(path) is not None:
+                            self._files.sync_path(path)
+            except StoreDiskError:
+                with self._lock:
+                    for queue, remaining in unsynced[place:]:
+                        queue.give_back_unsynced(remaining)
+                raise
+        with self._lock:
+            self._index.sync()
+        checkpoint = self._checkpoint
+        checkpoint.log_time_ms = self._flusher.flushed_time_ms
+        if time_ms:
+            checkpoint.queue_time_ms = checkpoint.index_time_ms = time_ms
+        save_checkpoint(self._files, self._checkpoint_path, checkpoint)
+
+    # Reading
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        message_filter: MessageFilter | None = None,
+    ) -> GetResult:
+        """Messages of a queue from an offset on, as slices of the log, with Java's statuses."""
+        with self._lock:
+            return get_messages(
+                self._log,
+                self._queues.get(topic, queue_id),
+                self.config,
+                queue_offset,
+                max_count,
+                max_bytes=max_bytes,
+                message_filter=message_filter,
+            )
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> QueryResult:
+        """Messages that carry a key (or unique key) and were stored within a time window.
+
+        Different keys may share a hash; compare the key of what comes back.
+        """
+        with self._lock:
+            return query_messages(self._log, self._index, topic, key, max_count, begin_ms, end_ms)
+
+    def lookup(self, physical_offset: int) -> memoryview | None:
+        """The record that starts at an offset of the log; None when none does."""
+        entry = self._log.entry_at(physical_offset)
+        return None if entry is None else self._log.read(physical_offset, entry.size)
+
+    def read_log(self, physical_offset: int, max_bytes: int) -> memoryview | None:
+        """Raw bytes of the log within one segment (replication)."""
+        return self._log.tail(physical_offset, max_bytes)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The offset of a queue's first message; 0 when there is no such queue."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that a queue's next visible message gets; 0 when there is no such queue."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            return 0 if queue is None else queue.max_offset
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """LOWER: the first message stored at or after a time. UPPER: the last at or before."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return 0
+            return queue.find_time(
+                timestamp_ms, boundary, self._log.min_offset, self._log.store_time_ms
+            )
+
+    def message_store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """When the message at a queue offset was stored; None when it is not there."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            entry = None if queue is None else queue.entry(queue_offset)
+        if entry is None:
+            return None
+        return self._log.store_time_ms(entry.physical_offset, entry.size)
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
+        """When the oldest message of a queue, or of the whole log, was stored."""
+        if topic is None:
+            entry = self._log.entry_at(self._log.min_offset)
+            return None if entry is None else entry.store_timestamp_ms
+        return self.message_store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    @property
+    def queues(self) -> QueueTable:
+        """The queues; hold no reference over calls that change the store."""
+        return self._queues
+
+    @property
+    def index(self) -> KeyIndex:
+        return self._index
+
+    @property
+    def log(self) -> CommitLog:
+        return self._log
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self._checkpoint
+
+    # Facts for the runtime statistics
+
+    @property
+    def log_min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def log_max_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._flusher.flushed_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of the log consumers cannot see yet."""
+        with self._lock:
+            if not self._undispatched:
+                return 0
+            return self._log.end_offset - self._undispatched[0][0].physical_offset
+
+    def disk_ratio(self) -> float:
+        """The used share of the disk that holds the commit log."""
+        with disk_errors("measure", self._log.directory):
+            return self._files.usage(self._log.directory).ratio
+
+    # Listening
+
+    def add_listener(self, listener: ArrivalListener) -> Callable[[], None]:
+        """Tell ``listener`` of every group that became visible; returns how to stop that.
+
+        It is called without the lock, in the putting thread (ASYNC) or the flushing one (SYNC).
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _notify(self, entries: Sequence[LogEntry]) -> None:
+        if entries:
+            for listener in self._listeners:
+                listener(entries)
+
+    # Cleaning
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete a topic's queues; its records stay in the log. Returns how many queues went."""
+        with self._lock:
+            queues = [queue for queue in self._queues if queue.topic == topic]
+            self._queues.destroy(queues)
+            for queue in queues:
+                self._next_offsets.pop((topic, queue.queue_id), None)
+            return len(queues)
+
+    def delete_stale_queues(self, is_kept: Callable[[str], bool]) -> int:
+        """Delete queues whose every record has left the log, but for topics to be kept."""
+        with self._lock:
+            stale = [
+                queue
+                for queue in self._queues
+                if queue.max_offset > 0
+                and queue.max_physical_offset <= self._log.min_offset
+                and not is_kept(queue.topic)
+            ]
+            self._queues.destroy(stale)
+            for queue in stale:
+                self._next_offsets.pop((queue.topic, queue.queue_id), None)
+            return len(stale)
+
+    def clean(self, *, is_manual: bool = False) -> int:
+        """Delete what retention allows now; returns how many segments of the log went."""
+        config = self.config
+        rules = RetentionRules(
+            reserved_ms=config.reserved_hours * _HOUR_MS,
+            delete_hours=config.delete_hours(),
+            high_ratio=config.disk_high_ratio,
+            force_ratio=config.disk_force_ratio,
+            full_ratio=config.disk_full_ratio,
+            is_forced_enabled=config.is_forced_cleaning_enabled,
+            batch_files=config.delete_batch_files,
+        )
+        now_ms = self._clock.now_ms()
+        # Only what is on disk and known to the queues may go, and never the last segment.
+        limit = min(self._flusher.flushed_offset, self._dispatcher.dispatched_offset)
+        removable = [segment for segment in self._log.segments[:-1] if segment.end_offset <= limit]
+        ages = []
+        for segment in removable:
+            facts = self._files.facts(segment.path)
+            ages.append(SegmentAge(segment.base_offset, facts.modified_ms if facts else 0))
+        plan = plan_retention(
+            rules,
+            ages,
+            now_ms=now_ms,
+            local_hour=time.localtime(now_ms // 1000).tm_hour,
+            disk_ratio=self.disk_ratio(),
+            is_manual=is_manual,
+        )
+        self._is_disk_full = plan.is_disk_full
+        if plan.delete_count:
+            with self._lock:
+                gone = self._log.forget_first(plan.delete_count)
+            for segment in gone:
+                segment.delete()
+            self._follow_log()
+        return plan.delete_count
+
+    def _follow_log(self) -> None:
+        """Drop queue and index files whose records are gone, and correct first offsets."""
+        for queue in self._queues:
+            with self._lock:
+                queue.delete_before(self._log.min_offset)
+        with self._lock:
+            self._index.delete_before(self._log.min_offset)
+
+    def _clean(self) -> None:
+        try:
+            self.clean()
+        except StoreDiskError:
+            return  # tried again at the next interval
