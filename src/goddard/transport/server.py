@@ -89,18 +89,18 @@ class Server:
 
     async def start(self) -> None:
         options = self._options
-        tls = options.tls.server_context() if options.tls is not None else None
-        self._tls = tls
+        if options.tls is not None:
+            self._tls = options.tls.server_context()
         listener = await self._bind()
         self._listener = listener
-        if tls is None:
+        if self._tls is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(
                 self._connection, sock=listener, backlog=options.backlog
             )
         else:
             listener.listen(options.backlog)
-            self._tasks.spawn(self._accept(listener, tls), "accept")
+            self._tasks.spawn(self._accept(listener), "accept")
         self._tasks.periodic("ConnectionSweep", options.sweep_seconds, self._sweep)
 
     async def stop(self, grace_seconds: float = 3.0) -> None:
@@ -125,7 +125,7 @@ class Server:
     def reload_tls(self) -> None:
         """Use the certificate files as they are now; ConfigError leaves those in use."""
         if self._tls is not None and self._options.tls is not None:
-            self._options.tls.reload(self._tls)
+            self._tls = self._options.tls.server_context()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -202,7 +202,7 @@ class Server:
         for connection in list(self._unfinished):
             connection.sweep(now_ms)
 
-    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -216,9 +216,9 @@ class Server:
                 sock.close()
                 continue
             self._handshakes += 1
-            self._tasks.spawn(self._greet(sock, address_text(address), tls), "greet")
+            self._tasks.spawn(self._greet(sock, address_text(address)), "greet")
 
-    async def _greet(self, sock: socket.socket, remote: str, tls: ssl.SSLContext) -> None:
+    async def _greet(self, sock: socket.socket, remote: str) -> None:
         """Give an accepted socket to the event loop, as TLS or plain by its first byte."""
         options = self._options
         adopted = False
@@ -234,7 +234,7 @@ class Server:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._connection,
                 sock,
-                ssl=tls if first == HANDSHAKE_BYTE else None,
+                ssl=self._tls if first == HANDSHAKE_BYTE else None,
                 ssl_handshake_timeout=(
                     options.handshake_seconds if first == HANDSHAKE_BYTE else None
                 ),

@@ -67,10 +67,6 @@ class TlsOptions:
         self._load(context)
         return context
 
-    def reload(self, context: ssl.SSLContext) -> None:
-        """Read the files again, for the handshakes to come."""
-        self._load(context)
-
     def _load(self, context: ssl.SSLContext) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.verify_peer and self.trust is None:

@@ -198,6 +198,26 @@ async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> N
     writer.transport.abort()
 
 
+async def test_certificates_can_be_replaced_while_serving(
+    handlers: Handlers, tmp_path: Path
+) -> None:
+    old = _make_identity(tmp_path, "current")
+    old_trust = tmp_path / "old.pem"
+    old_trust.write_bytes(old.certificate.read_bytes())
+    async with _server(old, TlsMode.ENFORCING, handlers) as server:
+        await _echo(server, TlsOptions(trust=old_trust, verify_peer=True))
+        # Half-written files change nothing.
+        old.certificate.write_bytes(b"")
+        with pytest.raises(ConfigError):
+            server.reload_tls()
+        await _echo(server, TlsOptions(trust=old_trust, verify_peer=True))
+        new = _make_identity(tmp_path, "current")
+        server.reload_tls()
+        await _echo(server, TlsOptions(trust=new.certificate, verify_peer=True))
+        with pytest.raises(ConnectFailedError):
+            await _echo(server, TlsOptions(trust=old_trust, verify_peer=True))
+
+
 def test_wrong_files_are_named(ours: Identity, theirs: Identity, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a certificate"):
         TlsOptions().server_context()
