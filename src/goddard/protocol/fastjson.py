@@ -7,7 +7,7 @@ Beyond standard JSON it has unquoted integer keys ``{0:"a"}``, objects as keys
 references, and raises ProtocolError and nothing else. Input cannot make it work or recurse without
 bound: standard JSON goes through msgspec; the dialect, parsed here, has a size limit of its own, as
 pure Python is slow; nesting is limited for both; references may neither form a cycle nor multiply
-the document beyond a fixed number of values.
+the document by more than a fixed number of values.
 """
 
 import math
@@ -40,15 +40,21 @@ _decode_standard: Final = msgspec.json.Decoder().decode
 _encode_standard: Final = msgspec.json.Encoder().encode
 
 
+class _Reference(NamedTuple):
+    """Stands for a value elsewhere in the document until the whole of it is known."""
+
+    path: str
+
+
 class ObjectKey(Mapping[str, Any]):
     """A JSON object used as a key of another: read-only, hashable, with scalar values only."""
 
     __slots__ = ("_fields",)
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        for value in fields.values():
-            if isinstance(value, dict | list):
-                raise ProtocolError("an object that is a key holds another object or an array")
+    def __init__(self, fields: Mapping[Any, Any]) -> None:
+        for name, value in fields.items():
+            if not isinstance(name, str) or isinstance(value, dict | list | _Reference):
+                raise ProtocolError("an object that is a key may hold only names and plain values")
         self._fields = dict(fields)
 
     def __getitem__(self, name: str) -> Any:
@@ -65,12 +71,6 @@ class ObjectKey(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"ObjectKey({self._fields})"
-
-
-class _Reference(NamedTuple):
-    """Stands for a value elsewhere in the document until the whole of it is known."""
-
-    path: str
 
 
 def loads(data: bytes | memoryview, *, max_dialect_bytes: int = MAX_DIALECT_BYTES) -> Any:
@@ -104,7 +104,7 @@ def _check_depth(value: Any, data: bytes) -> None:
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for node in level:
             if isinstance(node, dict):
@@ -248,7 +248,7 @@ class _Parser:
 
 
 class _Expansion:
-    """Replaces the references of a document by what they refer to, within a budget of values."""
+    """Replaces the references of a document by copies of what they refer to, within a budget."""
 
     __slots__ = ("_active", "_budget", "_root")
 
@@ -261,7 +261,9 @@ class _Expansion:
         return self._copy(self._root, 0)
 
     def _copy(self, node: Any, depth: int) -> Any:
-        self._budget -= 1
+        # What no reference leads to is there once, and so bounded by the document.
+        if self._active:
+            self._budget -= 1
         if self._budget < 0 or depth > MAX_DEPTH:
             raise ProtocolError("the references of the JSON multiply it beyond reason")
         if isinstance(node, _Reference):

@@ -12,6 +12,7 @@ Nothing here does I/O. Every length is checked before it sizes anything; malform
 ProtocolError and nothing else. A decoder belongs to one connection and one thread.
 """
 
+import struct
 from dataclasses import dataclass
 from struct import Struct
 from typing import Annotated, Final
@@ -272,27 +273,30 @@ def _encode_binary_header(command: RemotingCommand) -> bytes:
 
 def encode_head(command: RemotingCommand, body_length: int) -> bytes:
     """Everything of a frame before its body; for bodies that are written without copying."""
-    # The binary header has 16 bits for the code: POP's codes do not fit and go as JSON.
-    if command.serialize_type == SerializeType.ROCKETMQ and -0x8000 <= command.code <= 0x7FFF:
-        header = _encode_binary_header(command)
-        kind = int(SerializeType.ROCKETMQ)
-    else:
-        header = _write_header(
-            _WrittenHeader(
-                code=command.code,
-                ext_fields=command.ext_fields,
-                flag=command.flag,
-                language=_LANGUAGE_NAMES.get(command.language, "OTHER"),
-                opaque=command.opaque,
-                remark=command.remark,
-                serialize_type="JSON",
-                version=command.version,
+    try:
+        # The binary header has 16 bits for the code: POP's codes do not fit and go as JSON.
+        if command.serialize_type == SerializeType.ROCKETMQ and -0x8000 <= command.code <= 0x7FFF:
+            header = _encode_binary_header(command)
+            kind = int(SerializeType.ROCKETMQ)
+        else:
+            header = _write_header(
+                _WrittenHeader(
+                    code=command.code,
+                    ext_fields=command.ext_fields,
+                    flag=command.flag,
+                    language=_LANGUAGE_NAMES.get(command.language, "OTHER"),
+                    opaque=command.opaque,
+                    remark=command.remark,
+                    serialize_type="JSON",
+                    version=command.version,
+                )
             )
-        )
-        kind = int(SerializeType.JSON)
-    if len(header) > 0xFFFFFF:
-        raise ProtocolError(f"a header of {len(header)} bytes is too long for the protocol")
-    return _PREFIX.pack(4 + len(header) + body_length, kind << 24 | len(header)) + header
+            kind = int(SerializeType.JSON)
+        if len(header) > 0xFFFFFF:
+            raise ProtocolError(f"a header of {len(header)} bytes is too long for the protocol")
+        return _PREFIX.pack(4 + len(header) + body_length, kind << 24 | len(header)) + header
+    except (struct.error, UnicodeEncodeError) as error:
+        raise ProtocolError(f"the command cannot be written: {error}") from error
 
 
 def encode_frame(command: RemotingCommand) -> bytes:

@@ -1,0 +1,337 @@
+"""Frames: both header encodings, the decoder under any chunking, and bytes that are no frame."""
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from goddard.errors import ProtocolError
+from goddard.protocol.codes import (
+    CURRENT_VERSION,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+    SerializeType,
+)
+from goddard.protocol.frame import (
+    MAX_FRAME_BYTES,
+    FrameDecoder,
+    RemotingCommand,
+    decode_frame,
+    encode_frame,
+    encode_head,
+)
+
+COMMANDS = [
+    RemotingCommand(RequestCode.HEART_BEAT, body=b'{"clientID":"c"}', opaque=7),
+    RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Tópic-\U0001f600"}, opaque=-1),
+    RemotingCommand(ResponseCode.TOPIC_NOT_EXIST, flag=1, remark="no such topic", opaque=2**31 - 1),
+    RemotingCommand(
+        RequestCode.SEND_MESSAGE_V2, {"a": "g", "i": "x\x01y\x02"}, b"\0" * 300, flag=2
+    ),
+]
+BINARY = [
+    RemotingCommand(
+        command.code,
+        command.ext_fields,
+        command.body,
+        command.opaque,
+        command.flag,
+        command.remark,
+        LanguageCode.GO,
+        317,
+        SerializeType.ROCKETMQ,
+    )
+    for command in COMMANDS
+]
+STREAM = b"".join(map(encode_frame, COMMANDS + BINARY))
+
+
+def decode(frame: bytes) -> RemotingCommand:
+    return decode_frame(memoryview(frame)[4:])
+
+
+def frame_of(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
+    return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
+
+
+def json_frame(**header: Any) -> bytes:
+    return frame_of(json.dumps(header).encode())
+
+
+class TestDecoder:
+    def test_whole(self) -> None:
+        frames = FrameDecoder().feed(STREAM)
+        assert [decode_frame(frame) for frame in frames] == COMMANDS + BINARY
+
+    def test_byte_by_byte(self) -> None:
+        decoder = FrameDecoder()
+        commands: list[RemotingCommand] = []
+        for position in range(len(STREAM)):
+            commands += map(decode_frame, decoder.feed(STREAM[position : position + 1]))
+        assert commands == COMMANDS + BINARY
+        assert decoder.buffered_bytes == 0
+
+    def test_what_follows_is_kept(self) -> None:
+        decoder = FrameDecoder()
+        first = encode_frame(COMMANDS[0])
+        second = encode_frame(COMMANDS[1])
+        assert len(decoder.feed(first + second[:9])) == 1
+        assert decoder.buffered_bytes == 9
+        (frame,) = decoder.feed(second[9:])
+        assert decode_frame(frame) == COMMANDS[1]
+        assert decoder.buffered_bytes == 0
+
+    @pytest.mark.parametrize("length", [-(2**31), -1, 0, 3, MAX_FRAME_BYTES + 1, 2**31 - 1])
+    def test_a_length_out_of_range_ends_the_stream(self, length: int) -> None:
+        good = encode_frame(COMMANDS[0])
+        decoder = FrameDecoder()
+        frames = decoder.feed(good + struct.pack(">i", length) + good)
+        assert [decode_frame(frame) for frame in frames] == [COMMANDS[0]]
+        assert isinstance(decoder.failure, ProtocolError)
+        assert str(length) in str(decoder.failure)
+        assert decoder.feed(good) == []
+
+    def test_a_bad_length_is_seen_as_soon_as_it_is_there(self) -> None:
+        decoder = FrameDecoder()
+        for byte in b"\x7f\xff\xff":
+            assert decoder.feed(bytes([byte])) == []
+            assert decoder.failure is None
+        decoder.feed(b"\xff")
+        assert decoder.failure is not None
+        assert decoder.buffered_bytes == 0
+
+    def test_the_limit_is_inclusive(self) -> None:
+        frame = encode_frame(COMMANDS[0])
+        exact = FrameDecoder(max_frame_bytes=len(frame) - 4)
+        assert len(exact.feed(frame)) == 1
+        below = FrameDecoder(max_frame_bytes=len(frame) - 5)
+        assert below.feed(frame) == []
+        assert below.failure is not None
+
+
+class TestJsonHeader:
+    def test_is_written_as_java_does(self) -> None:
+        command = RemotingCommand(105, {"topic": "T"}, opaque=3)
+        header = encode_frame(command)[8:]
+        assert header == (
+            b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":3,'
+            b'"serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION
+        )
+
+    def test_absent_and_empty_differ(self) -> None:
+        for fields, remark in ((None, None), ({}, "")):
+            command = RemotingCommand(0, fields, remark=remark)
+            decoded = decode(encode_frame(command))
+            assert decoded.ext_fields == fields
+            assert decoded.remark == remark
+
+    def test_values_that_are_not_text_keep_their_spelling(self) -> None:
+        header = (
+            b'{"code":"11","extFields":{"a":7,"b":true,"c":1.50,"d":null,"e":"x\\u00e9",'
+            b'"f":12345678901234567890123},"flag":0,"opaque":1,"language":1,"version":"317"}'
+        )
+        command = decode(frame_of(header))
+        assert command.code == 11
+        assert command.version == 317
+        assert command.language == LanguageCode.CPP
+        assert command.ext_fields == {
+            "a": "7",
+            "b": "true",
+            "c": "1.50",
+            "e": "xé",
+            "f": "12345678901234567890123",
+        }
+
+    def test_the_last_of_equal_keys_counts(self) -> None:
+        header = b'{"code":1,"code":2,"extFields":{"a":"1","a":"2"}}'
+        command = decode(frame_of(header))
+        assert command.code == 2
+        assert command.ext_fields == {"a": "2"}
+
+    @pytest.mark.parametrize(
+        ("written", "language"),
+        [("GO", LanguageCode.GO), ("KLINGON", LanguageCode.OTHER), (300, LanguageCode.OTHER)],
+    )
+    def test_unknown_languages_are_other(self, written: Any, language: LanguageCode) -> None:
+        assert decode(json_frame(code=0, language=written)).language == language
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            b"",
+            b"{",
+            b"null",
+            b"[]",
+            b'"text"',
+            b"\xff\xfe",
+            b'{"remark":"\xed\xa0\x80"}',
+            b'{"remark":"\\ud800"}',
+            b'{"extFields":{"a":"\\udc00"}}',
+            b'{"extFields":{"a":1,"b":"\\udc00"}}',
+            b'{"extFields":{"a":{"b":"\xff"}}}',
+            b'{"extFields":[]}',
+            b'{"extFields":"x"}',
+            b'{"remark":5}',
+            b'{"code":{}}',
+            b'{"code":true}',
+            b'{"code":1.5}',
+            b'{"code":NaN}',
+            b'{"code":1e999}',
+            b'{"code":2147483648}',
+            b'{"opaque":-2147483649}',
+            b'{"code":' + b"9" * 5000 + b"}",
+            b'{"code":"' + b"9" * 5000 + b'"}',
+            b'{"x":' + b"9" * 5000 + b',"code":"x"}',
+            b'{"x":' + b"[" * 100_000,
+            b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b'{"extFields":{"a":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001 + b"}",
+            b'{"code":1} {}',
+            b"{'code':1}",
+        ],
+        ids=lambda header: repr(header[:24]),
+    )
+    def test_what_is_no_header(self, header: bytes) -> None:
+        with pytest.raises(ProtocolError):
+            decode(frame_of(header))
+
+
+class TestBinaryHeader:
+    HEAD = struct.Struct(">hBhiii")
+
+    def header(self, remark: bytes = b"", ext: bytes = b"") -> bytes:
+        head = self.HEAD.pack(10, 0, 493, 1, 0, len(remark))
+        return head + remark + struct.pack(">i", len(ext)) + ext
+
+    def test_layout(self) -> None:
+        command = RemotingCommand(
+            10, {"k": "vé"}, b"B", 5, 2, "r", LanguageCode.PYTHON, 493, SerializeType.ROCKETMQ
+        )
+        assert encode_frame(command).hex() == (
+            "00000025"  # length
+            "01000020"  # type, header length
+            "000a0301ed0000000500000002"  # code, language, version, opaque, flag
+            "0000000172"  # remark
+            "0000000a00016b0000000376c3a9"  # fields
+            "42"  # body
+        )
+
+    def test_no_remark_and_no_fields_are_none(self) -> None:
+        command = decode(frame_of(self.header(), kind=1))
+        assert command.remark is None
+        assert command.ext_fields is None
+
+    def test_codes_beyond_16_bits_go_as_json(self) -> None:
+        command = RemotingCommand(
+            RequestCode.POP_MESSAGE, {"topic": "T"}, serialize_type=SerializeType.ROCKETMQ
+        )
+        decoded = decode(encode_frame(command))
+        assert decoded.code == RequestCode.POP_MESSAGE
+        assert decoded.serialize_type == SerializeType.JSON
+
+    def test_every_cut_is_refused(self) -> None:
+        header = self.header(b"remark", b"\0\3key\0\0\0\5value")
+        decode(frame_of(header, kind=1))
+        for size in range(len(header)):
+            with pytest.raises(ProtocolError):
+                decode(frame_of(header[:size], kind=1))
+
+    @pytest.mark.parametrize(
+        "ext",
+        [
+            b"\xff\xff\0\0\0\0",  # a name of -1 bytes
+            b"\0\1k\xff\xff\xff\xff",  # a value of -1 bytes
+            b"\0\1k\x7f\xff\xff\xff",
+            b"\x7f\xffk\0\0\0\0",
+            b"\0\1\xff\0\0\0\0",  # not UTF-8
+            b"\0\1k\0\0\0\1\xff",
+            b"\0\1k\0\0\0\3\xed\xa0\x80",
+            b"\0",
+        ],
+    )
+    def test_wrong_fields(self, ext: bytes) -> None:
+        with pytest.raises(ProtocolError):
+            decode(frame_of(self.header(ext=ext), kind=1))
+
+    @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 1])
+    def test_wrong_lengths(self, length: int) -> None:
+        head = self.HEAD.pack(10, 0, 493, 1, 0, length)
+        with pytest.raises(ProtocolError):
+            decode(frame_of(head + struct.pack(">i", 0), kind=1))
+        head = self.HEAD.pack(10, 0, 493, 1, 0, 0)
+        with pytest.raises(ProtocolError):
+            decode(frame_of(head + struct.pack(">i", length), kind=1))
+
+
+class TestFrame:
+    def test_unknown_encodings_are_refused(self) -> None:
+        for kind in (2, 127, 128, 255):
+            with pytest.raises(ProtocolError, match=str(kind)):
+                decode(frame_of(b"{}", kind=kind))
+
+    def test_a_header_longer_than_its_frame(self) -> None:
+        with pytest.raises(ProtocolError, match="does not fit"):
+            decode(struct.pack(">iI", 6, 3) + b"{}")
+
+    @pytest.mark.parametrize("size", range(4))
+    def test_too_short_for_a_header_length(self, size: int) -> None:
+        with pytest.raises(ProtocolError):
+            decode_frame(memoryview(bytes(size)))
+
+    def test_the_body_is_kept_as_it_is(self) -> None:
+        body = bytes(range(256))
+        assert decode(frame_of(b'{"code":1}', body)).body == body
+
+    def test_head_and_body_may_be_written_apart(self) -> None:
+        command = RemotingCommand(11, body=memoryview(b"body"))
+        assert encode_head(command, 4) + b"body" == encode_frame(command)
+
+
+class TestEncodeRefuses:
+    @pytest.mark.parametrize("kind", list(SerializeType))
+    def test_half_a_surrogate_pair(self, kind: SerializeType) -> None:
+        for command in (
+            RemotingCommand(0, remark="\ud800", serialize_type=kind),
+            RemotingCommand(0, {"a": "\udfff"}, serialize_type=kind),
+        ):
+            with pytest.raises(ProtocolError):
+                encode_frame(command)
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            RemotingCommand(0, {"k" * 40_000: "v"}),
+            RemotingCommand(0, version=2**15),
+            RemotingCommand(0, opaque=2**31),
+            RemotingCommand(0, {"k": "v" * 0x1000000}),
+        ],
+        ids=["long name", "version", "opaque", "long header"],
+    )
+    def test_what_does_not_fit_a_binary_header(self, command: RemotingCommand) -> None:
+        command.serialize_type = SerializeType.ROCKETMQ
+        with pytest.raises(ProtocolError):
+            encode_frame(command)
+
+    def test_a_json_header_over_16_mib(self) -> None:
+        with pytest.raises(ProtocolError, match="too long"):
+            encode_frame(RemotingCommand(0, remark="x" * 0x1000000))
+
+
+class TestReply:
+    def test_answers_in_kind(self) -> None:
+        for request in COMMANDS + BINARY:
+            reply = request.reply(ResponseCode.SYSTEM_BUSY, "later", {"a": "b"}, b"body")
+            assert reply.is_response
+            assert not reply.is_oneway
+            assert reply.opaque == request.opaque
+            assert reply.serialize_type == request.serialize_type
+            assert (reply.code, reply.remark, reply.fields, reply.body) == (
+                ResponseCode.SYSTEM_BUSY,
+                "later",
+                {"a": "b"},
+                b"body",
+            )
+
+    def test_fields_of_a_command_without_any(self) -> None:
+        assert RemotingCommand(0).fields == {}
