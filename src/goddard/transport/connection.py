@@ -6,8 +6,9 @@ is cancelled when the connection is lost; work that must outlive the peer belong
 
 Memory is bounded both ways. A connection is *held* while the peer does not take what it was sent
 (unsent bytes over the high mark) or while too many of its requests are being handled: frames
-already received wait, and nothing more is read until the hold ends. Lost, idle and stalled peers
-are found by ``sweep``, called now and then by the owner; no connection has a timer of its own.
+already received wait, and nothing more is read until the hold ends. Responses of the peer wait
+with them, so a handler that asks its own peer should not be one of thousands. Lost, idle and
+stalled peers are found by ``sweep``, called now and then by the owner; no connection has a timer.
 """
 
 import asyncio

@@ -68,6 +68,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._tls: ssl.SSLContext | None = None
         self._listener: socket.socket | None = None
+        self._port: int | None = None
         self._stopping = False
         self._connections: set[Connection] = set()
         # Lost, but with a handler that has not ended yet; always includes the above.
@@ -78,10 +79,10 @@ class Server:
 
     @property
     def port(self) -> int:
-        sock = self._listener
-        if sock is None:
+        """The port listened on, known from the start on and still after the stop."""
+        if self._port is None:
             raise RuntimeError("the server is not started")
-        return int(sock.getsockname()[1])
+        return self._port
 
     @property
     def connections(self) -> Iterable[Connection]:
@@ -93,6 +94,7 @@ class Server:
             self._tls = options.tls.server_context()
         listener = await self._bind()
         self._listener = listener
+        self._port = listener.getsockname()[1]
         if self._tls is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(
@@ -170,7 +172,10 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         self._unfinished.add(connection)
-        if self._stopping or len(self._connections) >= self._options.max_connections:
+        if self._stopping:
+            connection.abort()
+            return
+        if len(self._connections) >= self._options.max_connections:
             self._refuse(connection.remote)
             connection.abort()
             return
