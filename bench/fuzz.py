@@ -167,7 +167,8 @@ class Tally:
             self.rejected += 1
         elif issubclass(kind, (Exception, TooSlowError)):
             self.failed += 1
-            place = traceback.extract_tb(trace)[-1]
+            places = [at for at in traceback.extract_tb(trace) if at.name != _too_slow.__name__]
+            place = places[-1]
             same = f"{kind.__name__} {place.filename}:{place.lineno}"
             if same not in self.failures:
                 report = "".join(traceback.format_exception(kind, error, trace))

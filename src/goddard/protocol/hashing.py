@@ -5,7 +5,6 @@ number. Consume queues hold it for tags, the key index for ``topic#key``. ``java
 texts at once and is several times cheaper each.
 """
 
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -18,15 +17,7 @@ try:
 except ImportError:  # no isal for this processor
     from zlib import crc32
 
-__all__ = (
-    "body_crc",
-    "crc32",
-    "has_fast_crc32",
-    "index_hash",
-    "java_hash",
-    "java_hashes",
-    "tag_code",
-)
+__all__ = ("body_crc", "crc32", "index_hash", "java_hash", "java_hashes", "tag_code")
 
 # A loop over small numbers is faster than NumPy up to about here, and without wrapping inside it
 # the number stays short enough.
@@ -97,7 +88,3 @@ def index_hash(key: str) -> int:
 def body_crc(body: bytes | bytearray | memoryview) -> int:
     """The CRC-32 that a record holds: without the sign bit."""
     return crc32(body) & 0x7FFFFFFF
-
-
-def has_fast_crc32() -> bool:
-    return crc32 is not zlib.crc32

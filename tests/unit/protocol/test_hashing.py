@@ -75,7 +75,7 @@ def test_crc32_without_the_fast_library() -> None:
         "import sys; sys.modules['isal'] = None; sys.modules['isal.isal_zlib'] = None\n"
         "import zlib\n"
         "from goddard.protocol import hashing\n"
-        "assert hashing.crc32 is zlib.crc32 and not hashing.has_fast_crc32()\n"
+        "assert hashing.crc32 is zlib.crc32\n"
         "assert hashing.body_crc(b'hello') == 0x3610A686\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
