@@ -8,8 +8,8 @@ from typing import Final
 
 _REPAIR: Final = "`goddard store repair` rebuilds it from the log"
 _RESTORE: Final = (
-    "the message is lost here: restore the file from a replica or a backup; "
-    "`goddard store repair` keeps every other record"
+    "restore the file from a replica or a backup; `goddard store repair --cut-corrupt` cuts the "
+    "log here and sets what follows aside"
 )
 
 
@@ -48,7 +48,7 @@ REMEDIES: Final[dict[Kind, str]] = {
     Kind.MISPLACED: _RESTORE,
     Kind.TORN_TAIL: "the next start cuts it, or `goddard store repair`; it was never acknowledged "
     "as flushed",
-    Kind.BAD_FILLER: "`goddard store repair` writes it anew",
+    Kind.BAD_FILLER: _RESTORE,
     Kind.NO_QUEUE: _REPAIR,
     Kind.NO_ENTRY: _REPAIR,
     Kind.BAD_ENTRY: _REPAIR,

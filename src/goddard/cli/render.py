@@ -1,0 +1,89 @@
+"""How commands show things: tables and progress bars for people, JSON for machines.
+
+rich is imported when something is shown with it, for it costs a tenth of a second.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+Progress = Callable[[int, int], None]
+
+_PIPE_COLUMNS = 200
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; numbers to the right. Wide content wraps, nothing is cut off."""
+    content = list(rows)
+    table = _load("rich.table").Table(
+        title=title, title_justify="left", box=_load("rich.box").SIMPLE_HEAD, pad_edge=False
+    )
+    for number, name in enumerate(columns):
+        is_number = bool(content) and all(isinstance(row[number], int) for row in content)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    text = _load("rich.text").Text
+    for row in content:
+        table.add_row(*(text(str(cell)) for cell in row))
+    # Into a pipe or file a line is as long as it needs to be.
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    _load("rich.console").Console(file=sys.stdout, highlight=False, width=width).print(table)
+
+
+@contextmanager
+def progress_bar(label: str, *, shown: bool) -> Iterator[Progress]:
+    """A bar over bytes on standard error, when that is a terminal and one is wanted."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda _done, _total: None
+        return
+    progress = _load("rich.progress")
+    console = _load("rich.console").Console(stderr=True)
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _load(module: str) -> Any:
+    return importlib.import_module(module)
+
+
+def bytes_text(count: int) -> str:
+    """As people read sizes: 1.5 GiB."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if value < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def time_text(time_ms: int) -> str:
+    """UTC to the millisecond; a dash for none, the bare number where it is no date."""
+    if time_ms <= 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{time_ms % 1000:03d}Z"

@@ -1,0 +1,510 @@
+"""``goddard store``: look into a message store on disk, check it, mend it.
+
+Everything but ``repair`` is read-only, takes no lock and works while a broker runs. Exit codes: 0
+all well, 1 damage or trouble, 2 wrong usage.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from goddard.cli.render import (
+    bytes_text,
+    print_json,
+    print_json_line,
+    print_table,
+    progress_bar,
+    time_text,
+)
+from goddard.errors import ProtocolError, StoreError
+from goddard.protocol.compression import decompress
+from goddard.protocol.hashing import body_crc
+from goddard.protocol.ids import offset_message_id
+from goddard.protocol.message import decode_properties
+from goddard.protocol.record import Record, decode_record
+from goddard.store.damage import Damage, Report
+from goddard.store.inspect import IndexView, QueueView, StoreView, is_entry
+from goddard.store.repair import repair as repair_store
+from goddard.store.scan import FileEnd, chain_end, record_positions
+from goddard.store.verify import verify as verify_store
+
+_DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def store() -> None:
+    """Look into a message store on disk, written by Goddard or by RocketMQ itself.
+
+    DIRECTORY is the store's root (storePathRootDir), the one that holds commitlog/.
+    """
+
+
+def _open(directory: Path) -> StoreView:
+    try:
+        return StoreView(directory)
+    except StoreError as error:
+        raise click.UsageError(str(error)) from error
+
+
+# --- info -----------------------------------------------------------------------------------------
+
+
+@store.command()
+@_DIRECTORY
+@_JSON
+def info(directory: Path, as_json: bool) -> None:
+    """Files, offsets, topics and queue bounds, checkpoint, abort and lock."""
+    view = _open(directory)
+    facts = _facts(view)
+    if as_json:
+        print_json(facts)
+        return
+    state = facts["state"]
+    lock = "free" if state["lockHolder"] is None else f"held by process {state['lockHolder']}"
+    abort = "there (running, or not stopped cleanly)" if state["abort"] else "none"
+    click.echo(f"{directory}: lock {lock}; abort marker {abort}")
+    checkpoint = facts["checkpoint"]
+    if checkpoint is not None:
+        times = [time_text(checkpoint[name]) for name in ("physicalMs", "logicalMs", "indexMs")]
+        click.echo("checkpoint: log {}, queues {}, index {}".format(*times))
+    log = facts["log"]
+    print_table(
+        f"Commit log: offsets {log['minOffset']} to {log['maxOffset']}, "
+        f"{bytes_text(log['maxOffset'] - log['minOffset'])}",
+        ("file", "from offset", "used", "size"),
+        [
+            (file["name"], file["start"], bytes_text(file["used"]), bytes_text(file["size"]))
+            for file in log["files"]
+        ],
+    )
+    print_table(
+        f"Queues: {len(facts['queues'])}",
+        ("topic", "queue", "min offset", "max offset", "messages", "files"),
+        [
+            (
+                queue["topic"],
+                queue["queueId"],
+                queue["minOffset"],
+                queue["maxOffset"],
+                queue["maxOffset"] - queue["minOffset"],
+                queue["files"],
+            )
+            for queue in facts["queues"]
+        ],
+    )
+    print_table(
+        f"Key index: {len(facts['index'])} files",
+        ("file", "entries", "capacity", "from", "to", "last offset"),
+        [
+            (
+                file["name"],
+                file["entries"],
+                "?" if file["capacity"] is None else file["capacity"],
+                time_text(file["beginMs"]),
+                time_text(file["endMs"]),
+                file["endOffset"],
+            )
+            for file in facts["index"]
+        ],
+    )
+
+
+def _facts(view: StoreView) -> dict[str, Any]:
+    log_files = []
+    minimum = maximum = None
+    is_open = False
+    for file in view.log_files():
+        used, end = chain_end(file.map()) if file.size_bytes else (0, FileEnd.OPEN)
+        minimum = file.start if minimum is None else minimum
+        if not is_open:
+            maximum = file.end if end is FileEnd.FILLED else file.start + used
+            is_open = end is FileEnd.OPEN
+        log_files.append(
+            {"name": file.path.name, "start": file.start, "used": used, "size": file.size_bytes}
+        )
+    checkpoint = view.checkpoint()
+    queues = []
+    for queue in view.queues():
+        low, high = queue.bounds(minimum or 0)
+        queues.append(
+            {
+                "topic": queue.topic,
+                "queueId": queue.queue_id,
+                "minOffset": low,
+                "maxOffset": high,
+                "files": len(queue.files),
+            }
+        )
+    return {
+        "directory": str(view.directory),
+        "state": {"abort": view.has_abort, "lockHolder": view.lock_holder()},
+        "checkpoint": checkpoint
+        and {
+            "physicalMs": checkpoint.physical_ms,
+            "logicalMs": checkpoint.logical_ms,
+            "indexMs": checkpoint.index_ms,
+            "masterFlushedOffset": checkpoint.master_flushed_offset,
+            "confirmOffset": checkpoint.confirm_offset,
+        },
+        "log": {"minOffset": minimum or 0, "maxOffset": maximum or 0, "files": log_files},
+        "queues": queues,
+        "index": [_index_facts(IndexView(file)) for file in view.index_files()],
+    }
+
+
+def _index_facts(index: IndexView) -> dict[str, Any]:
+    header, slots = index.header, index.slot_count
+    return {
+        "name": index.file.path.name,
+        "entries": index.entry_count,
+        "slots": slots,
+        "capacity": None if slots is None else index.capacity(slots),
+        "beginMs": header.begin_ms,
+        "endMs": header.end_ms,
+        "beginOffset": header.begin_physical_offset,
+        "endOffset": header.end_physical_offset,
+    }
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+@store.command()
+@_DIRECTORY
+@_JSON
+@click.option("--no-crc", is_flag=True, help="Do not compute the CRC of bodies: twice as fast.")
+@click.option("--limit", default=100, show_default=True, help="Print this many damages at most.")
+def verify(directory: Path, as_json: bool, no_crc: bool, limit: int) -> None:
+    """Check every record, queue entry and index entry; never writes, works beside a broker.
+
+    Exits with 0 when all is well, with 1 when there is damage: each is printed with its file, the
+    byte where it starts, its kind, and what to do.
+    """
+    view = _open(directory)
+    printed = 0
+
+    def show(damage: Damage) -> None:
+        nonlocal printed
+        printed += 1
+        if printed <= limit:
+            _print_damage(view, damage)
+
+    with progress_bar("verifying", shown=not as_json) as on_progress:
+        report = verify_store(
+            view,
+            check_crc=not no_crc,
+            on_damage=None if as_json else show,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(_report_json(view, report))
+    else:
+        if printed > limit:
+            click.echo(f"... and {printed - limit} more; --limit shows them")
+        _print_summary(report)
+    sys.exit(0 if report.is_clean else 1)
+
+
+def _where(view: StoreView, damage: Damage) -> str:
+    path = damage.path
+    return str(path.relative_to(view.directory) if view.directory in path.parents else path)
+
+
+def _print_damage(view: StoreView, damage: Damage) -> None:
+    word, colour = ("notice", "yellow") if damage.is_notice else ("DAMAGE", "red")
+    at = f" at byte {damage.position}" if damage.length_bytes else ""
+    offset = "" if damage.physical_offset is None else f" (log offset {damage.physical_offset})"
+    click.echo(
+        f"{click.style(word, fg=colour)} {damage.kind.value}: {_where(view, damage)}{at}{offset}"
+    )
+    click.echo(f"    {damage.detail}")
+    click.echo(f"    what to do: {damage.remedy}")
+
+
+def _print_summary(report: Report) -> None:
+    speed = report.log_bytes / report.seconds if report.seconds else 0.0
+    click.echo(
+        f"{report.records} records in {report.log_files} files ({bytes_text(report.log_bytes)}), "
+        f"{report.queues} queues, {report.index_entries} index entries: "
+        f"{report.seconds:.1f} s, {bytes_text(int(speed))}/s"
+    )
+    if report.is_running:
+        click.echo("a broker is running here: what it was writing meanwhile is not covered")
+    elif report.is_unclean:
+        click.echo("the last broker did not stop cleanly; the next start recovers")
+    if report.is_clean:
+        notices = f" ({report.notice_count} notices)" if report.notice_count else ""
+        click.echo(click.style("no damage found", fg="green") + notices)
+    else:
+        click.echo(click.style(f"{report.damage_count} damages found", fg="red"))
+
+
+def _report_json(view: StoreView, report: Report) -> dict[str, Any]:
+    return {
+        "clean": report.is_clean,
+        "running": report.is_running,
+        "unclean": report.is_unclean,
+        "records": report.records,
+        "logFiles": report.log_files,
+        "logBytes": report.log_bytes,
+        "minOffset": report.min_physical_offset,
+        "maxOffset": report.max_physical_offset,
+        "queues": report.queues,
+        "queueEntries": report.queue_entries,
+        "indexFiles": report.index_files,
+        "indexEntries": report.index_entries,
+        "seconds": round(report.seconds, 3),
+        "damageCount": report.damage_count,
+        "noticeCount": report.notice_count,
+        "damages": [
+            {
+                "kind": damage.kind.value,
+                "notice": damage.is_notice,
+                "file": _where(view, damage),
+                "position": damage.position,
+                "length": damage.length_bytes,
+                "physicalOffset": damage.physical_offset,
+                "detail": damage.detail,
+                "whatToDo": damage.remedy,
+            }
+            for damage in report.damages
+        ],
+    }
+
+
+# --- dump -----------------------------------------------------------------------------------------
+
+
+@store.command()
+@_DIRECTORY
+@_JSON
+@click.option(
+    "--what",
+    type=click.Choice(["records", "queue", "index"]),
+    default="records",
+    show_default=True,
+    help="Records of the log, entries of consume queues, or entries of the key index.",
+)
+@click.option("--topic", help="Only this topic.")
+@click.option("--queue", type=int, help="Only this queue id.")
+@click.option("--from", "first", type=int, default=0, help="From this offset (or entry) on.")
+@click.option("--to", "end", type=int, help="Up to, not including, this offset (or entry).")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many; 0: all.")
+@click.option(
+    "--body",
+    type=click.Choice(["none", "text", "hex"]),
+    default="none",
+    show_default=True,
+    help="How to show bodies, decompressed where they are compressed.",
+)
+def dump(
+    directory: Path,
+    as_json: bool,
+    what: str,
+    topic: str | None,
+    queue: int | None,
+    first: int,
+    end: int | None,
+    limit: int,
+    body: str,
+) -> None:
+    """List records, queue entries or index entries; offsets are those of what is listed.
+
+    With --json one object per line.
+    """
+    view = _open(directory)
+    stop = 1 << 63 if end is None else end
+    sources: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "records": lambda: _records(view, topic, queue, first, stop, body),
+        "queue": lambda: _queue_entries(view, topic, queue, first, stop),
+        "index": lambda: _index_entries(view, first, stop),
+    }
+    items = sources[what]()
+    for item in islice(items, limit or None):
+        if as_json:
+            print_json_line(item)
+        else:
+            _print_item(item)
+
+
+def _print_item(item: dict[str, Any]) -> None:
+    for number, (name, value) in enumerate(item.items()):
+        text = str(value)
+        if isinstance(value, dict):
+            text = ", ".join(f"{key}={each}" for key, each in value.items())
+        elif name.endswith("Ms") and isinstance(value, int):
+            text = time_text(value)
+        click.echo(f"{'' if number == 0 else '    '}{name}: {text}")
+
+
+def _records(
+    view: StoreView, topic: str | None, queue: int | None, first: int, end: int, body: str
+) -> Iterator[dict[str, Any]]:
+    for file in view.log_files():
+        if file.end <= first or file.start >= end or not file.size_bytes:
+            continue
+        data = file.map()
+        raw = memoryview(data)
+        for position in record_positions(data):
+            if file.start + position < first:
+                continue
+            if file.start + position >= end:
+                return
+            try:
+                record, _ = decode_record(
+                    raw, position, check_crc=False, max_body_bytes=file.size_bytes
+                )
+            except ProtocolError as error:
+                yield {"physicalOffset": file.start + position, "error": str(error)}
+                continue
+            if topic in (None, record.topic) and queue in (None, record.queue_id):
+                yield _record_json(record, file.start + position, body)
+
+
+def _record_json(record: Record, physical_offset: int, body: str) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "physicalOffset": physical_offset,
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "storeMs": record.store_timestamp_ms,
+        "bornMs": record.born_timestamp_ms,
+        "storeHost": str(record.store_host),
+        "bornHost": str(record.born_host),
+        "messageId": offset_message_id(record.store_host, physical_offset),
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyLength": len(record.body),
+        "bodyCrc": record.body_crc,
+        "properties": decode_properties(record.properties),
+    }
+    if record.body and body_crc(record.body) != record.body_crc:
+        item["error"] = "the CRC of the body differs"
+    if body != "none":
+        item["body"] = _body_text(record, body)
+    return item
+
+
+def _body_text(record: Record, form: str) -> str:
+    try:
+        content = decompress(record.body, record.sys_flag, max_bytes=64 * 1024 * 1024)
+    except ProtocolError:
+        content = record.body
+    return content.hex() if form == "hex" else content.decode("utf-8", "replace")
+
+
+def _queue_entries(
+    view: StoreView, topic: str | None, queue: int | None, first: int, end: int
+) -> Iterator[dict[str, Any]]:
+    for each in view.queues():
+        if topic in (None, each.topic) and queue in (None, each.queue_id):
+            yield from _entries_of(each, first, end)
+
+
+def _entries_of(queue: QueueView, first: int, end: int) -> Iterator[dict[str, Any]]:
+    for number, entries in queue.chunks(first):
+        used = is_entry(entries)
+        for place, entry in enumerate(entries[: max(end - number, 0)]):
+            if used[place]:
+                yield {
+                    "topic": queue.topic,
+                    "queueId": queue.queue_id,
+                    "queueOffset": number + place,
+                    "physicalOffset": int(entry["physical_offset"]),
+                    "size": int(entry["size"]),
+                    "tagCode": int(entry["tag_code"]),
+                }
+            elif int(entry["size"]) == 0:
+                return
+
+
+def _index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, Any]]:
+    for file in view.index_files():
+        index = IndexView(file)
+        if index.slot_count is None:
+            yield {"file": file.path.name, "error": "its slot count cannot be told"}
+            continue
+        entries = index.entries(index.slot_count)
+        for number in range(max(first, 1), min(end, len(entries))):
+            entry = entries[number]
+            yield {
+                "file": file.path.name,
+                "number": number,
+                "keyHash": int(entry["key_hash"]),
+                "slot": abs(int(entry["key_hash"])) % index.slot_count,
+                "physicalOffset": int(entry["physical_offset"]),
+                "seconds": int(entry["seconds"]),
+                "previous": int(entry["previous"]),
+            }
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+@store.command()
+@_DIRECTORY
+@_JSON
+@click.option(
+    "--copy-to",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where the full copy goes that is made first; new or empty.",
+)
+@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option(
+    "--cut-corrupt",
+    is_flag=True,
+    help="Cut the log at damage in its middle; what follows is set aside in commitlog.cut/.",
+)
+def repair(directory: Path, as_json: bool, copy_to: Path, yes: bool, cut_corrupt: bool) -> None:
+    """Copy a stopped store, then cut its torn tail and rebuild queues and index from the log."""
+    view = _open(directory)
+    if not yes:
+        raise click.UsageError(
+            f"this would copy {directory} to {copy_to}, then cut a torn tail of the log and remove "
+            "and rebuild consumequeue/ and index/. Give --yes to do it."
+        )
+    try:
+        with progress_bar("copying", shown=not as_json) as on_progress:
+            report = repair_store(view, copy_to, cut_corrupt=cut_corrupt, on_progress=on_progress)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+    recovery = report.recovery
+    if as_json:
+        print_json(
+            {
+                "copy": str(report.copy),
+                "copiedBytes": report.copied_bytes,
+                "endOffset": recovery.end_offset,
+                "records": recovery.records,
+                "dispatched": recovery.dispatched,
+                "cutBytes": recovery.cut_bytes,
+                "cutFiles": [str(path) for path in recovery.cut_files],
+                "findings": [
+                    {
+                        "file": str(each.path),
+                        "physicalOffset": each.physical_offset,
+                        "detail": each.text,
+                    }
+                    for each in recovery.findings
+                ],
+            }
+        )
+        return
+    click.echo(f"copied {bytes_text(report.copied_bytes)} to {report.copy}")
+    for finding in recovery.findings:
+        click.echo(f"{finding.path} at log offset {finding.physical_offset}: {finding.text}")
+    if recovery.cut_bytes:
+        files = ", ".join(str(path) for path in recovery.cut_files)
+        click.echo(f"cut {recovery.cut_bytes} bytes from the log; they are in {files}")
+    click.echo(
+        f"rebuilt queues and index from {recovery.dispatched} records; "
+        f"the log ends at {recovery.end_offset}"
+    )

@@ -1,0 +1,181 @@
+"""Mends a stopped store: cuts a torn tail and makes queues and index anew from the log.
+
+Nothing is touched before a full copy of the directory exists and has been compared with it byte by
+byte. The lock is held from before the copy until the store itself takes it. Queues none of whose
+records are left in the log are kept: only they remember the next offset of their topic.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from goddard.errors import StoreError
+from goddard.store.checkpoint import DirectoryLock
+from goddard.store.config import StoreConfig
+from goddard.store.errors import StoreLockedError
+from goddard.store.inspect import IndexView, StoreView, numbered_files
+from goddard.store.recovery import RecoveryReport
+from goddard.store.store import MessageStore
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_BLOCK_BYTES: Final = 512
+
+Progress = Callable[[int, int], None]
+
+
+class CopyError(StoreError):
+    """The copy that must precede a repair cannot be made; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    copy: Path
+    copied_bytes: int
+    queues_removed: int
+    index_files_removed: int
+    recovery: RecoveryReport
+
+
+def repair(
+    view: StoreView,
+    copy_to: Path,
+    *,
+    cut_corrupt: bool = False,
+    on_progress: Progress | None = None,
+) -> RepairReport:
+    """Copy the directory, then mend the original.
+
+    Damage in the middle of the log is a StoreCorruptError unless it may be cut there; the part
+    that is cut stays in ``commitlog.cut``.
+    """
+    root = view.directory
+    lock = DirectoryLock(root / "lock")
+    try:
+        lock.acquire()
+    except StoreLockedError as error:
+        raise StoreLockedError(f"{error}; stop the broker before a repair") from error
+    try:
+        config = guess_config(view)
+        copied_bytes = copy_store(root, copy_to, on_progress)
+        queues_removed = _remove_queues(view)
+        index_files = view.index_files()
+        for file in index_files:
+            file.path.unlink()
+        # Without a checkpoint, and as after a crash, everything is read and dispatched anew.
+        (root / "checkpoint").unlink(missing_ok=True)
+        (root / "abort").touch()
+    finally:
+        lock.release()
+    store = MessageStore(config)
+    recovery = store.open(cut_corrupt=cut_corrupt)
+    store.close()
+    return RepairReport(copy_to, copied_bytes, queues_removed, len(index_files), recovery)
+
+
+def guess_config(view: StoreView) -> StoreConfig:
+    """The sizes that the directory was made with, from its files; defaults where it has none."""
+    config = StoreConfig(root=view.directory)
+    log_files = [file for file in view.log_files() if file.size_bytes]
+    if log_files:
+        config = replace(config, segment_bytes=log_files[0].size_bytes)
+    queue_sizes = {file.size_bytes for queue in view.queues() for file in queue.files}
+    if queue_sizes - {0}:
+        config = replace(config, queue_file_bytes=max(queue_sizes))
+    for file in view.index_files():
+        index = IndexView(file)
+        slots = index.slot_count
+        if slots is not None:
+            return replace(config, index_slots=slots, index_entries=index.capacity(slots))
+    return config
+
+
+def copy_store(source: Path, target: Path, on_progress: Progress | None = None) -> int:
+    """A full copy, compared with its source; holes stay holes. Answers how many bytes it has."""
+    progress = on_progress or (lambda _done, _total: None)
+    source, target = source.resolve(), target.resolve()
+    if target == source or source in target.parents:
+        raise CopyError(f"{target} is inside the store itself")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CopyError(f"{target} exists already; name a new or empty directory")
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    needed = sum(path.stat().st_blocks * _BLOCK_BYTES for path in files)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(target).free
+        if free < needed:
+            raise CopyError(f"{target} has {free} bytes free, the copy needs {needed}")
+        # Each file is read twice: to copy it, and to compare.
+        total, done = 2 * max(needed, 1), 0
+        for step in (_copy_file, _compare_file):
+            for path in files:
+                other = target / path.relative_to(source)
+                for count in step(path, other):
+                    done += count
+                    progress(min(done, total), total)
+        progress(total, total)
+    except OSError as error:
+        raise CopyError(f"the copy to {target} failed: {error}") from error
+    return sum(path.stat().st_size for path in files)
+
+
+def _copy_file(source: Path, target: Path) -> Iterator[int]:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as reader, target.open("xb") as writer:
+        writer.truncate(os.fstat(reader.fileno()).st_size)
+        for start, end in _data_ranges(reader.fileno()):
+            for position in range(start, end, _CHUNK_BYTES):
+                chunk = os.pread(reader.fileno(), min(_CHUNK_BYTES, end - position), position)
+                if os.pwrite(writer.fileno(), chunk, position) != len(chunk):
+                    raise OSError(f"{target}: written only in part")
+                yield len(chunk)
+        os.fsync(writer.fileno())
+    shutil.copystat(source, target)
+
+
+def _compare_file(source: Path, target: Path) -> Iterator[int]:
+    with source.open("rb") as one, target.open("rb") as other:
+        if os.fstat(one.fileno()).st_size != os.fstat(other.fileno()).st_size:
+            raise CopyError(f"{target} is not as long as {source}")
+        for start, end in _data_ranges(one.fileno()):
+            for position in range(start, end, _CHUNK_BYTES):
+                count = min(_CHUNK_BYTES, end - position)
+                if os.pread(one.fileno(), count, position) != os.pread(
+                    other.fileno(), count, position
+                ):
+                    raise CopyError(f"{target} differs from {source} after copying")
+                yield count
+
+
+def _data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file that are no holes."""
+    size, position = os.fstat(descriptor).st_size, 0
+    while position < size:
+        try:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        except OSError:
+            return  # a hole to the end
+        yield start, end
+        position = end
+
+
+def _remove_queues(view: StoreView) -> int:
+    """Remove the queues that the log can give back."""
+    log_files = view.log_files()
+    log_min = log_files[0].start if log_files else 0
+    removed = 0
+    for queue in view.queues():
+        first, end = queue.bounds(log_min)
+        if first == end and end > 0:
+            continue
+        for file in numbered_files(queue.directory)[0]:
+            file.path.unlink()
+        with suppress(OSError):  # foreign files stay, and their directory with them
+            queue.directory.rmdir()
+            queue.directory.parent.rmdir()
+        removed += 1
+    return removed
