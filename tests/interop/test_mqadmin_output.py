@@ -78,6 +78,8 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     (r" +\d+\.\d\d\(\d+,\d+ms(\|\d+,\d+ms)?\)", " TPS(LOAD)"),
     (r" +\d+-\d+\(\d+\.\dw, \d+\.\d, \d+\.\d\)", " TIMER"),
     (r" +\d+ +\d{6}\.\d\d +0\.\d{4}", " PCWAIT HOURS SPACE"),
+    # After RocketMQ's words of refusal ours names the property and says what to do.
+    (r"(Can not update config in black list\.).*", r"\1"),
     # Where a name server listens and keeps its files.
     (r"(?m)^(listenPort +=).*", r"\1 PORT"),
     (r"(?m)^((kvConfigPath|configStorePath|rocketmqHome) +=).*", r"\1 PATH"),

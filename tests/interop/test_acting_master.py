@@ -1,0 +1,89 @@
+"""A 5.4.0 master and slave whose slave stands in for the master: who is told, and what routes say.
+
+The name server tells the members of a group when its smallest broker id changes, and in the route
+puts the slave in the master's place, without permission to write.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from goddard.testing.java import JavaBroker, JavaPeers
+from goddard.testing.process import Process, wait_until
+from goddard.testing.wire import query_brokers, query_route
+
+pytestmark = pytest.mark.java
+
+GROUP = "broker-pair"
+TOPIC = "ActingTopic"
+READ_WRITE, READ_ONLY = 6, 4
+# What a 5.4.0 broker logs when a name server's notification arrives.
+TOLD_OF_SLAVE = re.compile(r"min broker id changed, prev \S+, new 1\b")
+TOLD_OF_MASTER = re.compile(r"min broker id changed, prev \S+, new 0\b")
+
+
+@dataclass
+class Group:
+    name_server: Process
+    master: JavaBroker
+    slave: JavaBroker
+
+    @property
+    def members(self) -> dict[int, str]:
+        return query_brokers(self.name_server.address).get(GROUP, {})
+
+    def route_is(self, addresses: dict[str, str], permission: int) -> bool:
+        route: dict[str, Any] = query_route(self.name_server.address, TOPIC) or {}
+        brokers = [broker["brokerAddrs"] for broker in route.get("brokerDatas", [])]
+        permissions = [queue["perm"] for queue in route.get("queueDatas", [])]
+        return brokers == [addresses] and permissions == [permission]
+
+    def slave_log(self) -> str:
+        return (self.slave.home / "rocketmq.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def group(java540: JavaPeers, start_name_server: Callable[[dict[str, str]], Process]) -> Group:
+    name_server = start_name_server(
+        {"supportActingMaster": "true", "notifyMinBrokerIdChanged": "true"}
+    )
+    shared = {"brokerName": GROUP, "enableSlaveActingMaster": "true"}
+    master = java540.start_broker("master", namesrv=name_server.address, properties=shared)
+    slave = java540.start_broker(
+        "slave",
+        namesrv=name_server.address,
+        properties={**shared, "brokerRole": "SLAVE", "brokerId": "1"},
+    )
+    group = Group(name_server, master, slave)
+    wait_until(lambda: group.members == {0: master.address, 1: slave.address}, 40, "both alive")
+    java540.driver().admin(
+        "updateTopic", "-n", name_server.address, "-b", master.address, "-t", TOPIC
+    )
+    return group
+
+
+def test_slave_stands_in_until_the_master_returns(group: Group) -> None:
+    both = {"0": group.master.address, "1": group.slave.address}
+    wait_until(lambda: group.route_is(both, READ_WRITE), 40, "a route with master and slave")
+
+    heard = len(group.slave_log())
+    group.master.kill()
+    stand_in = {"0": group.slave.address}
+    wait_until(lambda: group.route_is(stand_in, READ_ONLY), 5, "the slave in the master's place")
+    wait_until(
+        lambda: TOLD_OF_SLAVE.search(group.slave_log(), heard),
+        5,
+        "the slave was told that it is now the smallest",
+    )
+
+    heard = len(group.slave_log())
+    group.master.start()
+    wait_until(lambda: group.route_is(both, READ_WRITE), 40, "the master back in its place")
+    wait_until(
+        lambda: TOLD_OF_MASTER.search(group.slave_log(), heard),
+        5,
+        "the slave was told that the master is back",
+    )
