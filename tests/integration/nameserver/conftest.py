@@ -1,0 +1,67 @@
+"""A name server inside the test, and peers that speak to it over loopback."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.config import NameServerConfig
+from goddard.nameserver.server import NameServer
+from goddard.testing.clock import ManualClock
+from goddard.testing.registrant import Registrant
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def start(
+    tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[Callable[..., Awaitable[NameServer]]]:
+    """Start a name server with these settings changed; all are stopped at the end."""
+    running: list[NameServer] = []
+
+    async def begin(**changes: Any) -> NameServer:
+        home = tmp_path / "home"
+        settings = {
+            "rocketmq_home": str(home),
+            "kv_config_path": str(home / "namesrv" / "kvConfig.json"),
+            "config_store_path": str(home / "namesrv" / "namesrv.properties"),
+            "bind_address": "127.0.0.1",
+            "listen_port": 0,
+        }
+        server = NameServer(NameServerConfig(**{**settings, **changes}), clock=clock)
+        await server.start()
+        running.append(server)
+        return server
+
+    yield begin
+    for server in running:
+        await server.stop()
+
+
+@pytest.fixture
+async def server(start: Callable[..., Awaitable[NameServer]]) -> NameServer:
+    return await start()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[NameServer], Registrant]]:
+    """Make peers of a name server; each has a connection of its own."""
+    made: list[Registrant] = []
+
+    def make(server: NameServer) -> Registrant:
+        made.append(Registrant(server.port))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        await peer.close()
+
+
+@pytest.fixture
+async def peer(server: NameServer, connect: Callable[[NameServer], Registrant]) -> Registrant:
+    return connect(server)

@@ -1,0 +1,346 @@
+"""Brokers register, live and leave; clients see the routes that follow from it."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from goddard.nameserver.server import NameServer
+from goddard.protocol.bodies import encode_register_body
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.testing.clock import ManualClock
+from goddard.testing.registrant import Registrant, loads, registration
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
+
+Start = Callable[..., Awaitable[NameServer]]
+Connect = Callable[[NameServer], Registrant]
+
+IDENTITY = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "DefaultCluster",
+    "brokerId": "0",
+}
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    for _ in range(int(seconds / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError("the condition did not become true in time")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_registered_broker_is_in_the_route_and_the_cluster(
+    peer: Registrant, compressed: bool
+) -> None:
+    answer = await peer.register("T1", "T2", compressed=compressed)
+    assert (answer.code, answer.remark, answer.ext_fields) == (0, None, {})
+    route = await peer.route("T1")
+    assert route is not None
+    assert route["queueDatas"] == [
+        {
+            "brokerName": "broker-a",
+            "perm": 6,
+            "readQueueNums": 4,
+            "topicSysFlag": 0,
+            "writeQueueNums": 4,
+        }
+    ]
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+    info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert bytes(info.body) == (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.1:10911"},'
+        b'"brokerName":"broker-a","cluster":"DefaultCluster","enableActingMaster":false}},'
+        b'"clusterAddrTable":{"DefaultCluster":["broker-a"]}}'
+    )
+
+
+async def test_two_brokers_of_four_queues_are_eight(server: NameServer, connect: Connect) -> None:
+    first, second = connect(server), connect(server)
+    await first.register("T1", "T2")
+    await second.register("T1", "T3", name="broker-b", address="10.0.0.2:10911")
+    route = await first.route("T1")
+    assert route is not None
+    assert sum(data["writeQueueNums"] for data in route["queueDatas"]) == 8
+    assert len(route["brokerDatas"]) == 2
+
+
+async def test_a_missing_topic_is_answered_as_rocketmq_does(peer: Registrant) -> None:
+    answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Missing"})
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert answer.remark == (
+        "No topic route info in name server for the topic: Missing\n"
+        "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "quoted"),
+    [
+        (493, {}, True),
+        (401, {}, True),
+        (399, {}, False),
+        (399, {"acceptStandardJsonOnly": "true"}, True),
+        (399, {"acceptStandardJsonOnly": "false"}, False),
+        (0, {}, False),
+    ],
+)
+async def test_broker_ids_are_quoted_for_those_who_can_read_it(
+    peer: Registrant, version: int, fields: dict[str, str], quoted: bool
+) -> None:
+    await peer.register()
+    answer = await peer.ask(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1", **fields}, version=version
+    )
+    expected = b'{"0":"10.0.0.1:10911"}' if quoted else b'{0:"10.0.0.1:10911"}'
+    assert expected in bytes(answer.body)
+
+
+async def test_a_body_whose_checksum_is_wrong_is_refused(peer: Registrant) -> None:
+    body = encode_register_body(registration("T1", "T2"))
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    good = await peer.register("T1", "T2", fields={"bodyCrc32": str(crc)})
+    assert good.code == ResponseCode.SUCCESS
+    bad = await peer.register("T1", "T2", fields={"bodyCrc32": str(crc ^ 1)})
+    assert (bad.code, bad.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
+
+
+async def test_a_single_topic_before_the_whole_is_refused(peer: Registrant) -> None:
+    answer = await peer.register("T1")
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
+    info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert bytes(info.body) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
+
+
+async def test_a_slave_is_told_its_master(server: NameServer, connect: Connect) -> None:
+    await connect(server).register()
+    answer = await connect(server).register(broker_id=1, address="10.0.0.2:10911")
+    assert answer.ext_fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+
+
+async def test_the_data_version_tells_whether_to_register_again(peer: Registrant) -> None:
+    version = json.dumps({"counter": 1, "stateVersion": 0, "timestamp": 1}).encode()
+    answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+    assert (answer.ext_fields, bytes(answer.body)) == ({"changed": "true"}, b"")
+    await peer.register(counter=1)
+    answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+    assert answer.ext_fields == {"changed": "false"}
+    assert loads(answer) == {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    await peer.register(counter=2)
+    answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+    assert answer.ext_fields == {"changed": "true"}
+
+
+async def test_unregistering_takes_effect_before_it_is_answered(peer: Registrant) -> None:
+    await peer.register()
+    answer = await peer.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)
+    assert answer.code == ResponseCode.SUCCESS
+    assert await peer.route("T1") is None
+
+
+async def test_many_unregister_at_once(server: NameServer, connect: Connect) -> None:
+    peer = connect(server)
+    names = [f"broker-{number}" for number in range(50)]
+    for number, name in enumerate(names):
+        await peer.register(name=name, address=f"10.0.1.{number}:10911")
+    await asyncio.gather(
+        *(
+            peer.ask(
+                RequestCode.UNREGISTER_BROKER,
+                {**IDENTITY, "brokerName": name, "brokerAddr": f"10.0.1.{number}:10911"},
+            )
+            for number, name in enumerate(names)
+        )
+    )
+    assert not server.routes.brokers
+    assert not server.routes.topic_queues
+    assert not server.routes.live
+
+
+async def test_a_closed_connection_drops_its_broker_at_once(
+    server: NameServer, connect: Connect
+) -> None:
+    """All tables are clean within a second of the connection's end."""
+    broker, client = connect(server), connect(server)
+    await broker.register()
+    assert await client.route("T1") is not None
+    await broker.close()
+    await until(lambda: not server.routes.live, seconds=1)
+    assert await client.route("T1") is None
+    assert not server.routes.brokers
+    assert not server.routes.clusters
+    assert not server.routes.topic_queues
+
+
+async def test_a_broker_that_came_back_survives_the_end_of_its_old_connection(
+    server: NameServer, connect: Connect
+) -> None:
+    first, second = connect(server), connect(server)
+    await first.register()
+    await second.register()
+    await first.close()
+    assert await second.route("T1") is not None
+    await second.close()
+    await until(lambda: not server.routes.live)
+
+
+async def test_a_silent_broker_expires_and_loses_its_connection(
+    start: Start, connect: Connect, clock: ManualClock
+) -> None:
+    server = await start(scan_interval_ms=10)
+    broker, client = connect(server), connect(server)
+    await broker.register()
+    connection = await broker.client.connection(broker.address)
+    clock.advance(119_000)
+    assert (await broker.ask(RequestCode.BROKER_HEARTBEAT, IDENTITY)).code == 0
+    clock.advance(120_000)
+    # Exactly 120 s of silence are not too many.
+    assert server.routes.expired(clock.monotonic_ms()) == []
+    assert await client.route("T1") is not None
+    clock.advance(1)
+    await until(lambda: not server.routes.live)
+    assert await client.route("T1") is None
+    async with asyncio.timeout(5):
+        await connection.wait_closed()
+
+
+async def test_a_broker_may_ask_for_a_shorter_time_out(
+    start: Start, connect: Connect, clock: ManualClock
+) -> None:
+    server = await start(scan_interval_ms=10)
+    await connect(server).register(fields={"heartbeatTimeoutMillis": "10000"})
+    clock.advance(10_001)
+    await until(lambda: not server.routes.live)
+
+
+async def test_the_member_group_lists_ids_and_addresses(
+    server: NameServer, connect: Connect
+) -> None:
+    peer = connect(server)
+    await peer.register()
+    await peer.register(broker_id=1, address="10.0.0.2:10911")
+    fields = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+    answer = await peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
+    assert bytes(answer.body) == (
+        b'{"brokerMemberGroup":{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},'
+        b'"brokerName":"broker-a","cluster":"DefaultCluster"}}'
+    )
+
+
+async def test_brokers_are_told_of_a_new_smallest_id(start: Start, connect: Connect) -> None:
+    server = await start(notify_min_broker_id_changed=True)
+    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+
+    def take(request: RemotingCommand, connection: Connection) -> None:
+        assert request.is_oneway
+        told.put_nowait(request.fields)
+
+    handlers = Handlers()
+    handlers.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, take)
+    async with Server(ServerOptions(), handlers) as slave, asyncio.timeout(10):
+        address = f"127.0.0.1:{slave.port}"
+        acting = {"enableActingMaster": "true"}
+        master = connect(server)
+        await connect(server).register(broker_id=1, address=address, fields=acting)
+        await master.register(fields=acting)
+        assert await told.get() == {
+            "minBrokerId": "0",
+            "brokerName": "broker-a",
+            "minBrokerAddr": "10.0.0.1:10911",
+            "haBrokerAddr": "10.0.0.1:10912",
+        }
+        await master.close()
+        assert await told.get() == {
+            "minBrokerId": "1",
+            "brokerName": "broker-a",
+            "minBrokerAddr": address,
+            "offlineBrokerAddr": "10.0.0.1:10911",
+        }
+
+
+async def test_routes_are_never_pushed(server: NameServer, connect: Connect) -> None:
+    """A client learns of a change by asking; the name server makes no request of its own."""
+    client, broker = connect(server), connect(server)
+    assert await client.route("T1") is None
+    await broker.register()
+    await broker.register("T1", "T2", "T3", counter=2)
+    connection = await client.client.connection(client.address)
+    assert connection.handlers_in_flight == 0
+    assert await client.route("T3") is not None
+
+
+async def test_readers_are_answered_while_a_large_registration_is_taken_in(
+    server: NameServer, connect: Connect
+) -> None:
+    """Fifty thousand topics of one broker; a hundred readers of another do not wait for it."""
+    small, large = connect(server), connect(server)
+    await small.register("T1", "T2")
+    readers = [connect(server) for _ in range(10)]
+    names = [f"topic-with-a-name-of-usual-length-{number}" for number in range(50_000)]
+    registering = asyncio.ensure_future(
+        large.register(*names, name="broker-b", address="10.0.0.2:10911")
+    )
+    routes = await asyncio.gather(*(reader.route("T1") for reader in readers for _ in range(10)))
+    assert all(route is not None for route in routes)
+    assert (await registering).code == ResponseCode.SUCCESS
+    assert await small.route(names[-1]) is not None
+    assert len(server.routes.topic_queues) == 50_002
+    await large.close()
+    await until(lambda: len(server.routes.topic_queues) == 2)
+
+
+async def test_registrations_of_one_connection_take_effect_in_order(
+    server: NameServer, connect: Connect
+) -> None:
+    """A large one is decoded aside; the small one behind it does not overtake it."""
+    broker = connect(server)
+    names = [f"topic-{number}" for number in range(3_000)]
+    answers = await asyncio.gather(
+        broker.register(*names, counter=1),
+        broker.register("T1", "T2", counter=2),
+        broker.register(*names, "T9", counter=3),
+        broker.ask(RequestCode.UNREGISTER_BROKER, IDENTITY),
+    )
+    assert [answer.code for answer in answers] == [0, 0, 0, 0]
+    assert not server.routes.topic_queues
+    assert not server.routes.live
+
+
+async def test_a_oneway_registration_counts_and_is_not_answered(peer: Registrant) -> None:
+    await peer.register("T1", "T2")
+    body = encode_register_body(registration("T9", counter=2))
+    fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}
+    await peer.client.oneway(
+        peer.address, RemotingCommand(RequestCode.REGISTER_BROKER, fields, body)
+    )
+    assert await peer.route("T9") is not None
+
+
+async def test_a_zone_sees_its_own_brokers(server: NameServer, connect: Connect) -> None:
+    near, far = connect(server), connect(server)
+    await near.register(name="near", fields={"__ZONE_NAME": "z1"})
+    await far.register(name="far", address="10.0.0.2:10911", fields={"__ZONE_NAME": "z2"})
+    zone = {"topic": "T1", "__ZONE_MODE": "true", "__ZONE_NAME": "z1"}
+    answer = await near.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, zone)
+    assert [data["brokerName"] for data in loads(answer)["brokerDatas"]] == ["near"]
+    whole = await near.route("T1")
+    assert whole is not None
+    assert len(whole["brokerDatas"]) == 2
+
+
+async def test_name_servers_share_nothing(start: Start, connect: Connect) -> None:
+    first = await start()
+    second = await start()
+    to_first, to_second = connect(first), connect(second)
+    await to_first.register()
+    assert await to_second.route("T1") is None
+    await to_second.register()
+    await first.stop()
+    assert await to_second.route("T1") is not None
