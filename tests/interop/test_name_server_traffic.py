@@ -1,5 +1,6 @@
 """Official brokers and clients, 5.4.0 and 4.9.4, with two of our name servers and nothing else."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -118,6 +119,33 @@ def test_thousand_messages_arrive(site: Site) -> None:
     clients = site.new_clients(site.namesrv)
     site.check_delivery(clients, 1000)
     site.close_clients(clients)
+
+
+def test_quick_start_example_runs_unchanged(site: Site, java494: JavaPeers) -> None:
+    """RocketMQ's first example: 1,000 messages to a topic that the broker creates on the way."""
+    number = next(site.numbers)
+    consumer = java494.example(
+        f"quickstart-consumer-{site.broker.port}-{number}",
+        "quickstart.Consumer",
+        namesrv=site.namesrv,
+        ready="Consumer Started",
+    )
+    producer = java494.example(
+        f"quickstart-producer-{site.broker.port}-{number}",
+        "quickstart.Producer",
+        namesrv=site.namesrv,
+    )
+    with consumer, producer:
+        producer.launch()
+        consumer.start()
+        wait_until(lambda: not producer.is_running, 40, "the producer is done")
+        sent = re.findall(r"sendStatus=SEND_OK, msgId=(\w+)", producer.output())
+        assert len(set(sent)) == 1000, producer.diagnosis()
+        wait_until(
+            lambda: set(re.findall(r"UNIQ_KEY=(\w+)", consumer.output())) >= set(sent),
+            30,
+            "the consumer printed every message",
+        )
 
 
 def test_traffic_goes_on_when_one_of_two_is_killed_and_restarted(site: Site) -> None:

@@ -30,7 +30,7 @@ def lease_port(*neighbours: int) -> int:
         wanted = [port, *(port + n for n in neighbours)]
         taken: list[int] = []
         for number in wanted:
-            if not _try_lease(number):
+            if not try_lease(number):
                 break
             taken.append(number)
         else:
@@ -52,7 +52,8 @@ def is_listening(port: int, host: str = "127.0.0.1") -> bool:
         return False
 
 
-def _try_lease(port: int) -> bool:
+def try_lease(port: int) -> bool:
+    """Lease this very port; False when anybody has it, by lease or by listening."""
     if port in _leases:
         return False
     folder = Path(tempfile.gettempdir()) / "goddard-ports"
