@@ -1,4 +1,4 @@
-"""Configuration: Java's properties format, and what a name server can be told.
+"""Configuration: Java's properties format, settings of any daemon, and those of a name server.
 
 Property names are RocketMQ's, so that an existing ``namesrv.conf`` works as it is. A property that
 means nothing here (thread counts of Java's pools) is accepted, kept and shown, and has no effect.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Self, get_type_hints
 
 from goddard.errors import ConfigError
 
@@ -35,6 +35,7 @@ _BLANK: Final = " \t\f"
 _WRITTEN_ESCAPES: Final = str.maketrans(
     {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 )
+_WINDOWS_PATH: Final = re.compile(r"(?m)^([^#!=:\r\n]+[=:][ \t]*)([A-Za-z]:\\(?!\\).*)$")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
 
 
@@ -54,6 +55,15 @@ def parse_properties(text: str) -> dict[str, str]:
                 start += 1
         properties[_unescape(line[:end])] = _unescape(line[start:])
     return properties
+
+
+def keep_windows_paths(text: str) -> str:
+    """Let values such as ``D:\\RocketMQ\\store`` mean what their author meant.
+
+    Java takes the single backslashes of such a value for escapes and drops them. They are doubled
+    here; a value that has them doubled already stays as it is.
+    """
+    return _WINDOWS_PATH.sub(lambda line: line[1] + line[2].replace("\\", "\\\\"), text)
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -130,7 +140,7 @@ def read_properties(path: Path) -> dict[str, str]:
             f"the configuration file {path} is larger than {MAX_PROPERTIES_BYTES} bytes"
         )
     try:
-        return parse_properties(data.decode("utf-8"))
+        return parse_properties(keep_windows_paths(data.decode("utf-8")))
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the configuration file {path} is not UTF-8 text (byte {error.start}); save it as "
@@ -174,114 +184,10 @@ def is_protected(key: str, black_list: str = "") -> bool:
     )
 
 
-# Properties of RocketMQ 5.4's NamesrvConfig and NettyServerConfig that have no counterpart here:
-# one loop takes the place of Java's thread pools and semaphores.
-WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "clientRequestThreadPoolNums": "8",
-    "clientRequestThreadPoolQueueCapacity": "50000",
-    "clusterTest": "false",
-    "defaultThreadPoolNums": "16",
-    "defaultThreadPoolQueueCapacity": "10000",
-    "enableControllerInNamesrv": "false",
-    "enableShutdownGracefully": "false",
-    "productEnvName": "center",
-    "serverAsyncSemaphoreValue": "64",
-    "serverCallbackExecutorThreads": "0",
-    "serverNettyWorkerGroupEnable": "true",
-    "serverOnewaySemaphoreValue": "256",
-    "serverPooledByteBufAllocatorEnable": "true",
-    "serverSelectorThreads": "3",
-    "serverSocketRcvBufSize": "0",
-    "serverSocketSndBufSize": "0",
-    "serverWorkerThreads": "8",
-    "shutdownWaitTimeSeconds": "30",
-    "useEpollNativeSelector": "false",
-    "writeBufferLowWaterMark": "0",
-}
-
-
-def _setting(default: Any, name: str, *, low: int = 0, high: int = 2**31 - 1) -> Any:
-    """A field under its property name, and the range of a number."""
-    return field(default=default, metadata={"property": name, "low": low, "high": high})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig:
-    """Everything a name server can be told. ``others`` are properties kept but without effect."""
-
-    rocketmq_home: str | None = _setting(None, "rocketmqHome")
-    kv_config_path: str = _setting("namesrv/kvConfig.json", "kvConfigPath")
-    config_store_path: str = _setting("namesrv/namesrv.properties", "configStorePath")
-    config_black_list: str = _setting(
-        "configBlackList;configStorePath;kvConfigPath", "configBlackList"
-    )
-    bind_address: str = _setting("0.0.0.0", "bindAddress")
-    listen_port: int = _setting(9876, "listenPort", high=65535)
-
-    order_message_enable: bool = _setting(False, "orderMessageEnable")
-    return_order_topic_config_to_broker: bool = _setting(True, "returnOrderTopicConfigToBroker")
-    scan_interval_ms: int = _setting(5000, "scanNotActiveBrokerInterval", low=10)
-    unregister_queue_capacity: int = _setting(3000, "unRegisterBrokerQueueCapacity", low=1)
-    support_acting_master: bool = _setting(False, "supportActingMaster")
-    enable_all_topic_list: bool = _setting(True, "enableAllTopicList")
-    enable_topic_list: bool = _setting(True, "enableTopicList")
-    notify_min_broker_id_changed: bool = _setting(False, "notifyMinBrokerIdChanged")
-    need_wait_for_service: bool = _setting(False, "needWaitForService")
-    wait_seconds_for_service: int = _setting(45, "waitSecondsForService")
-    delete_topic_with_broker_registration: bool = _setting(
-        False, "deleteTopicWithBrokerRegistration"
-    )
-
-    idle_seconds: int = _setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
-    backlog: int = _setting(1024, "serverSocketBacklog", low=1)
-    # Zero, as in Java, leaves the mark to the transport.
-    write_buffer_high_bytes: int = _setting(0, "writeBufferHighWaterMark")
-
-    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
-
-    def properties(self) -> dict[str, str]:
-        """Every property as text, under RocketMQ's names."""
-        shown = dict(self.others)
-        for setting in _SETTINGS.values():
-            value = getattr(self, setting.field)
-            if value is not None:
-                shown[setting.name] = _written(value)
-        return shown
-
-    def updated(self, properties: Mapping[str, str]) -> "NameServerConfig":
-        """With these properties set; names that are not ours are kept among ``others``."""
-        changes: dict[str, Any] = {}
-        others = dict(self.others)
-        for name, text in properties.items():
-            setting = _SETTINGS.get(name)
-            if setting is None:
-                others[name] = text
-            else:
-                changes[setting.field] = setting.parse(text)
-        return dataclasses.replace(self, **changes, others=others)
-
-    def updated_by_peer(self, properties: Mapping[str, str]) -> "NameServerConfig":
-        """As ``updated``, for properties from the network: nothing protected, nothing unknown.
-
-        Unknown names are ignored, as Java does. ConfigError names the first that is wrong; then
-        none is taken.
-        """
-        for name in properties:
-            if is_protected(name, self.config_black_list):
-                raise ProtectedPropertyError(name)
-        for name, text in properties.items():
-            if not text.isprintable():
-                raise ConfigError(f"{name}: a value has no control characters")
-        known = {
-            name: text
-            for name, text in properties.items()
-            if name in _SETTINGS or name in self.others
-        }
-        return self.updated(known)
-
-
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Setting:
+    """A field of a Configuration, and how its text is read."""
+
     name: str
     field: str
     kind: type
@@ -310,21 +216,147 @@ def _written(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _settings() -> dict[str, _Setting]:
-    kinds = get_type_hints(NameServerConfig)
-    settings = {}
-    for item in dataclasses.fields(NameServerConfig):
+def setting(default: Any, name: str, *, low: int = 0, high: int = 2**31 - 1) -> Any:
+    """A field of a Configuration under its property name, and the range of a number."""
+    return field(default=default, metadata={"property": name, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Settings of a daemon under RocketMQ's names. ``others`` are kept but without effect."""
+
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def properties(self) -> dict[str, str]:
+        """Every property as text, under RocketMQ's names."""
+        shown = dict(self.others)
+        for known in settings_of(type(self)).values():
+            value = getattr(self, known.field)
+            if value is not None:
+                shown[known.name] = _written(value)
+        return shown
+
+    def updated(self, properties: Mapping[str, str]) -> Self:
+        """With these properties set; names that are not ours are kept among ``others``."""
+        settings = settings_of(type(self))
+        changes: dict[str, Any] = {}
+        others = dict(self.others)
+        for name, text in properties.items():
+            known = settings.get(name)
+            if known is None:
+                others[name] = text
+            else:
+                changes[known.field] = known.parse(text)
+        return dataclasses.replace(self, **changes, others=others)
+
+    def updated_by_peer(self, properties: Mapping[str, str]) -> Self:
+        """As ``updated``, for properties from the network: nothing protected, nothing unknown.
+
+        Unknown names are ignored, as Java does. ConfigError names the first that is wrong; then
+        none is taken.
+        """
+        for name in properties:
+            if self.refuses(name):
+                raise ProtectedPropertyError(name)
+        for name, text in properties.items():
+            if not text.isprintable():
+                raise ConfigError(f"{name}: a value has no control characters")
+        settings = settings_of(type(self))
+        known = {
+            name: text
+            for name, text in properties.items()
+            if name in settings or name in self.others
+        }
+        return self.updated(known)
+
+    def refuses(self, name: str) -> bool:
+        """Whether no peer may set this property."""
+        return is_protected(name)
+
+
+_SETTINGS: Final[dict[type, Mapping[str, Setting]]] = {}
+
+
+def settings_of(configuration: type[Configuration]) -> Mapping[str, Setting]:
+    """The settings of a kind of daemon by their property names."""
+    if configuration in _SETTINGS:
+        return _SETTINGS[configuration]
+    kinds = get_type_hints(configuration)
+    settings: dict[str, Setting] = {}
+    for item in dataclasses.fields(configuration):
         if "property" in item.metadata:
             kind = kinds[item.name]
             name = item.metadata["property"]
-            settings[name] = _Setting(
+            settings[name] = Setting(
                 name=name,
                 field=item.name,
                 kind=kind if kind in (bool, int) else str,
                 low=item.metadata["low"],
                 high=item.metadata["high"],
             )
+    _SETTINGS[configuration] = settings
     return settings
 
 
-_SETTINGS: Final = _settings()
+# Properties of RocketMQ 5.4's NamesrvConfig and NettyServerConfig that have no counterpart here:
+# one loop takes the place of Java's thread pools and semaphores.
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "clientRequestThreadPoolNums": "8",
+    "clientRequestThreadPoolQueueCapacity": "50000",
+    "clusterTest": "false",
+    "defaultThreadPoolNums": "16",
+    "defaultThreadPoolQueueCapacity": "10000",
+    "enableControllerInNamesrv": "false",
+    "enableShutdownGracefully": "false",
+    "productEnvName": "center",
+    "serverAsyncSemaphoreValue": "64",
+    "serverCallbackExecutorThreads": "0",
+    "serverNettyWorkerGroupEnable": "true",
+    "serverOnewaySemaphoreValue": "256",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "serverSelectorThreads": "3",
+    "serverSocketRcvBufSize": "0",
+    "serverSocketSndBufSize": "0",
+    "serverWorkerThreads": "8",
+    "shutdownWaitTimeSeconds": "30",
+    "useEpollNativeSelector": "false",
+    "writeBufferLowWaterMark": "0",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig(Configuration):
+    """Everything a name server can be told."""
+
+    rocketmq_home: str | None = setting(None, "rocketmqHome")
+    kv_config_path: str = setting("namesrv/kvConfig.json", "kvConfigPath")
+    config_store_path: str = setting("namesrv/namesrv.properties", "configStorePath")
+    config_black_list: str = setting(
+        "configBlackList;configStorePath;kvConfigPath", "configBlackList"
+    )
+    bind_address: str = setting("0.0.0.0", "bindAddress")
+    listen_port: int = setting(9876, "listenPort", high=65535)
+
+    order_message_enable: bool = setting(False, "orderMessageEnable")
+    return_order_topic_config_to_broker: bool = setting(True, "returnOrderTopicConfigToBroker")
+    scan_interval_ms: int = setting(5000, "scanNotActiveBrokerInterval", low=10)
+    unregister_queue_capacity: int = setting(3000, "unRegisterBrokerQueueCapacity", low=1)
+    support_acting_master: bool = setting(False, "supportActingMaster")
+    enable_all_topic_list: bool = setting(True, "enableAllTopicList")
+    enable_topic_list: bool = setting(True, "enableTopicList")
+    notify_min_broker_id_changed: bool = setting(False, "notifyMinBrokerIdChanged")
+    need_wait_for_service: bool = setting(False, "needWaitForService")
+    wait_seconds_for_service: int = setting(45, "waitSecondsForService")
+    delete_topic_with_broker_registration: bool = setting(
+        False, "deleteTopicWithBrokerRegistration"
+    )
+
+    idle_seconds: int = setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
+    backlog: int = setting(1024, "serverSocketBacklog", low=1)
+    # Zero, as in Java, leaves the mark to the transport.
+    write_buffer_high_bytes: int = setting(0, "writeBufferHighWaterMark")
+
+    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
+
+    def refuses(self, name: str) -> bool:
+        return is_protected(name, self.config_black_list)
