@@ -29,6 +29,7 @@ _RANDOM_CASES: Final = 4000
 _ORACLE: Final = POM_DIR / "java" / "FilterOracle.java"
 
 Case = tuple[str, Mapping[str, str]]
+Question = tuple[str, ...]
 
 _NAMES: Final = ("a", "b", "c", "A", "$x", "_y1", "absent", "notify", "e5")
 _NUMBERS: Final = (
@@ -201,7 +202,38 @@ def hand_written() -> list[Case]:
     ]
 
 
-def ask_java(questions: Sequence[Sequence[str]]) -> list[str]:
+def sql_cases() -> list[Case]:
+    generator = Generator(random.Random(92))
+    return [*hand_written(), *(generator.case() for _ in range(_RANDOM_CASES))]
+
+
+_TAG_EXPRESSIONS: Final = (
+    *("*", "", "A", "A || B", "A||B||A", " A ||B ", "||", "||||", "|||", " || ", " * ", "A || *"),
+    *("A|B", "||A", "A||", "\u00a0A||\u2003B", "\x00A\x1f", "ü漢😀", "polygenelubricants"),
+)
+_BLOOM_KEYS: Final = (
+    *(("G", "T"), ("gü漢", "😀")),
+    *((f"group-{number}", "topic" * number) for number in range(40)),
+)
+
+
+def sql_question(text: str, properties: Mapping[str, str]) -> Question:
+    return "sql", text, *(word for pair in properties.items() for word in pair)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Mapping[Question, str]:
+    """What Java says to every question of this module."""
+    return ask_java(
+        [
+            *(sql_question(text, properties) for text, properties in sql_cases()),
+            *(("tags", text) for text in _TAG_EXPRESSIONS),
+            *(("bloom", *key) for key in _BLOOM_KEYS),
+        ]
+    )
+
+
+def ask_java(questions: Sequence[Question]) -> dict[Question, str]:
     lines = (
         " ".join(base64.b64encode(word.encode()).decode() for word in words) for words in questions
     )
@@ -216,10 +248,10 @@ def ask_java(questions: Sequence[Sequence[str]]) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return dict(zip(questions, done.stdout.splitlines(), strict=True))
 
 
-def our_verdict(text: str, properties: Mapping[str, str]) -> str:
+def sql_verdict(text: str, properties: Mapping[str, str]) -> str:
     try:
         value = compile_sql(text).evaluate(properties)
     except FilterSyntaxError:
@@ -229,15 +261,10 @@ def our_verdict(text: str, properties: Mapping[str, str]) -> str:
     return "null" if value is None else str(value).lower()
 
 
-def test_sql_verdicts_are_those_of_java() -> None:
-    generator = Generator(random.Random(92))
-    cases = [*hand_written(), *(generator.case() for _ in range(_RANDOM_CASES))]
-    questions = [
-        ("sql", text, *(word for pair in properties.items() for word in pair))
-        for text, properties in cases
-    ]
-    expected = ask_java(questions)
-    actual = [our_verdict(text, properties) for text, properties in cases]
+def test_sql_verdicts_are_those_of_java(answers: Mapping[Question, str]) -> None:
+    cases = sql_cases()
+    expected = [answers[sql_question(text, properties)] for text, properties in cases]
+    actual = [sql_verdict(text, properties) for text, properties in cases]
     differing = [
         f"{text[:200]!r} {properties!r}: Java {theirs}, ours {ours}"
         for (text, properties), theirs, ours in zip(cases, expected, actual, strict=True)
@@ -250,47 +277,17 @@ def test_sql_verdicts_are_those_of_java() -> None:
     assert all(verdicts[verdict] > _RANDOM_CASES // 20 for verdict in wanted), verdicts
 
 
-def test_tags_and_bloom_positions_are_those_of_java() -> None:
-    expressions = (
-        *(
-            "*",
-            "",
-            "A",
-            "A || B",
-            "A||B||A",
-            " A ||B ",
-            "||",
-            "||||",
-            "|||",
-            " || ",
-            " * ",
-            "A || *",
-        ),
-        *(
-            "A|B",
-            "||A",
-            "A||",
-            "\u00a0A||\u2003B",
-            "\x00A\x1f",
-            "ü漢😀",
-            "polygenelubricants",
-            "x" * 500,
-        ),
-    )
-    keys = [("G", "T"), *((f"group-{n}", "topic" * n) for n in range(40)), ("gü漢", "😀")]
-    answers = ask_java(
-        [*(("tags", text) for text in expressions), *(("bloom", *key) for key in keys)]
-    )
-    assert answers == [
-        *(tags_verdict(text) for text in expressions),
-        *(str(list(bloom_positions(*key))) for key in keys),
-    ]
-
-
-def tags_verdict(text: str) -> str:
+@pytest.mark.parametrize("text", _TAG_EXPRESSIONS)
+def test_tag_subscriptions_are_those_of_java(text: str, answers: Mapping[Question, str]) -> None:
     try:
         subscription = parse_tags(text)
     except FilterSyntaxError:
-        return "syntax-error"
+        assert answers["tags", text] == "syntax-error"
+        return
     sub_string = base64.b64encode(subscription.expression.encode()).decode()
-    return f"{sub_string} {sorted(subscription.codes)}"
+    assert answers["tags", text] == f"{sub_string} {sorted(subscription.codes)}"
+
+
+def test_bloom_positions_are_those_of_java(answers: Mapping[Question, str]) -> None:
+    expected = [answers["bloom", *key] for key in _BLOOM_KEYS]
+    assert [str(list(bloom_positions(*key))) for key in _BLOOM_KEYS] == expected
