@@ -1,0 +1,238 @@
+"""The name server as a process: start, ready line, log lines, signals, exit codes, home."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.testing.process import Process, wait_until
+from goddard.testing.wire import ask
+
+NAMESRV = [sys.executable, "-m", "goddard.cli.main", "namesrv"]
+MQNAMESRV = [sys.executable, "-c", "from goddard.cli.main import mqnamesrv; mqnamesrv()"]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "ROCKETMQ_HOME"}
+    return {**kept, **changes}
+
+
+def run_to_end(
+    command: Sequence[str], env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=environment() if env is None else env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def daemon(tmp_path: Path, command: Sequence[str], env: dict[str, str] | None = None) -> Process:
+    return Process(
+        "name server",
+        command,
+        log=tmp_path / "output.log",
+        ready="boot success",
+        env=environment() if env is None else env,
+        start_timeout=20,
+    )
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Process]:
+    command = [*NAMESRV, "--port", "0", "--home", str(tmp_path / "home")]
+    with daemon(tmp_path, command).start() as process:
+        yield process
+
+
+def address_of(process: Process) -> str:
+    found = re.search(r"address (\S+)$", process.output(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_ready_line_tells_where_it_listens(running: Process) -> None:
+    address = address_of(running)
+    assert running.output() == (
+        f"The Name Server boot success. serializeType=JSON, address {address}\n"
+    )
+    assert address.startswith("127.0.0.1:")
+    answer = ask(address, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    assert answer.code == 0
+
+
+def test_services_log_their_start_and_end(running: Process, tmp_path: Path) -> None:
+    assert running.stop(timeout=5) == 0
+    log = (tmp_path / "home" / "logs" / "namesrv.log").read_text()
+    for service in ("NettyEventExecutor", "FileWatchService", "NSScanScheduledThread"):
+        assert f"{service} service started\n" in log
+        assert f"{service} service end\n" in log
+    assert "ERROR" not in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_within_a_second(running: Process, number: signal.Signals) -> None:
+    host, _, port = address_of(running).rpartition(":")
+    # An open connection does not hold it up.
+    with socket.create_connection((host, int(port)), 5) as idle:
+        begun = time.monotonic()
+        os.kill(running.pid, number)
+        wait_until(lambda: not running.is_running, 5, "the end of the process")
+        assert time.monotonic() - begun < 1
+        assert running.exit_code == 0
+        idle.settimeout(5)
+        assert idle.recv(1) == b""
+
+
+def test_it_starts_again_at_once_on_the_same_port(running: Process, tmp_path: Path) -> None:
+    address = address_of(running)
+    running.kill()
+    command = [*NAMESRV, "--port", address.rpartition(":")[2], "--home", str(tmp_path / "home")]
+    with daemon(tmp_path / "second", command).start() as second:
+        assert address_of(second) == address
+
+
+def test_a_port_in_use_is_one_clear_line(running: Process, tmp_path: Path) -> None:
+    address = address_of(running)
+    port = address.rpartition(":")[2]
+    result = run_to_end([*NAMESRV, "--port", port, "--home", str(tmp_path / "other")])
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"goddard namesrv: cannot listen on {address}")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_mqnamesrv_needs_rocketmq_home(tmp_path: Path) -> None:
+    result = run_to_end(MQNAMESRV)
+    assert result.returncode == 254
+    assert result.stdout == (
+        "Please set the ROCKETMQ_HOME variable in your environment to match the location of the "
+        "RocketMQ installation\n"
+    )
+
+
+@pytest.mark.parametrize("way", ["variable", "definition", "property"])
+def test_mqnamesrv_takes_its_home_as_java_does(tmp_path: Path, way: str) -> None:
+    home = tmp_path / "rocketmq"
+    config = tmp_path / "namesrv.conf"
+    lines = ["listenPort=0", "bindAddress=127.0.0.1"]
+    env = environment(HOME=str(tmp_path))
+    arguments = ["-c", str(config)]
+    if way == "variable":
+        env["ROCKETMQ_HOME"] = str(home)
+    elif way == "definition":
+        arguments += ["-D", f"rocketmq.home.dir={home}"]
+    else:
+        lines.append(f"rocketmqHome={home}")
+    config.write_text("\n".join(lines))
+    with daemon(tmp_path, [*MQNAMESRV, *arguments, "-n", "ignored:9876"], env).start() as process:
+        assert process.output().startswith(f"load config properties file OK, {config}\n")
+        fields = {"namespace": "n", "key": "k", "value": "v"}
+        answer = ask(address_of(process), RemotingCommand(RequestCode.PUT_KV_CONFIG, fields))
+        assert answer.code == 0
+        assert process.stop(timeout=5) == 0
+    assert (home / "logs" / "namesrv.log").exists()
+    # Java keeps the table below the user's home, not below its own.
+    assert (tmp_path / "namesrv" / "kvConfig.json").exists()
+
+
+def test_the_level_of_logback_namesrv_xml_is_honoured(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "logback_namesrv.xml").write_text(
+        '<configuration><root level="WARN"/></configuration>'
+    )
+    command = [*NAMESRV, "--port", "0", "--home", str(home)]
+    with daemon(tmp_path, command).start() as process:
+        assert process.stop(timeout=5) == 0
+    assert (home / "logs" / "namesrv.log").read_text() == ""
+
+
+def test_settings_changed_while_running_are_there_after_a_restart(tmp_path: Path) -> None:
+    command = [*NAMESRV, "--port", "0", "--home", str(tmp_path / "home")]
+    update = RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+    with daemon(tmp_path, command).start() as process:
+        assert ask(address_of(process), update).code == 0
+        process.restart()
+        shown = ask(address_of(process), RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+    assert b"orderMessageEnable=true\n" in bytes(shown.body)
+
+
+def test_print_config_items_and_exit(tmp_path: Path) -> None:
+    config = tmp_path / "namesrv.conf"
+    config.write_text("listenPort=19876\n")
+    result = run_to_end([*MQNAMESRV, "-c", str(config), "-p"])
+    assert result.returncode == 0
+    assert "listenPort=19876\n" in result.stdout
+    assert "scanNotActiveBrokerInterval=5000\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"listenPort=many\n", "listenPort=many: a whole number is needed"),
+        (b"orderMessageEnable=perhaps\n", "true or false is needed"),
+        (b"a=\\u12\n", "malformed"),
+        (b"a=\xff\n", "not UTF-8"),
+        (b"tls.server.mode=maybe\n", "tls.server.mode=maybe"),
+        (b"tls.server.mode=enforcing\n", "tls.server.certPath"),
+        (b"tls.server.certPath=/nonexistent.pem\n", "/nonexistent.pem"),
+        (b"bindAddress=no.such.host.invalid\n", "no.such.host.invalid"),
+    ],
+)
+def test_a_bad_configuration_file_is_one_clear_line(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    config = tmp_path / "namesrv.conf"
+    config.write_bytes(b"rocketmqHome=" + str(tmp_path).encode() + b"\n" + content)
+    result = run_to_end([*MQNAMESRV, "-c", str(config)])
+    assert result.returncode == 1
+    assert told in result.stderr
+    assert result.stderr.startswith("mqnamesrv: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_missing_file_is_named() -> None:
+    result = run_to_end([*MQNAMESRV, "-c", "/nonexistent/namesrv.conf"])
+    assert result.returncode == 1
+    assert "/nonexistent/namesrv.conf cannot be read" in result.stderr
+
+
+def test_a_broken_kv_file_stops_the_start_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "namesrv"
+    folder.mkdir(parents=True)
+    (folder / "kvConfig.json").write_text("{broken")
+    result = run_to_end([*NAMESRV, "--port", "0", "--home", str(tmp_path / "home")])
+    assert result.returncode == 1
+    assert "kvConfig.json cannot be read" in result.stderr
+    assert (folder / "kvConfig.json").read_text() == "{broken"
+
+
+def test_wrong_options_are_told() -> None:
+    assert run_to_end([*MQNAMESRV, "--nonsense"]).returncode == 1
+    assert run_to_end([*NAMESRV, "--port", "70000"]).returncode == 2
+    helped = run_to_end([*MQNAMESRV, "-h"])
+    assert helped.returncode == 0
+    assert "--printConfigItem" in helped.stdout
+
+
+def test_it_is_small_and_imports_no_heavy_library(running: Process) -> None:
+    status = Path(f"/proc/{running.pid}/status").read_text()
+    resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert resident is not None
+    assert int(resident[1]) < 60 * 1024
+    maps = Path(f"/proc/{running.pid}/maps").read_text()
+    for library in ("numpy", "lz4", "zstandard"):
+        assert library not in maps
