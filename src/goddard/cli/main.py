@@ -20,6 +20,7 @@ class _Lazy(NamedTuple):
 
 
 _COMMANDS: Final = {
+    "demo": _Lazy("goddard.cli.demo", "demo", "See it work, in a few seconds."),
     "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
     "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
 }
