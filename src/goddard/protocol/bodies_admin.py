@@ -19,6 +19,7 @@ from goddard.protocol.bodies import (
     written,
 )
 from goddard.protocol.bodies_client import SubscriptionData
+from goddard.protocol.codes import Permission
 
 # --- Topics ---------------------------------------------------------------------------------------
 
@@ -27,10 +28,18 @@ class TopicConfigList(Body):
     topic_config_list: list[TopicConfig] = written(list)
 
 
-class TopicConfigAndMapping(TopicConfig):
-    """One topic; the mapping is that of a static topic."""
+class TopicConfigAndMapping(Body):
+    """A TopicConfig, and the mapping of a static topic."""
 
+    attributes: dict[str, str] = written(dict)
     mapping_detail: TopicQueueMappingDetail | None = None
+    order: bool = written(False)
+    perm: Int32 = written(int(Permission.READ | Permission.WRITE))
+    read_queue_nums: Int32 = written(16)
+    topic_filter_type: str = written("SINGLE_TAG")
+    topic_name: str = written("")
+    topic_sys_flag: Int32 = written(0)
+    write_queue_nums: Int32 = written(16)
 
 
 class TopicOffset(Body):
