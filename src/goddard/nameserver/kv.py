@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from goddard.errors import ConfigError, GoddardError
-from goddard.nameserver.files import replace_file
+from goddard.files import replace_file
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 

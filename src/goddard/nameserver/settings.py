@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from goddard.config import NameServerConfig, format_properties
-from goddard.nameserver.files import replace_file
+from goddard.files import replace_file
 
 _log = logging.getLogger(__name__)
 

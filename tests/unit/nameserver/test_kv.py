@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from goddard.errors import ConfigError
-from goddard.nameserver.files import replace_file
+from goddard.files import replace_file
 from goddard.nameserver.kv import KvTable, KvWriteError, load_table
 
 

@@ -1,0 +1,363 @@
+"""What a broker can be told, under RocketMQ's property names, and the configuration in force.
+
+``BrokerConfig`` is a value: fields with a meaning here, and every other property of RocketMQ 5.4.0
+in ``others``, kept and read back. The store's own properties are among the others too;
+``store_config`` gives them their meaning.
+
+``Settings`` holds the configuration in force and belongs to the loop: keep the Settings, not the
+BrokerConfig, wherever a change over the wire should take effect.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+from typing import Final
+
+from goddard.broker.java_properties import JAVA_DEFAULTS
+from goddard.config import (
+    Configuration,
+    format_properties,
+    is_protected,
+    setting,
+    settings_of,
+)
+from goddard.errors import ConfigError
+from goddard.files import replace_file
+from goddard.protocol.bodies import DataVersion
+from goddard.protocol.names import TRACE_TOPIC
+from goddard.protocol.record import Host
+from goddard.store.config import StoreConfig
+
+_log = logging.getLogger(__name__)
+
+_MAX_INT64: Final = 2**63 - 1
+_ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+_REGISTER_PERIOD_MS: Final = (10_000, 60_000)
+_VIP_DISTANCE: Final = 2
+
+# Who this broker is, whom it talks to and on which ports is settled when it starts.
+_FIXED_AT_START: Final = frozenset(
+    {
+        "brokerClusterName",
+        "brokerIP1",
+        "brokerIP2",
+        "brokerId",
+        "brokerName",
+        "brokerRole",
+        "controllerAddr",
+        "fetchNamesrvAddrByAddressServer",
+        "haListenPort",
+        "listenPort",
+        "messageStorePlugIn",
+        "metricsGrpcExporterTarget",
+        "metricsPromExporterHost",
+        "metricsPromExporterPort",
+        "namesrvAddr",
+        "socksProxyConfig",
+        "useTLS",
+    }
+)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
+_SWITCHES: Final = ("true", "false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(Configuration):
+    """Everything a broker can be told."""
+
+    # Identity, addresses and places
+    broker_name: str = setting("DEFAULT_BROKER", "brokerName")
+    cluster_name: str = setting("DefaultCluster", "brokerClusterName")
+    broker_id: int = setting(0, "brokerId", high=_MAX_INT64)
+    broker_role: str = setting("ASYNC_MASTER", "brokerRole")
+    broker_ip1: str = setting("127.0.0.1", "brokerIP1")
+    broker_ip2: str = setting("127.0.0.1", "brokerIP2")
+    bind_address: str = setting("0.0.0.0", "bindAddress")
+    listen_port: int = setting(10911, "listenPort", high=65535)
+    ha_listen_port: int = setting(10912, "haListenPort", high=65535)
+    namesrv_addr: str | None = setting(None, "namesrvAddr")
+    rocketmq_home: str | None = setting(None, "rocketmqHome")
+    config_path: str | None = setting(None, "brokerConfigPath")
+    config_black_list: str = setting("configBlackList;brokerConfigPath", "configBlackList")
+    store_path: str = setting("store", "storePathRootDir")
+    commit_log_path: str | None = setting(None, "storePathCommitLog")
+    region_id: str = setting("DefaultRegion", "regionId")
+
+    # Permissions and automatic creation
+    broker_permission: int = setting(6, "brokerPermission", high=7)
+    default_topic_queues: int = setting(8, "defaultTopicQueueNums", low=1, high=65535)
+    auto_create_topic: bool = setting(True, "autoCreateTopicEnable")
+    auto_create_group: bool = setting(True, "autoCreateSubscriptionGroup")
+    create_system_group: bool = setting(True, "enableCreateSysGroup")
+    cluster_topic_enable: bool = setting(True, "clusterTopicEnable")
+    broker_topic_enable: bool = setting(True, "brokerTopicEnable")
+    trace_topic_enable: bool = setting(False, "traceTopicEnable")
+    trace_topic: str = setting(TRACE_TOPIC, "msgTraceTopicName")
+    trace_on: bool = setting(True, "traceOn")
+    timer_wheel_enable: bool = setting(True, "timerWheelEnable")
+    revive_queues: int = setting(8, "reviveQueueNum", low=1, high=65535)
+    validate_system_topic: bool = setting(True, "validateSystemTopicWhenUpdateTopic")
+    clear_retry_topic_with_topic: bool = setting(True, "clearRetryTopicWhenDeleteTopic")
+
+    # Sending
+    max_message_bytes: int = setting(4 << 20, "maxMessageSize", low=1)
+    delay_levels: str = setting(JAVA_DEFAULTS["messageDelayLevel"], "messageDelayLevel")
+    # Wall time before which sends are refused (a broker that should warm up first).
+    accept_sends_from_ms: int = setting(0, "startAcceptSendRequestTimeStamp", high=_MAX_INT64)
+    sync_flush_timeout_ms: int = setting(5_000, "syncFlushTimeout", low=1)
+    put_timeout_ms: int = setting(8_000, "putMessageTimeout", low=1)
+    reject_transactions: bool = setting(False, "rejectTransactionMessage")
+    store_replies: bool = setting(True, "storeReplyMessageEnable")
+
+    # Fast failure
+    fast_failure: bool = setting(True, "brokerFastFailureEnable")
+    page_cache_busy_ms: int = setting(1_000, "osPageCacheBusyTimeOutMills", low=1)
+    wait_in_send_queue_ms: int = setting(200, "waitTimeMillsInSendQueue", low=1)
+    wait_in_pull_queue_ms: int = setting(5_000, "waitTimeMillsInPullQueue", low=1)
+    wait_in_lite_pull_queue_ms: int = setting(5_000, "waitTimeMillsInLitePullQueue", low=1)
+    wait_in_heartbeat_queue_ms: int = setting(31_000, "waitTimeMillsInHeartbeatQueue", low=1)
+    wait_in_transaction_queue_ms: int = setting(3_000, "waitTimeMillsInTransactionQueue", low=1)
+    wait_in_admin_queue_ms: int = setting(5_000, "waitTimeMillsInAdminBrokerQueue", low=1)
+    send_queue_capacity: int = setting(10_000, "sendThreadPoolQueueCapacity", low=1)
+    pull_queue_capacity: int = setting(100_000, "pullThreadPoolQueueCapacity", low=1)
+
+    # Pulling and filtering
+    long_polling: bool = setting(True, "longPollingEnable")
+    short_polling_ms: int = setting(1_000, "shortPollingTimeMills", low=1)
+    lite_pull_enable: bool = setting(True, "litePullMessageEnable")
+    reject_pull_consumer: bool = setting(False, "rejectPullConsumerEnable")
+    property_filter: bool = setting(False, "enablePropertyFilter")
+    filter_retries: bool = setting(False, "filterSupportRetry")
+    filter_life_ms: int = setting(24 * 3600 * 1000, "filterDataCleanTimeSpan", high=_MAX_INT64)
+    max_filter_scan_bytes: int = setting(16_000, "maxFilterMessageSize", low=1)
+    pull_batch_max: int = setting(160, "pullBatchMaxMessageCount", low=1)
+    query_max: int = setting(32, "defaultQueryMaxNum", low=1, high=10_000)
+    slave_reads: bool = setting(False, "slaveReadEnable")
+    offset_check_in_slave: bool = setting(False, "offsetCheckInSlave")
+    disable_slow_consumers: bool = setting(False, "disableConsumeIfConsumerReadSlowly")
+    slow_consumer_bytes: int = setting(16 << 30, "consumerFallbehindThreshold", high=_MAX_INT64)
+    memory_percent: int = setting(40, "accessMessageInMemoryMaxRatio", low=1, high=100)
+    server_side_reset: bool = setting(True, "useServerSideResetOffset")
+    broadcast_offset_store: bool = setting(True, "enableBroadcastOffsetStore")
+
+    # Clients
+    notify_consumer_ids_changed: bool = setting(True, "notifyConsumerIdsChangedEnable")
+    notify_consumers_in_real_time: bool = setting(True, "realTimeNotifyConsumerChange")
+    register_producers: bool = setting(True, "enableRegisterProducer")
+    channel_expired_ms: int = setting(120_000, "channelExpiredTimeout", low=1)
+    subscription_expired_ms: int = setting(600_000, "subscriptionExpiredTimeout", low=1)
+    lock_in_strict_mode: bool = setting(False, "lockInStrictMode")
+
+    # Transactions
+    transaction_timeout_ms: int = setting(6_000, "transactionTimeOut")
+    transaction_check_max: int = setting(15, "transactionCheckMax")
+    transaction_check_interval_ms: int = setting(30_000, "transactionCheckInterval", low=10)
+    transaction_op_bytes: int = setting(4_096, "transactionOpMsgMaxSize", low=1)
+    transaction_op_interval_ms: int = setting(3_000, "transactionOpBatchInterval", low=1)
+
+    # Name servers
+    register_period_ms: int = setting(30_000, "registerNameServerPeriod")
+    register_timeout_ms: int = setting(24_000, "registerBrokerTimeoutMills", low=1)
+    register_compressed: bool = setting(False, "compressedRegister")
+    register_always: bool = setting(True, "forceRegister")
+    enable_slave_acting_master: bool = setting(False, "enableSlaveActingMaster")
+    broker_not_active_timeout_ms: int = setting(10_000, "brokerNotActiveTimeoutMillis", low=1)
+
+    # Housekeeping and transport
+    flush_offsets_ms: int = setting(5_000, "flushConsumerOffsetInterval", low=1)
+    flush_delay_offsets_ms: int = setting(10_000, "flushDelayOffsetInterval", low=1)
+    offset_version_step: int = setting(500, "consumerOffsetUpdateVersionStep", low=1)
+    delay_version_step: int = setting(200, "delayOffsetUpdateVersionStep", low=1)
+    idle_seconds: int = setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
+    backlog: int = setting(1024, "serverSocketBacklog", low=1)
+    # Zero, as in Java, leaves the mark to the transport.
+    write_buffer_high_bytes: int = setting(0, "writeBufferHighWaterMark")
+
+    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_FIELD))
+
+    def __post_init__(self) -> None:
+        if self.broker_role not in _ROLES:
+            raise ConfigError(
+                f"brokerRole={self.broker_role[:80]}: one of {', '.join(_ROLES)} is needed"
+            )
+        for name in (self.broker_name, self.cluster_name):
+            if not name or not name.isprintable() or len(name) > 127:
+                raise ConfigError(
+                    f"brokerName and brokerClusterName have 1 to 127 characters: {name[:80]!r}"
+                )
+        self.store_config()
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> "BrokerConfig":
+        return cls().updated(properties)
+
+    @property
+    def broker_address(self) -> str:
+        """Where clients reach this broker, as the name servers tell them."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        return f"{self.broker_ip2}:{self.ha_listen_port}"
+
+    @property
+    def store_host(self) -> Host:
+        """The address that stored records and message ids carry."""
+        return Host.parse(self.broker_address)
+
+    @property
+    def vip_port(self) -> int | None:
+        """The second port, which 4.x clients use for sends on request."""
+        port = self.listen_port - _VIP_DISTANCE
+        return port if port > 0 else None
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses in ``namesrvAddr``, which are parted by semicolons."""
+        addresses = (self.namesrv_addr or "").replace(",", ";").split(";")
+        return tuple(dict.fromkeys(text.strip() for text in addresses if text.strip()))
+
+    @property
+    def register_seconds(self) -> float:
+        """How often to register; Java allows 10 to 60 seconds."""
+        low, high = _REGISTER_PERIOD_MS
+        return max(low, min(self.register_period_ms, high)) / 1000
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.broker_permission & 2)
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.broker_permission & 4)
+
+    def store_config(self) -> StoreConfig:
+        """The configuration of the store: its own properties, in its own units."""
+        properties = self.properties()
+        # A mark above the next one never comes to count, so it is the same as that one.
+        ratio = 1.0
+        for name in _PERCENTAGES:
+            ratio = min(ratio, _as_ratio(name, properties[name]))
+            properties[name] = str(ratio)
+        properties["accessMessageInMemoryMaxBytes"] = str(
+            _machine_memory_bytes() * self.memory_percent // 100
+        )
+        return StoreConfig.from_properties(local_path(self.store_path), properties)
+
+    def refuses(self, name: str) -> bool:
+        """Whether no peer may set this property: a list of what is safe, not of what is not.
+
+        A known property whose value can only be a number or a switch names no place and runs
+        nothing; of the others those are taken whose name does not look like a place or a command.
+        """
+        if is_protected(name, self.config_black_list) and not _is_plain(name):
+            return True
+        listed = {entry.strip().lower() for entry in self.config_black_list.split(";")}
+        return name in _FIXED_AT_START or name.lower() in listed
+
+    def updated_by_peer(self, properties: Mapping[str, str]) -> "BrokerConfig":
+        """With properties from the network; ConfigError names the first that is wrong."""
+        for name, text in properties.items():
+            known = JAVA_DEFAULTS.get(name, "")
+            if known in _SWITCHES and text.strip().lower() not in _SWITCHES:
+                raise ConfigError(f"{name}={text[:80]}: true or false is needed")
+            if _NUMBER.fullmatch(known) and not _NUMBER.fullmatch(text.strip()):
+                raise ConfigError(f"{name}={text[:80]}: a number is needed")
+        return Configuration.updated_by_peer(self, properties)
+
+
+# Percent here, ratios in the store; the highest first.
+_PERCENTAGES: Final = (
+    "diskSpaceWarningLevelRatio",
+    "diskSpaceCleanForciblyRatio",
+    "diskMaxUsedSpaceRatio",
+)
+
+WITHOUT_FIELD: Final[Mapping[str, str]] = {
+    name: value for name, value in JAVA_DEFAULTS.items() if name not in settings_of(BrokerConfig)
+}
+
+
+def _is_plain(name: str) -> bool:
+    known = JAVA_DEFAULTS.get(name, "")
+    return known in _SWITCHES or _NUMBER.fullmatch(known) is not None
+
+
+def _as_ratio(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}={text[:80]}: a number is needed") from error
+    return value / 100 if value > 1 else value
+
+
+def _machine_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def local_path(text: str) -> Path:
+    """A path of a configuration file. One written for Windows is, elsewhere, a relative one."""
+    if os.name != "nt" and re.match(r"[A-Za-z]:[\\/]", text):
+        return Path(PureWindowsPath(text).as_posix())
+    return Path(text)
+
+
+class Settings:
+    """``current`` is the configuration in force; changes are kept in its file."""
+
+    def __init__(self, config: BrokerConfig, executor: Executor | None = None) -> None:
+        self.current = config
+        self.data_version = DataVersion()
+        self._executor = executor
+        self._listeners: list[Callable[[BrokerConfig], None]] = []
+        self._one_at_a_time = asyncio.Lock()
+
+    def add_listener(self, listener: Callable[[BrokerConfig], None]) -> None:
+        """Call ``listener`` with each new configuration, on the loop."""
+        self._listeners.append(listener)
+
+    def replace(self, config: BrokerConfig) -> None:
+        """Put another configuration in force, from inside the process; nothing is written."""
+        self.current = config
+        for listener in self._listeners:
+            listener(config)
+
+    async def update(self, properties: Mapping[str, str], peer: str, now_ms: int) -> None:
+        """Take properties from a peer; ConfigError when one of them may not be or is wrong."""
+        async with self._one_at_a_time:
+            before = self.current
+            changed = before.updated_by_peer(properties)
+            if changed == before:
+                return
+            if before.config_path is not None:
+                data = format_properties(changed.properties()).encode()
+                path = local_path(before.config_path)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._executor, replace_file, path, data)
+            shown = before.properties()
+            for name, value in changed.properties().items():
+                if shown.get(name) != value:
+                    _log.info(
+                        "Replace, key: %s, value: %s -> %s, by %s",
+                        name,
+                        shown.get(name),
+                        value,
+                        peer,
+                    )
+            self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=now_ms)
+            self.replace(changed)
+
+    def shown(self) -> str:
+        """Every property, as a peer that asks sees it."""
+        return format_properties(self.current.properties())
+
+
+def with_port(config: BrokerConfig, port: int) -> BrokerConfig:
+    """With the port that was found where any free one was asked for."""
+    return dataclasses.replace(config, listen_port=port)
