@@ -144,6 +144,14 @@ class TestLenience:
         )
         assert body.mq_set == [MessageQueue(broker_name="b", queue_id=1, topic="t")] * 2
 
+    def test_the_dialect_can_be_limited(self) -> None:
+        body = b'{"brokerAddrs":{0:"a:1"}}'
+        assert decode_body(body, BrokerData, max_dialect_bytes=len(body)).broker_addrs == {0: "a:1"}
+        with pytest.raises(ProtocolError, match="limit"):
+            decode_body(body, BrokerData, max_dialect_bytes=len(body) - 1)
+        standard = b'{"brokerAddrs":{"0":"a:1"}}'
+        assert decode_body(standard, BrokerData, max_dialect_bytes=0).broker_addrs == {0: "a:1"}
+
     def test_text_that_only_looks_like_a_reference(self) -> None:
         assert decode_body(b'{"table":{"a":"\\"$ref\\""}}', KvTable).table == {"a": '"$ref"'}
 
