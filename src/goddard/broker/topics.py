@@ -1,0 +1,363 @@
+"""The topics and consumer groups of a broker: looking up, creating on first use, changing.
+
+Both belong to the loop. A change moves the table's data version, is told to the listeners at once
+(registration with the name servers, saving of the file) and logged in RocketMQ's words, which
+people search their logs for. Configurations are replaced, never changed in place: whoever holds
+one may keep it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from goddard.broker.settings import BrokerConfig, Settings
+from goddard.clock import Clock, SystemClock
+from goddard.protocol import names
+from goddard.protocol.bodies import DataVersion, TopicConfig
+from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.codes import Permission
+from goddard.store.tables import SubscriptionGroupTable, TopicTable
+
+_log = logging.getLogger(__name__)
+
+# Java keeps 18 queues for delays, one per level of its default list.
+_DELAY_QUEUES: Final = 18
+_BENCHMARK_QUEUES: Final = 1024
+_MAX_QUEUES: Final = 65_535
+_READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
+_INHERIT: Final = int(Permission.INHERIT)
+
+_SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class Topics:
+    """``topics.json`` in force. ``add_system_topics`` once after the table was loaded."""
+
+    def __init__(
+        self, table: TopicTable, settings: Settings, *, clock: Clock | None = None
+    ) -> None:
+        self.table = table
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._listeners: list[Callable[[list[str]], None]] = []
+        self._own_system_topics: set[str] = set()
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self.table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def configs(self) -> Mapping[str, TopicConfig]:
+        return self.table.configs
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self.table.data_version
+
+    @property
+    def system_topics(self) -> frozenset[str]:
+        """The names reserved in every cluster, and those of this broker and its cluster."""
+        return names.SYSTEM_TOPICS | self._own_system_topics
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self._own_system_topics or names.is_system_topic(topic)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self.table.get(topic)
+
+    def is_ordered(self, topic: str) -> bool:
+        config = self.table.get(topic)
+        return config is not None and config.order
+
+    def add_listener(self, listener: Callable[[list[str]], None]) -> None:
+        """Call ``listener`` with the names of topics that were created, changed or deleted."""
+        self._listeners.append(listener)
+
+    def add_system_topics(self) -> None:
+        """Add what every broker has; a topic that was loaded from the file stays as it is."""
+        for config in _system_topics(self._settings.current):
+            self._own_system_topics.add(config.topic_name)
+            self.table.put_missing(config.topic_name, config)
+        if self.table.data_version.timestamp == 0:
+            # A broker that starts anew must not look like the empty table of another.
+            self.table.data_version = DataVersion(timestamp=self._clock.now_ms())
+
+    def create_on_send(
+        self, topic: str, default_topic: str, queue_count: int, remote: str, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, created as a copy of the default topic if that may be inherited from.
+
+        None when it does not exist and may not be created.
+        """
+        existing = self.table.get(topic)
+        if existing is not None:
+            return existing
+        _log.warning("the topic %s not exist, producer: %s", topic, remote)
+        pattern = self.table.get(default_topic)
+        if pattern is None:
+            _log.warning(
+                "Create new topic failed, because the default topic[%s] not exist. producer:[%s]",
+                default_topic,
+                remote,
+            )
+            return None
+        perm = pattern.perm
+        if (
+            default_topic == names.AUTO_CREATE_TOPIC
+            and not self._settings.current.auto_create_topic
+        ):
+            perm &= ~_INHERIT
+        if not perm & _INHERIT:
+            _log.warning(
+                "Create new topic failed, because the default topic[%s] has no perm [%d] "
+                "producer:[%s]",
+                default_topic,
+                perm,
+                remote,
+            )
+            return None
+        queues = max(0, min(queue_count, pattern.write_queue_nums))
+        created = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm & ~_INHERIT,
+            topic_sys_flag=sys_flag,
+            topic_filter_type=pattern.topic_filter_type,
+        )
+        _log.info(
+            "Create new topic by default topic:[%s] config:[%s] producer:[%s]",
+            default_topic,
+            topic_text(created),
+            remote,
+        )
+        self._put(created)
+        return created
+
+    def create_for_send_back(
+        self, topic: str, queue_count: int, perm: int, sys_flag: int = 0, *, order: bool = False
+    ) -> TopicConfig:
+        """A retry, dead-letter or transaction topic; one that exists keeps all but its order."""
+        existing = self.table.get(topic)
+        if existing is not None:
+            if existing.order != order:
+                existing = msgspec.structs.replace(existing, order=order)
+                self._put(existing)
+            return existing
+        queues = max(0, min(queue_count, _MAX_QUEUES))
+        created = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_sys_flag=sys_flag,
+            order=order,
+        )
+        _log.info("create new topic %s", topic_text(created))
+        self._put(created)
+        return created
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or replace a topic as an administrator wants it."""
+        self.put_all([config])
+
+    def put_all(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or replace several topics; the listeners are told once."""
+        changed = []
+        for config in configs:
+            before = self.table.get(config.topic_name)
+            if before is None:
+                _log.info("create new topic [%s]", topic_text(config))
+            else:
+                _log.info(
+                    "update topic config, old:[%s] new:[%s]",
+                    topic_text(before),
+                    topic_text(config),
+                )
+            self.table.put(config.topic_name, config)
+            changed.append(config.topic_name)
+        if changed:
+            self._tell(changed)
+
+    def delete(self, topic: str) -> TopicConfig | None:
+        """Forget a topic; its messages are the store's business."""
+        removed = self.table.remove(topic)
+        if removed is None:
+            _log.warning("delete topic config failed, topic: %s not exists", topic)
+            return None
+        _log.info("delete topic config OK, topic: %s", topic_text(removed))
+        self._tell([topic])
+        return removed
+
+    def set_ordered(self, topics: Iterable[str]) -> None:
+        """Mark topics as ordered, as the name servers' order configuration tells."""
+        for topic in topics:
+            config = self.table.get(topic)
+            if config is not None and not config.order:
+                _log.info("update order topic config, topic=%s, order=true", topic)
+                self._put(msgspec.structs.replace(config, order=True))
+
+    def _put(self, config: TopicConfig) -> None:
+        self.table.put(config.topic_name, config)
+        self._tell([config.topic_name])
+
+    def _tell(self, topics: list[str]) -> None:
+        for listener in self._listeners:
+            listener(topics)
+
+
+class Groups:
+    """``subscriptionGroup.json`` in force: the settings of consumer groups."""
+
+    def __init__(self, table: SubscriptionGroupTable, settings: Settings) -> None:
+        self.table = table
+        self._settings = settings
+        self._listeners: list[Callable[[list[str]], None]] = []
+
+    def __contains__(self, group: str) -> bool:
+        return group in self.table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def configs(self) -> Mapping[str, SubscriptionGroupConfig]:
+        return self.table.configs
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self.table.data_version
+
+    def add_listener(self, listener: Callable[[list[str]], None]) -> None:
+        """Call ``listener`` with the names of groups that were created, changed or deleted."""
+        self._listeners.append(listener)
+
+    def add_system_groups(self) -> None:
+        """Add what every broker has; a group that was loaded from the file stays as it is."""
+        for group in _SYSTEM_GROUPS:
+            self.table.put_missing(group, SubscriptionGroupConfig(group_name=group))
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """A group that exists."""
+        return self.table.get(group)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group, created on first use if that is allowed and its name is good."""
+        existing = self.table.get(group)
+        if existing is not None:
+            return existing
+        config = self._settings.current
+        is_creatable = config.auto_create_group or (
+            config.create_system_group and names.is_system_group(group)
+        )
+        if not is_creatable or names.group_problem(group) is not None:
+            return None
+        created = SubscriptionGroupConfig(group_name=group)
+        _log.info("auto create a subscription group, %s", created)
+        self.table.put(group, created)
+        self._tell([group])
+        return created
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace a group as an administrator wants it."""
+        self.put_all([config])
+
+    def put_all(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        """Create or replace several groups; the listeners are told once."""
+        changed = []
+        for config in configs:
+            before = self.table.get(config.group_name)
+            if before is None:
+                _log.info("create new subscription group, %s", config)
+            else:
+                _log.info("update subscription group config, old: %s new: %s", before, config)
+            self.table.put(config.group_name, config)
+            changed.append(config.group_name)
+        if changed:
+            self._tell(changed)
+
+    def delete(self, group: str) -> SubscriptionGroupConfig | None:
+        removed = self.table.remove(group)
+        if removed is None:
+            _log.warning(
+                "delete subscription group failed, subscription groupName: %s not exist", group
+            )
+            return None
+        _log.info("delete subscription group OK, subscription group:%s", removed)
+        self._tell([group])
+        return removed
+
+    def disable_consuming(self, group: str) -> None:
+        """Stop a group that reads too slowly, until an administrator enables it again."""
+        config = self.table.get(group)
+        if config is not None and config.consume_enable:
+            self.table.put(group, msgspec.structs.replace(config, consume_enable=False))
+            self._tell([group])
+
+    def forbid(self, group: str, topic: str, bits: int) -> None:
+        """Set what a group may not do with a topic."""
+        self.table.set_forbidden(group, topic, bits)
+        self._tell([group])
+
+    def _tell(self, groups: list[str]) -> None:
+        for listener in self._listeners:
+            listener(groups)
+
+
+def topic_text(config: TopicConfig) -> str:
+    """A topic as RocketMQ's log shows it."""
+    perm = "".join(
+        letter if config.perm & bit else "-"
+        for letter, bit in (("R", Permission.READ), ("W", Permission.WRITE), ("X", _INHERIT))
+    )
+    attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
+
+
+def _topic(name: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    inherited = _INHERIT | _READ_WRITE
+    topics = [
+        _topic(names.SELF_TEST_TOPIC, 1),
+        _topic(names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+        # 16 queues are what a topic has in Java when nobody says otherwise.
+        _topic(config.cluster_name, 16, inherited if config.cluster_topic_enable else _INHERIT),
+        _topic(config.broker_name, 1, inherited if config.broker_topic_enable else _INHERIT),
+        _topic(names.OFFSET_MOVED_TOPIC, 1),
+        _topic(names.SCHEDULE_TOPIC, _DELAY_QUEUES),
+        _topic(names.reply_topic(config.cluster_name), 1),
+        _topic(names.revive_topic(config.cluster_name), config.revive_queues),
+        _topic(names.SYNC_BROKER_MEMBER_PREFIX + config.broker_name, 1, _INHERIT),
+        _topic(names.TRANS_HALF_TOPIC, 1),
+        _topic(names.TRANS_OP_HALF_TOPIC, 1),
+        _topic(names.ROCKSDB_TRANS_HALF_TOPIC, 1),
+        _topic(names.ROCKSDB_TRANS_OP_HALF_TOPIC, 1),
+    ]
+    if config.auto_create_topic:
+        topics.append(_topic(names.AUTO_CREATE_TOPIC, config.default_topic_queues, inherited))
+    if config.trace_topic_enable:
+        topics.append(_topic(config.trace_topic, 1))
+    if config.timer_wheel_enable:
+        topics.append(_topic(names.TIMER_TOPIC, 1))
+    return topics
