@@ -80,6 +80,10 @@ class Restorer:
                 Finding(log.directory, end, "queue entries point past the end of the commit log")
             )
         log.truncate(end)
+        if not is_clean:
+            # What a killed process wrote may exist in memory alone; from here on it counts as safe.
+            for segment, _ in self._segments_from(start):
+                segment.sync()
         self._queues.truncate(end)
         self._dispatcher.write_pending()
         self._dispatcher.dispatched_offset = end

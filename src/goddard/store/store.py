@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -571,10 +572,17 @@ class MessageStore:
         )
         self._is_disk_full = plan.is_disk_full
         if plan.delete_count:
+            # Entries of records that go must be in their queue files first, or offsets would leap
+            # after a crash. A disk too full for that needs the deletion all the more.
+            with suppress(StoreDiskError):
+                self._save_checkpoint()
             with self._lock:
                 gone = self._log.forget_first(plan.delete_count)
             for segment in gone:
                 segment.delete()
+            with disk_errors("sync", self._log.directory):
+                # Else a power cut could bring back a segment whose queue entries are gone.
+                self._files.sync_directory(self._log.directory)
             self._follow_log()
         return plan.delete_count
 
@@ -587,7 +595,5 @@ class MessageStore:
             self._index.delete_before(self._log.min_offset)
 
     def _clean(self) -> None:
-        try:
+        with suppress(StoreDiskError):  # tried again at the next interval
             self.clean()
-        except StoreDiskError:
-            return  # tried again at the next interval
