@@ -18,6 +18,7 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.protocol.bodies import DataVersion, TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.store.files import Files
 from goddard.store.jsonfile import DocumentError, JsonFile, Origin, encode_document
 
 TOPIC_GROUP_SEPARATOR: Final = "@"
@@ -37,8 +38,10 @@ class _Table:
     # Fields of the document that this table writes itself; the rest is kept as it was read.
     own_fields: ClassVar[frozenset[str]]
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        self.file = JsonFile(config_directory / self.file_name)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        self.file = JsonFile(config_directory / self.file_name, files)
         self.data_version = DataVersion()
         self.is_changed = False
         self._clock = clock or SystemClock()
@@ -111,8 +114,10 @@ class _ConfigTable(_Table, Generic[Config]):
     name_field: ClassVar[str]
     config_type: type[Config]
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        super().__init__(config_directory, clock)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(config_directory, clock, files)
         self._configs: dict[str, Config] = {}
         self._raw: dict[str, dict[str, Any]] = {}
 
@@ -188,8 +193,10 @@ class SubscriptionGroupTable(_ConfigTable[SubscriptionGroupConfig]):
     own_fields = frozenset({"dataVersion", "subscriptionGroupTable", "forbiddenTable"})
     config_type = SubscriptionGroupConfig
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        super().__init__(config_directory, clock)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(config_directory, clock, files)
         self._forbidden: dict[str, dict[str, int]] = {}
 
     def forbidden(self, group: str, topic: str) -> int:
@@ -222,8 +229,10 @@ class ConsumerOffsetTable(_Table):
     file_name = "consumerOffset.json"
     own_fields = frozenset({"dataVersion", "offsetTable", "groupTopicMap"})
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        super().__init__(config_directory, clock)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(config_directory, clock, files)
         self._offsets: dict[str, dict[int, int]] = {}
         self._commits = 0
 
@@ -297,8 +306,10 @@ class DelayOffsetTable(_Table):
     file_name = "delayOffset.json"
     own_fields = frozenset({"dataVersion", "offsetTable"})
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        super().__init__(config_directory, clock)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(config_directory, clock, files)
         self._offsets: dict[int, int] = {}
         self._commits = 0
 
@@ -359,8 +370,10 @@ class ConsumerFilterTable(_Table):
     file_name = "consumerFilter.json"
     own_fields = frozenset({"dataVersion", "filterDataByTopic"})
 
-    def __init__(self, config_directory: Path, clock: Clock | None = None) -> None:
-        super().__init__(config_directory, clock)
+    def __init__(
+        self, config_directory: Path, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(config_directory, clock, files)
         self._filters: dict[str, dict[str, ConsumerFilter]] = {}
 
     def __iter__(self) -> Iterator[ConsumerFilter]:
