@@ -1,0 +1,254 @@
+"""One append per loop tick: everything that is to be stored comes through here, in order.
+
+Groups of records submitted while the loop handles what its sockets brought are appended together
+when that is done, with one ``put_many``. A batch of one client (``whole``) is appended by itself,
+in its place, because it must not cross a segment. With SYNC_FLUSH one wait for the disk answers
+every group of the tick.
+
+Belongs to the loop thread; the store's flushing thread only ever calls ``call_soon_threadsafe``.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+
+from goddard.clock import Clock, SystemClock
+from goddard.errors import StoreError
+from goddard.store.config import FlushMode
+from goddard.store.errors import MessageIllegalError
+from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.store import MessageStore
+
+_logger: Final = logging.getLogger(__name__)
+
+Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
+
+
+class FlushTimeoutError(StoreError):
+    """The messages are in the log, but the disk did not confirm them in time; it still may."""
+
+    def __init__(self, entries: Sequence[LogEntry], timeout_ms: int) -> None:
+        super().__init__(f"the disk did not confirm {len(entries)} messages in {timeout_ms} ms")
+        self.entries = entries
+
+
+class LateError(StoreError):
+    """The loop was so busy that this came to its turn too late; nothing was written."""
+
+    def __init__(self, waited_ms: int, queued_records: int) -> None:
+        super().__init__(f"{queued_records} messages waited {waited_ms} ms to be stored")
+        self.waited_ms = waited_ms
+        self.queued_records = queued_records
+
+
+class _Group(NamedTuple):
+    records: Sequence[PreparedRecord]
+    done: Done
+    whole: bool
+    wait_durable: bool
+    max_wait_ms: int | None
+
+
+class _Settlement(NamedTuple):
+    """A group that has been appended."""
+
+    done: Done
+    entries: Sequence[LogEntry]
+    wait_durable: bool
+
+
+class Appender:
+    """Collects, appends, waits for the disk where asked to, and tells who submitted."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Clock | None = None,
+        flush_timeout_ms: int = 5_000,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._clock: Clock = clock or SystemClock()
+        self._queue: list[_Group] = []
+        self._queued_since_ms = 0
+        self._waits: set[asyncio.Future[StoreError | None]] = set()
+        self.flush_timeout_ms = flush_timeout_ms
+        self.queued_records = 0
+        # Appended, and not yet known to be on disk; only those whose submitter waits for that.
+        self.undurable_records = 0
+
+    def submit(
+        self,
+        records: Sequence[PreparedRecord],
+        done: Done,
+        *,
+        whole: bool = False,
+        wait_durable: bool = True,
+        max_wait_ms: int | None = None,
+    ) -> None:
+        """Append at the end of this tick, then call ``done(entries, error)`` on the loop.
+
+        Either every record is stored (``error`` is None, or a FlushTimeoutError) or none is
+        (``entries`` is None). With SYNC_FLUSH ``done`` is called once they are on disk, unless
+        ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
+        up with a LateError.
+        """
+        if not self._queue:
+            self._queued_since_ms = self._clock.monotonic_ms()
+            self._loop.call_soon(self._append_queued)
+        self._queue.append(_Group(records, done, whole, wait_durable, max_wait_ms))
+        self.queued_records += len(records)
+
+    async def put(
+        self,
+        records: Sequence[PreparedRecord],
+        *,
+        whole: bool = False,
+        wait_durable: bool = True,
+    ) -> Sequence[LogEntry]:
+        """As ``submit``; raises the StoreError."""
+        future: asyncio.Future[Sequence[LogEntry]] = self._loop.create_future()
+
+        def done(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+            if future.done():
+                return  # whoever waited was cancelled
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(entries or ())
+
+        self.submit(records, done, whole=whole, wait_durable=wait_durable)
+        return await future
+
+    async def drain(self) -> None:
+        """Until everything submitted so far is stored, and known to be durable where asked for."""
+        if self._queue:
+            self._append_queued()
+        if self._waits:
+            await asyncio.wait(self._waits)
+
+    # The end of a tick
+
+    def _append_queued(self) -> None:
+        groups = self._queue
+        if not groups:
+            return  # drained before its turn
+        self._queue = []
+        queued_records, self.queued_records = self.queued_records, 0
+        waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
+        settled: list[_Settlement] = []
+        together: list[_Group] = []
+        for group in groups:
+            if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
+                _tell(group.done, None, LateError(waited_ms, queued_records))
+            elif group.whole:
+                self._append(together, settled)
+                together = []
+                self._append([group], settled)
+            else:
+                together.append(group)
+        self._append(together, settled)
+        if self._store.config.flush_mode is FlushMode.SYNC and settled:
+            self._wait_durable(settled)
+        else:
+            for done, entries, _ in settled:
+                _tell(done, entries, None)
+
+    def _append(self, groups: Sequence[_Group], settled: list[_Settlement]) -> None:
+        if not groups:
+            return
+        first = groups[0]
+        records = (
+            first.records
+            if len(groups) == 1
+            else list(chain.from_iterable(group.records for group in groups))
+        )
+        try:
+            entries = (
+                self._store.put_batch(records) if first.whole else self._store.put_many(records)
+            )
+        except MessageIllegalError as error:
+            if len(groups) == 1:
+                _tell(first.done, None, error)
+                return
+            for group in groups:  # the others should not suffer for the one that is wrong
+                self._append((group,), settled)
+            return
+        except StoreError as error:
+            for group in groups:
+                _tell(group.done, None, error)
+            return
+        except Exception as error:
+            _logger.exception("appending %d messages failed", len(records))
+            for group in groups:
+                _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
+            return
+        if len(groups) == 1:
+            settled.append(_Settlement(first.done, entries, first.wait_durable))
+            return
+        start = 0
+        for group in groups:
+            end = start + len(group.records)
+            settled.append(_Settlement(group.done, entries[start:end], group.wait_durable))
+            start = end
+
+    # Durability
+
+    def _wait_durable(self, settled: Sequence[_Settlement]) -> None:
+        waiting = [settlement for settlement in settled if settlement.wait_durable]
+        synced: asyncio.Future[StoreError | None] = self._loop.create_future()
+        if waiting:
+            count = sum(len(settlement.entries) for settlement in waiting)
+            self.undurable_records += count
+            self._waits.add(synced)
+            timeout = self._loop.call_later(
+                self.flush_timeout_ms / 1000, self._expire, synced, waiting
+            )
+
+            def settle(synced: asyncio.Future[StoreError | None]) -> None:
+                timeout.cancel()
+                self._waits.discard(synced)
+                self.undurable_records -= count
+                error = synced.result()
+                for done, entries, _ in waiting:
+                    if isinstance(error, FlushTimeoutError):
+                        _tell(done, entries, FlushTimeoutError(entries, self.flush_timeout_ms))
+                    else:
+                        _tell(done, entries if error is None else None, error)
+
+            synced.add_done_callback(settle)
+
+        def bridge(error: StoreError | None) -> None:
+            # At shutdown the flushing thread may outlive the loop.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_resolve, synced, error)
+
+        # Also when nobody waits: messages become visible once they are on disk.
+        self._store.wait_durable(settled[-1].entries[-1].end_offset, bridge)
+        for done, entries, wait_durable in settled:
+            if not wait_durable:
+                _tell(done, entries, None)
+
+    def _expire(
+        self, synced: asyncio.Future[StoreError | None], waiting: Sequence[_Settlement]
+    ) -> None:
+        entries = [entry for settlement in waiting for entry in settlement.entries]
+        _resolve(synced, FlushTimeoutError(entries, self.flush_timeout_ms))
+
+
+def _resolve(synced: asyncio.Future[StoreError | None], error: StoreError | None) -> None:
+    if not synced.done():
+        synced.set_result(error)
+
+
+def _tell(done: Done, entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+    try:
+        done(entries, error)
+    except Exception:
+        # A fault of ours in one submitter must not keep the others of the tick waiting.
+        _logger.exception("handling the outcome of an append failed")
