@@ -187,14 +187,23 @@ async def _run_name_server(config: NameServerConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     _allow_many_connections()
     async with NameServer(config) as server:
-        # What lives from here on lives long: the collector need not look at the rest again.
-        gc.freeze()
+        _calm_collector()
         click.echo(
             "The Name Server boot success. serializeType=JSON, "
             f"address {config.bind_address}:{server.port}"
         )
         sys.stdout.flush()
         await stop.wait()
+
+
+def _calm_collector() -> None:
+    """Collect cycles seldom: what is loaded stays, and routes are many objects without cycles.
+
+    With Python's own thresholds, taking in a broker of 50,000 topics takes more than twice as long,
+    most of it looking through the same objects again and again.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _allow_many_connections() -> None:

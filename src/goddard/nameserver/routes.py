@@ -130,6 +130,8 @@ class RouteTable:
     live: dict[BrokerAddress, LiveBroker] = field(default_factory=dict)
     filter_servers: dict[BrokerAddress, list[str]] = field(default_factory=dict)
     queue_mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)
+    # Changes with every change of a route that was encoded before; for those who keep answers.
+    generation: int = 0
     _policy: RoutePolicy = RoutePolicy()
     # Encoded routes by topic, then by variant. Everything that changes a route drops its entries.
     _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class RouteTable:
     @policy.setter
     def policy(self, policy: RoutePolicy) -> None:
         self._policy = policy
-        self._encoded.clear()
+        self.forget_encoded()
 
     # Registration
 
@@ -221,7 +223,7 @@ class RouteTable:
         )
         if data != known:
             self.brokers[broker.name] = data
-            self._encoded.clear()
+            self.forget_encoded()
         return data
 
     def _store_topics(
@@ -259,7 +261,7 @@ class RouteTable:
             for topic, mapping in mappings.items():
                 mapped = mapping.bname or broker.name
                 self.queue_mappings.setdefault(topic, {})[mapped] = mapping
-                self._encoded.pop(topic, None)
+                self._forget_route(topic)
         return count
 
     def _store_queues(self, broker_name: str, topic: str, config: TopicConfig, mask: int) -> bool:
@@ -277,7 +279,7 @@ class RouteTable:
             return False
         else:
             by_broker[broker_name] = queues
-            self._encoded.pop(topic, None)
+            self._forget_route(topic)
         return True
 
     def _store_filter_servers(self, key: BrokerAddress, servers: Sequence[str]) -> None:
@@ -285,7 +287,7 @@ class RouteTable:
             self.filter_servers[key] = list(servers)
         elif self.filter_servers.pop(key, None) is None:
             return
-        self._encoded.clear()
+        self.forget_encoded()
 
     def _master_of(
         self, broker: RegisteringBroker, members: Mapping[int, str]
@@ -359,7 +361,7 @@ class RouteTable:
                 if not names:
                     del self.clusters[broker.cluster]
         if removed or reduced:
-            self._encoded.clear()
+            self.forget_encoded()
         self._clean_topics(removed, reduced - removed)
         return [
             _min_id_change(name, self.brokers[name].broker_addrs, address, None)
@@ -375,18 +377,28 @@ class RouteTable:
         }
         if not removed and not read_only:
             return
-        for topic, by_broker in list(self.topic_queues.items()):
-            for name in removed & by_broker.keys():
-                self._drop_queues(topic, name)
+        emptied = []
+        for topic, by_broker in self.topic_queues.items():
+            for name in removed:
+                by_broker.pop(name, None)
             for name in read_only & by_broker.keys():
                 by_broker[name].perm &= ~int(Permission.WRITE)
+            if not by_broker:
+                emptied.append(topic)
+        for topic in emptied:
+            del self.topic_queues[topic]
+        for topic, mappings in list(self.queue_mappings.items()):
+            for name in removed:
+                mappings.pop(name, None)
+            if not mappings:
+                del self.queue_mappings[topic]
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         by_broker = self.topic_queues.get(topic, {})
         by_broker.pop(broker_name, None)
         mappings = self.queue_mappings.get(topic, {})
         mappings.pop(broker_name, None)
-        self._encoded.pop(topic, None)
+        self._forget_route(topic)
         if not mappings:
             self.queue_mappings.pop(topic, None)
         if not by_broker:
@@ -400,7 +412,7 @@ class RouteTable:
             return False
         by_broker = self.topic_queues.setdefault(topic, {})
         by_broker.update((data.broker_name, data) for data in queues)
-        self._encoded.pop(topic, None)
+        self._forget_route(topic)
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
@@ -429,7 +441,7 @@ class RouteTable:
 
     def _queues_of(self, broker_name: str) -> Iterator[QueueData]:
         for topic in self._topics_of(broker_name):
-            self._encoded.pop(topic, None)
+            self._forget_route(topic)
             yield self.topic_queues[topic][broker_name]
 
     def _topics_of(self, broker_name: str) -> list[str]:
@@ -533,6 +545,11 @@ class RouteTable:
     def forget_encoded(self) -> None:
         """Drop the encoded routes; for a change outside the table, such as of order settings."""
         self._encoded.clear()
+        self.generation += 1
+
+    def _forget_route(self, topic: str) -> None:
+        if self._encoded.pop(topic, None) is not None:
+            self.generation += 1
 
 
 def in_zone(route: TopicRoute, zone: str) -> TopicRoute:

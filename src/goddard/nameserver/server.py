@@ -20,6 +20,7 @@ from goddard.nameserver.kv import KvTable
 from goddard.nameserver.requests import Requests
 from goddard.nameserver.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from goddard.nameserver.settings import Settings
+from goddard.nameserver.shortcut import RouteShortcut
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_cluster import NotifyMinBrokerIdRequest
@@ -56,9 +57,16 @@ class NameServer:
         )
         handlers = Handlers()
         self._brokers.install(handlers)
-        Requests(self.routes, self.kv, self.settings, self._clock).install(handlers)
+        requests = Requests(self.routes, self.kv, self.settings, self._clock)
+        requests.install(handlers)
+        shortcut = RouteShortcut(requests.get_route, lambda: self.routes.generation)
         options = _server_options(config)
-        self._server = Server(options, handlers, on_close=self._brokers.connection_closed)
+        self._server = Server(
+            options,
+            handlers,
+            on_close=self._brokers.connection_closed,
+            on_frames=shortcut.take,
+        )
         self._certificates = CertificateWatch(options.tls, self._executor, self._server.reload_tls)
 
     @property
