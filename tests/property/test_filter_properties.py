@@ -92,13 +92,11 @@ def _logic(node: Tree, properties: Mapping[str, str]) -> bool | None:
 
 def _number(text: str, like: float) -> int | float:
     try:
-        if isinstance(like, float):
-            return float(text)
-        limit = 31 if -(2**31) <= like < 2**31 else 63
-        value = int(text)
+        value = int(text) if isinstance(like, int) else float(text)
     except ValueError:
         raise NotComparableError from None
-    if not -(2**limit) <= value < 2**limit:
+    limit = 2**31 if like < 2**31 else 2**63
+    if isinstance(value, int) and not -limit <= value < limit:
         raise NotComparableError
     return value
 

@@ -6,6 +6,7 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
@@ -41,14 +42,14 @@ PROPERTIES: Final = {
 }
 
 
-def verdict(text: str) -> bool | str | None:
+def verdict(text: str, properties: Mapping[str, str] = PROPERTIES) -> bool | str | None:
     compiled = compile_sql(text)
     try:
-        value = compiled.evaluate(PROPERTIES)
+        value = compiled.evaluate(properties)
     except FilterEvaluationError:
-        assert not compiled.matches(PROPERTIES)
+        assert not compiled.matches(properties)
         return E
-    assert compiled.matches(PROPERTIES) is (value is True)
+    assert compiled.matches(properties) is (value is True)
     return value
 
 
@@ -243,6 +244,43 @@ def test_three_valued_logic(text: str, expected: bool | str | None) -> None:
 )
 def test_order(text: str, expected: bool | str | None) -> None:
     assert verdict(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "expected"),
+    [
+        ("2147483647", "x > 5", True),
+        ("2147483648", "x > 5", E),
+        ("-2147483648", "x < 5", True),
+        ("-2147483649", "x < 5", E),
+        ("2147483648", "x > 2147483647", E),
+        ("2147483649", "x > 2147483648", True),
+        ("9223372036854775807", "x > 2147483648", True),
+        ("9223372036854775808", "x > 2147483648", E),
+        ("-9223372036854775808", "x < -2147483648", True),
+        ("-9223372036854775809", "x < -2147483648", E),
+        ("-2.5", "x < -1.5", True),
+        ("-1.5", "x < -2.5", False),
+        ("-NaN", "x > 1.5", True),
+        ("1e400", "x > 1.5", True),
+        ("-Infinity", "x < -1.5", True),
+        ("-0x1p9999", "x < -1.5", True),
+        ("inf", "x > 1.5", E),
+        ("nan", "x > 1.5", E),
+        ("1_000", "x > 1", E),
+        ("1_000", "x > 1.5", E),
+        ("0x10", "x > 1.5", E),
+        ("5 ", "x > 1", E),
+        ("\u00a05", "x > 1.5", E),
+        ("\u0665", "x = 5", True),
+        ("\u0665", "x = 5.0", E),
+        ("\U0001d7d3", "x = 5", E),
+        ("", "x > 1.5", E),
+        (".", "x > 1.5", E),
+    ],
+)
+def test_numbers_are_read_as_java_reads_them(value: str, text: str, expected: bool | str) -> None:
+    assert verdict(text, {"x": value}) == expected
 
 
 @pytest.mark.parametrize(
