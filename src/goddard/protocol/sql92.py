@@ -147,7 +147,7 @@ def _bad_token(text: str, start: int) -> str:
 
 
 class _Parser:
-    """Recursive descent, four frames for each level of parentheses."""
+    """Recursive descent, five frames for each level of parentheses."""
 
     def __init__(self, text: str) -> None:
         self._lexer = _Lexer(text)
@@ -242,7 +242,7 @@ class _Parser:
         signs: list[_Token] = []
         while self._token.kind in ("+", "-", "NOT"):
             signs.append(self._advance())
-        node = self._primary()
+        node = self._parenthesized() if self._token.kind == "(" else self._primary()
         for sign in reversed(signs):
             if sign.kind == "-":
                 number = number_in(node)
@@ -271,8 +271,6 @@ class _Parser:
             self._advance()
             self.identifiers.add(token.text)
             return Property(token.text)
-        if kind == "(":
-            return self._parenthesized()
         return self._fail("a property, a literal or '('")
 
     def _parenthesized(self) -> Node:

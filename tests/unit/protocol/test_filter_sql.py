@@ -432,6 +432,17 @@ def test_the_deepest_expression_fits_the_stack() -> None:
         compile_sql("(" * (depth + 1) + "a = 5" + ")" * (depth + 1))
 
 
+def test_the_parser_leaves_half_of_the_stack_to_its_caller() -> None:
+    depth = MAX_EXPRESSION_DEPTH
+
+    def call_from(frames: int) -> bool:
+        if frames:
+            return call_from(frames - 1)
+        return compile_sql("(" * depth + "a = 5" + ")" * depth).matches({"a": "5"})
+
+    assert call_from(300)
+
+
 def test_a_long_chain_is_not_deep() -> None:
     alternatives = " OR ".join(f"a = {number}" for number in range(4000))
     assert compile_sql(alternatives).matches({"a": "3999"})
