@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from goddard.config import parse_properties
 from goddard.nameserver.kv import ORDER_TOPIC_NAMESPACE
 from goddard.nameserver.server import NameServer
 from goddard.protocol import fastjson
@@ -181,3 +182,27 @@ async def test_the_compressed_body_of_5_4_0_is_understood(
             assert "TBW102" in server.routes.topic_queues
     finally:
         await connections.close()
+
+
+async def test_the_configuration_has_the_recorded_names_and_values(
+    start: Callable[..., Awaitable[NameServer]],
+) -> None:
+    """What getNamesrvConfig of 5.4.0 printed, places and port aside."""
+    exchanges = recorded(WIRE / "c5.4.0-s5.4.0/admin.jsonl.gz")
+    asked = next(e for e in exchanges if e.request.code == RequestCode.GET_NAMESRV_CONFIG)
+    assert asked.answer is not None
+    expected = parse_properties(str(asked.answer.body, "utf-8"))
+    server = await start()
+    connections = RawConnections(server.port)
+    try:
+        async with asyncio.timeout(10):
+            reader = await connections.send(asked.connection, asked.frame)
+            answer = await answer_from(reader, asked.request.opaque)
+    finally:
+        await connections.close()
+    found = parse_properties(str(answer.body, "utf-8"))
+    assert list(found) == list(expected)
+    placed = {"bindAddress", "configStorePath", "kvConfigPath", "listenPort", "rocketmqHome"}
+    assert {k: v for k, v in found.items() if k not in placed} == {
+        k: v for k, v in expected.items() if k not in placed
+    }

@@ -1,0 +1,86 @@
+"""TLS settings by RocketMQ's names, and the watch over certificate files."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goddard.errors import ConfigError
+from goddard.nameserver.certificates import CertificateWatch, tls_options
+from goddard.transport.tls import TlsMode, TlsOptions
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_without_a_certificate_there_is_no_tls() -> None:
+    assert tls_options({}) is None
+    assert tls_options({"tls.server.mode": "permissive"}) is None
+    assert tls_options({"tls.server.mode": "disabled", "tls.server.certPath": "c"}) is None
+    with pytest.raises(ConfigError, match="certPath"):
+        tls_options({"tls.server.mode": "enforcing"})
+    with pytest.raises(ConfigError, match="disabled, permissive, enforcing"):
+        tls_options({"tls.server.mode": "sometimes"})
+
+
+def test_all_properties_are_read() -> None:
+    assert tls_options(
+        {
+            "tls.server.mode": "Enforcing",
+            "tls.server.certPath": "c.pem",
+            "tls.server.keyPath": "k.pem",
+            "tls.server.keyPassword": "secret",
+            "tls.server.trustCertPath": "t.pem",
+            "tls.server.need.client.auth": "require",
+        }
+    ) == TlsOptions(
+        mode=TlsMode.ENFORCING,
+        certificate=Path("c.pem"),
+        key=Path("k.pem"),
+        key_password="secret",
+        trust=Path("t.pem"),
+        verify_peer=True,
+    )
+
+
+def _write(file: Path, text: str, age: int) -> None:
+    file.write_text(text)
+    os.utime(file, ns=(age, age))
+
+
+async def test_a_changed_file_is_loaded_again(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    _write(certificate, "one", 1)
+    _write(key, "one", 1)
+    loaded: list[str] = []
+    fits = True
+
+    def reload() -> None:
+        if not fits:
+            raise ConfigError("the key does not fit the certificate")
+        loaded.append("loaded")
+
+    watch = CertificateWatch(TlsOptions(certificate=certificate, key=key), executor, reload)
+    await watch.check()
+    assert loaded == []
+    _write(certificate, "two", 2)
+    fits = False
+    await watch.check()
+    assert loaded == []
+    _write(key, "two", 2)
+    fits = True
+    await watch.check()
+    await watch.check()
+    assert loaded == ["loaded"]
+
+
+async def test_nothing_to_watch_is_fine(executor: ThreadPoolExecutor) -> None:
+    def reload() -> None:
+        raise AssertionError
+
+    await CertificateWatch(None, executor, reload).check()
