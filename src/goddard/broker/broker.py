@@ -1,0 +1,243 @@
+"""The broker: composition, lifecycle, and what runs in the background.
+
+``Broker`` can be run inside any asyncio program: construct, ``start``, ``stop``; or use it as an
+async context manager. All of its state belongs to the loop it was started on; the store has two
+threads of its own, and an executor takes whatever else waits on the disk.
+
+Starting goes store, tables, handlers, listeners, name servers; stopping goes the other way, so
+that clients are sent elsewhere first and every message that was answered is on the disk last.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self
+
+from goddard.broker.registration import Registration
+from goddard.broker.saving import Table, TableSaver
+from goddard.broker.settings import BrokerConfig, Settings, with_port
+from goddard.broker.topics import Groups, Topics
+from goddard.clock import Clock, SystemClock
+from goddard.errors import ConfigError
+from goddard.store.jsonfile import Origin
+from goddard.store.store import MessageStore
+from goddard.store.tables import (
+    ConsumerFilterTable,
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicTable,
+)
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handler, Handlers
+from goddard.transport.server import Server, ServerOptions
+from goddard.transport.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+# A stop has to be over within two seconds; what takes longer is cut off.
+_STOP_GRACE_SECONDS: Final = 0.5
+_SAVE_SECONDS: Final = 10.0
+_EXECUTOR_THREADS: Final = 4
+_PORT_ATTEMPTS: Final = 20
+# What the store reads each time it needs it; its sizes and places are those it was opened with.
+_LIVE_STORE_FIELDS: Final = (
+    "delete_batch_files",
+    "delete_when",
+    "disk_force_ratio",
+    "disk_full_ratio",
+    "disk_high_ratio",
+    "flush_least_pages",
+    "flush_thorough_ms",
+    "is_forced_cleaning_enabled",
+    "max_get_disk_bytes",
+    "max_get_disk_count",
+    "max_get_memory_bytes",
+    "max_get_memory_count",
+    "memory_bytes",
+    "reserved_hours",
+)
+
+
+class Broker:
+    """A broker on one port and the VIP port below it. ``port`` tells which, once it is started."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._config = config
+        self._stack = contextlib.AsyncExitStack()
+        self._closers: list[Callable[[Connection], None]] = []
+        self.started_ms = 0
+        self.settings = Settings(config)
+
+    @property
+    def port(self) -> int:
+        return self.settings.current.listen_port
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this broker."""
+        return self.settings.current.broker_address
+
+    async def start(self) -> None:
+        """Open the store, listen, register. When it fails, everything is closed again."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+
+    async def stop(self) -> None:
+        """Unregister, answer what is being worked on, flush, and close. Once is enough."""
+        await self._stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # Starting
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        loop = asyncio.get_running_loop()
+        self.started_ms = self._clock.now_ms()
+        config = self._config
+        if config.broker_role == "SLAVE":
+            raise ConfigError("brokerRole=SLAVE: following a master is not supported yet")
+        if config.listen_port == 0:
+            config = with_port(config, _free_port(config.bind_address))
+        self._executor = ThreadPoolExecutor(_EXECUTOR_THREADS, thread_name_prefix="broker")
+        stack.callback(self._executor.shutdown)
+        self.settings = Settings(config, self._executor)
+        self.settings.add_listener(self._apply)
+
+        self.store = MessageStore(config.store_config(), clock=self._clock)
+        await loop.run_in_executor(self._executor, self.store.open)
+        stack.push_async_callback(self._close_store)
+        await self._load_tables()
+        self._saver = TableSaver(self._executor)
+        stack.push_async_callback(self._save_at_stop)
+
+        self.topics = Topics(self.topic_table, self.settings, clock=self._clock)
+        self.topics.add_system_topics()
+        self.topics.add_listener(lambda _: self._saver.save_soon(self.topic_table))
+        self.groups = Groups(self.group_table, self.settings)
+        self.groups.add_system_groups()
+        self.groups.add_listener(lambda _: self._saver.save_soon(self.group_table))
+        await self._saver.save_all(self._tables)
+        self.registration = Registration(self.settings, self.topics)
+
+        handlers = Handlers()
+        self._compose(handlers)
+        tasks = Tasks(_log)
+        stack.push_async_callback(tasks.stop)
+        await self._listen(stack, handlers, config)
+        self._run_housekeeping(tasks, config)
+        stack.push_async_callback(self.registration.stop)
+        await self.registration.start()
+
+    async def _load_tables(self) -> None:
+        directory = self.store.config.root / "config"
+        self.topic_table = TopicTable(directory, self._clock)
+        self.group_table = SubscriptionGroupTable(directory, self._clock)
+        self.offset_table = ConsumerOffsetTable(directory, self._clock)
+        self.delay_table = DelayOffsetTable(directory, self._clock)
+        self.filter_table = ConsumerFilterTable(directory, self._clock)
+        tables = (
+            self.topic_table,
+            self.group_table,
+            self.offset_table,
+            self.delay_table,
+            self.filter_table,
+        )
+        self._tables: list[Table] = list(tables)
+
+        def load() -> None:
+            for table in tables:
+                if table.load() is Origin.ABSENT:
+                    table.is_changed = True  # RocketMQ has every file from the first start on
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, load)
+
+    def _compose(self, handlers: Handlers) -> None:
+        """Make the parts that answer requests, and register what they answer."""
+
+    def _register(self, handlers: Handlers, answered: Mapping[int, Handler]) -> None:
+        for code, handler in answered.items():
+            handlers.register(code, handler)
+
+    async def _listen(
+        self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
+    ) -> None:
+        for port in (config.listen_port, config.vip_port):
+            if port is None:
+                continue
+            server = Server(
+                _server_options(config, port),
+                handlers,
+                on_close=self._connection_closed,
+                clock=self._clock,
+            )
+            await server.start()
+            stack.push_async_callback(server.stop, _STOP_GRACE_SECONDS)
+
+    def _run_housekeeping(self, tasks: Tasks, config: BrokerConfig) -> None:
+        tasks.periodic(
+            "ConsumerOffsetSave",
+            config.flush_offsets_ms / 1000,
+            lambda: self._saver.save_all([self.offset_table]),
+        )
+        tasks.periodic("TableSave", _SAVE_SECONDS, lambda: self._saver.save_all(self._tables))
+
+    # Running
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for closer in self._closers:
+            closer(connection)
+
+    def _apply(self, config: BrokerConfig) -> None:
+        """Let a changed configuration take effect beyond those who read it each time."""
+        wanted = config.store_config()
+        live = {name: getattr(wanted, name) for name in _LIVE_STORE_FIELDS}
+        self.store.config = dataclasses.replace(self.store.config, **live)
+        self.registration.register_all()
+
+    # Stopping
+
+    async def _save_at_stop(self) -> None:
+        await self._saver.save_all(self._tables)
+        await self._saver.stop()
+
+    async def _close_store(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self.store.close)
+
+
+def _server_options(config: BrokerConfig, port: int) -> ServerOptions:
+    options = ServerOptions(
+        host=config.bind_address,
+        port=port,
+        backlog=config.backlog,
+        idle_seconds=config.idle_seconds,
+    )
+    if not config.write_buffer_high_bytes:
+        return options
+    return dataclasses.replace(options, write_buffer_high_bytes=config.write_buffer_high_bytes)
+
+
+def _free_port(host: str) -> int:
+    """A port that is free together with the VIP port below it."""
+    for _ in range(_PORT_ATTEMPTS):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((host, 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind((host, port - 2))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"cannot listen on {host}: no free pair of ports was found")
