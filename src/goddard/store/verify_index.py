@@ -91,7 +91,9 @@ class IndexCheck:
             except FileNotFoundError:
                 continue  # expired since the directory was listed
         known = {each.file.size_bytes: each.slot_count for each in views if each.slot_count}
-        base_ms: int | None = None
+        # The first file there ever was begins with its own first entry; of one that follows an
+        # expired file nobody knows any more.
+        base_ms = views[0].header.begin_ms if views and not report.min_physical_offset else None
         for each in views:
             slot_count = each.slot_count or known.get(each.file.size_bytes)
             report.index_files += 1
@@ -179,7 +181,9 @@ class IndexCheck:
                 first = int(past[0])
                 detail = f"it refers to {offsets[first]}, the log ends at {log_end}"
                 self._add_entry(file, int(file.numbers[first]), detail, count=past.size)
-        for before, after in pairwise(self._files):
+        # A running broker writes the header of its last file after the entries.
+        settled = self._files[:-1] if report.is_running else self._files
+        for before, after in pairwise(settled):
             if before.view.header.end_physical_offset > after.view.header.begin_physical_offset:
                 self._add(after.view, 16, 8, "it begins before the file before it ends")
         if not self._files and report.records:
@@ -297,18 +301,29 @@ class IndexCheck:
         rows = np.searchsorted(physical_offsets, file.physical_offsets[part])
         rows = np.minimum(rows, len(physical_offsets) - 1)
         is_record = physical_offsets[rows] == file.physical_offsets[part]
-        begins = np.full(len(rows), file.view.header.begin_ms)
-        numbers = file.numbers[part]
+        times = store_ms[rows]
+        numbers, header = file.numbers[part], file.view.header
+        self._check_ends(file, numbers[is_record], times[is_record])
+        begins = np.full(len(rows), header.begin_ms)
         is_first = numbers == 1
         if file.first_base_ms is None:
             is_record &= ~is_first
         else:
             begins[is_first] = file.first_base_ms
-        expected = np.clip((store_ms[rows] - begins) // 1000, 0, _MAX_SECONDS)
-        wrong = is_record & (expected != file.seconds[part])
-        for each in np.flatnonzero(wrong).tolist():
+        expected = np.clip((times - begins) // 1000, 0, _MAX_SECONDS)
+        for each in np.flatnonzero(is_record & (expected != file.seconds[part])).tolist():
             detail = f"{file.seconds[part][each]} seconds after the first, not {expected[each]}"
             self._add_entry(file, int(numbers[each]), detail)
+
+    def _check_ends(self, file: _File, numbers: Numbers, times: Numbers) -> None:
+        """The header's times are those of the first and the last entry's records."""
+        header = file.view.header
+        ends = ((1, 0, header.begin_ms), (file.view.entry_count, 8, header.end_ms))
+        for number, position, time_ms in ends:
+            for stored_ms in times[numbers == number].tolist():
+                if stored_ms != time_ms:
+                    detail = f"time {time_ms}, entry {number}'s record is of {stored_ms}"
+                    self._add(file.view, position, 8, detail)
 
     # --- Reporting --------------------------------------------------------------------------------
 
@@ -320,7 +335,7 @@ class IndexCheck:
         self._report.add(
             Damage(
                 Kind.BEHIND if is_behind else Kind.NO_INDEX,
-                self._files[-1].view.file.path,
+                self._directory,
                 0,
                 0,
                 f"{count} records from offset {self._missing_from} on are not in the key index",

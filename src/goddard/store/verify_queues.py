@@ -104,6 +104,7 @@ class QueueCheck:
         self._report = report
         self._log_min = report.min_physical_offset
         self._batch_topics = {topic.encode() for topic in view.batch_topics()}
+        self._is_extended = (view.directory / "consumequeue_ext").is_dir()
         self._tag_codes: dict[bytes, int] = {}
         self._log_maps: dict[StoreFile, memoryview] = {}
         self._files: OrderedDict[StoreFile, Entries] = OrderedDict()
@@ -169,7 +170,7 @@ class QueueCheck:
                 wrong = (
                     (entries["physical_offset"] != physical_offsets)
                     | (entries["size"] != batch.sizes[rows])
-                    | ~_match_codes(entries["tag_code"], codes, batch.store_ms[rows])
+                    | ~self._match(entries, codes, batch.store_ms[rows])
                 )
                 if not wrong.any():
                     queue.next_number = first + count
@@ -203,9 +204,8 @@ class QueueCheck:
             return
         entry = entries[0]
         found = int(entry["physical_offset"]), int(entry["size"]), int(entry["tag_code"])
-        is_code_good = _match_codes(
-            entries["tag_code"], np.array([code]), np.array([store_ms], dtype=np.int64)
-        ).all()
+        times = np.array([store_ms], dtype=np.int64)
+        is_code_good = self._match(entries, np.array([code]), times).all()
         if found[:2] != (physical_offset, size) or not is_code_good:
             path, position = view.locate(number)
             detail = (
@@ -223,6 +223,9 @@ class QueueCheck:
                 return
         self._check_between(queue, number)
         queue.next_number = max(queue.next_number, number + 1)
+
+    def _match(self, entries: Entries, codes: Numbers, store_ms: Numbers) -> npt.NDArray[np.bool_]:
+        return _match_codes(entries["tag_code"], codes, store_ms, is_extended=self._is_extended)
 
     def _miss(self, queue: _Queue, number: int, physical_offset: int) -> None:
         missing = queue.missing
@@ -361,6 +364,9 @@ class QueueCheck:
             names = find_property(record.properties, _MULTI_DISPATCH) or b""
             is_named = view.topic in names.decode("utf-8", "replace").split(",")
             return "" if is_named else f"the record at {physical_offset} is not of this queue"
+        kind = record.sys_flag & TRANSACTION_MASK
+        if kind in (TransactionType.PREPARED, TransactionType.ROLLBACK):
+            return f"the record at {physical_offset} is of a kind that goes to no queue"
         if (record.topic, record.queue_id) != (view.topic, view.queue_id):
             other = f"{record.topic}/{record.queue_id}"
             return f"the record at {physical_offset} is of {other}"
@@ -473,10 +479,12 @@ class QueueCheck:
 
 
 def _match_codes(
-    found: npt.NDArray[np.int64], expected: Numbers, store_ms: Numbers
+    found: npt.NDArray[np.int64], expected: Numbers, store_ms: Numbers, *, is_extended: bool
 ) -> npt.NDArray[np.bool_]:
     """Tag codes as expected; times of delivery whole seconds after the record was stored."""
-    match = (found == expected) | (found < _MIN_TAG_CODE)
+    match = found == expected
+    if is_extended:
+        match |= found < _MIN_TAG_CODE
     times = expected == _DELIVERY
     if times.any():
         delay_ms = found - store_ms
