@@ -69,6 +69,7 @@ class IndexCheck:
         self._report = report
         self._directory = view.index_directory
         self._files: list[_File] = []
+        self._last: IndexView | None = None
         # First offset and number of records in a row that the index does not have.
         self._missing_from = 0
         self._missing_count = 0
@@ -90,6 +91,7 @@ class IndexCheck:
                 views.append(IndexView(file))
             except FileNotFoundError:
                 continue  # expired since the directory was listed
+        self._last = views[-1] if views else None
         known = {each.file.size_bytes: each.slot_count for each in views if each.slot_count}
         # The first file there ever was begins with its own first entry; of one that follows an
         # expired file nobody knows any more.
@@ -105,7 +107,7 @@ class IndexCheck:
             base_ms = each.header.end_ms
             report.index_entries += each.entry_count
             self._files.append(checked)
-            if not report.is_running or each is not views[-1]:
+            if not (report.is_running and each is self._last):
                 self._check_header(checked)
                 self._check_chains(checked)
 
@@ -351,7 +353,12 @@ class IndexCheck:
         )
 
     def _add(self, view: IndexView, position: int, length: int, detail: str) -> None:
-        self._report.add(Damage(Kind.BAD_INDEX, view.file.path, position, length, detail))
+        # The last file is written in several steps: entries, slots, header. A broker that runs,
+        # or was killed, may be between them, and the next start puts them right.
+        is_behind = self._report.may_be_behind and view is self._last
+        kind = Kind.BEHIND if is_behind else Kind.BAD_INDEX
+        path = view.file.path
+        self._report.add(Damage(kind, path, position, length, detail, is_notice=is_behind))
 
 
 def _rolled_back(batch: RecordBatch) -> set[int]:
