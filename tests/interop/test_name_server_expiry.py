@@ -53,7 +53,7 @@ def test_broker_expires_after_the_time_it_asked_for(
     with java540.start_broker(namesrv=name_server.address, properties=properties) as broker:
         seconds = seconds_until_gone(name_server, broker, limit=10)
         # Its last beat is at most a second old when it freezes.
-        assert EXPIRY_MS / 1000 - 1.2 < seconds < EXPIRY_MS / 1000 + SCAN_MS / 1000 + 1.5
+        assert EXPIRY_MS / 1000 - 1.2 < seconds < EXPIRY_MS / 1000 + SCAN_MS / 1000 + 3
 
         broker.resume()
         wait_until(lambda: broker.address in _alive(name_server), 30, "it is back when it wakes up")
@@ -65,4 +65,4 @@ def test_silent_connection_is_closed_and_its_broker_forgotten(
     with java494.start_broker(namesrv=name_server.address) as broker:
         seconds = seconds_until_gone(name_server, broker, limit=IDLE_SECONDS + 10)
         # Its last registration is at most 10 s old when it freezes.
-        assert IDLE_SECONDS - 10.5 < seconds < IDLE_SECONDS + 2
+        assert IDLE_SECONDS - 10.5 < seconds < IDLE_SECONDS + 4

@@ -137,6 +137,12 @@ def test_quick_start_example_runs_unchanged(site: Site, java494: JavaPeers) -> N
     )
     with consumer, producer:
         producer.launch()
+        # A consumer that finds no route looks again only after 30 s.
+        wait_until(
+            lambda: all(query_route(server.address, "TopicTest") for server in site.name_servers),
+            30,
+            "route of the topic that the first message created",
+        )
         consumer.start()
         wait_until(lambda: not producer.is_running, 40, "the producer is done")
         sent = re.findall(r"sendStatus=SEND_OK, msgId=(\w+)", producer.output())

@@ -180,13 +180,37 @@ public final class Driver {
 
         Subscriber(String nameServers, String group, String topic, String expression)
             throws Exception {
-            consumer = new DefaultMQPushConsumer(group);
-            consumer.setNamesrvAddr(nameServers);
-            consumer.setInstanceName(group);
-            consumer.setPollNameServerInterval(POLL_ROUTES_MS);
-            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-            consumer.subscribe(topic, expression);
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            consumer = start(nameServers, group, topic, expression);
+        }
+
+        /** A 5.x consumer does not start when it asks a name server that is down: try another. */
+        private DefaultMQPushConsumer start(
+            String nameServers, String group, String topic, String expression) throws Exception {
+            long deadline = System.nanoTime() + ROUTE_TIMEOUT_MS * 1_000_000L;
+            for (int attempt = 0; ; attempt++) {
+                DefaultMQPushConsumer candidate = create(nameServers, group, topic, expression);
+                candidate.setInstanceName(group + "-" + attempt);
+                try {
+                    candidate.start();
+                    return candidate;
+                } catch (Exception problem) {
+                    candidate.shutdown();
+                    if (System.nanoTime() > deadline) {
+                        throw problem;
+                    }
+                    Thread.sleep(WAKE_INTERVAL_MS);
+                }
+            }
+        }
+
+        private DefaultMQPushConsumer create(
+            String nameServers, String group, String topic, String expression) throws Exception {
+            DefaultMQPushConsumer created = new DefaultMQPushConsumer(group);
+            created.setNamesrvAddr(nameServers);
+            created.setPollNameServerInterval(POLL_ROUTES_MS);
+            created.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            created.subscribe(topic, expression);
+            created.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 synchronized (received) {
                     for (MessageExt message : messages) {
                         received.add(message.getMsgId());
@@ -195,7 +219,7 @@ public final class Driver {
                 }
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
-            consumer.start();
+            return created;
         }
 
         /** Prints the ids of everything received, as soon as there are `count` or time is up. */
