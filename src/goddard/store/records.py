@@ -109,7 +109,7 @@ class PreparedRecord:
         properties_length = len(properties)
         if not 0 < topic_length <= MAX_TOPIC_BYTES_V2:
             raise MessageIllegalError(f"a topic has 1 to {MAX_TOPIC_BYTES_V2} bytes: {topic!r}")
-        if "/" in topic or "\0" in topic or topic in {".", ".."}:
+        if not is_directory_name(topic):
             raise MessageIllegalError(f"topic {topic!r} cannot name a directory")
         if not 0 <= queue_id <= MAX_QUEUE_ID:
             raise MessageIllegalError(f"queue id {queue_id} is outside 0..{MAX_QUEUE_ID}")
@@ -255,6 +255,8 @@ def read_entry(
         raise ProtocolError(
             f"queue {record.queue_id} or offset {record.queue_offset} is out of range"
         )
+    if not is_directory_name(record.topic):
+        raise ProtocolError(f"topic {record.topic!r} cannot name a directory")
     if check_crc and record.body_length:
         at = record.body_position
         crc = crc32(view[at : at + record.body_length]) & 0x7FFFFFFF
@@ -308,6 +310,12 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
         start += len(prefix) + 1
     end = properties.find(b"\x02", start)
     return properties[start:] if end < 0 else properties[start:end] or None
+
+
+@lru_cache(maxsize=4096)
+def is_directory_name(topic: str) -> bool:
+    """Whether a queue directory can have this name, and lies where it should."""
+    return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
 
 
 @lru_cache(maxsize=4096)

@@ -95,3 +95,12 @@ def judge_tail(tail: Tail | None, *, is_clean: bool, safe_time_ms: int) -> Verdi
     if is_clean or tail.next_record_time_ms <= safe_time_ms:
         return Verdict.CORRUPT
     return Verdict.CUT
+
+
+def is_torn(properties: bytes) -> bool:
+    """Whether the last record of a log that ended uncleanly lost its end to zeros.
+
+    No checksum covers the properties, but their last byte is never zero: it is a separator, or the
+    end of a text.
+    """
+    return properties.endswith(b"\0")

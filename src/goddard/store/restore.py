@@ -25,6 +25,7 @@ from goddard.store.recovery import (
     Tail,
     Verdict,
     choose_start,
+    is_torn,
     judge_tail,
 )
 from goddard.store.segment import Segment, segment_name
@@ -70,11 +71,25 @@ class Restorer:
             return report
         start, dispatch_from = self._plan(checkpoint, damaged_from, is_clean=is_clean)
         report.started_at = start
-        end = self._scan(start, dispatch_from, report)
+        end, reason, last = self._scan(start, dispatch_from, report)
         tail = self._find_tail(end)
+        if last is not None:
+            if (
+                not is_clean
+                and tail is None
+                and last.end_offset == end
+                and is_torn(last.properties)
+            ):
+                end, reason = last.physical_offset, "its properties end in zeros"
+                tail = Tail(end, last.end_offset, None, None)
+                report.records -= 1
+            else:
+                log.last_store_timestamp_ms = last.store_timestamp_ms
+                if last.physical_offset >= dispatch_from:
+                    self._dispatch([last], report)
         verdict = judge_tail(tail, is_clean=is_clean, safe_time_ms=checkpoint.safe_time_ms)
         if tail is not None:
-            self._handle_tail(tail, verdict, report, cut_corrupt=cut_corrupt)
+            self._handle_tail(tail, verdict, reason, report, cut_corrupt=cut_corrupt)
         if is_clean and self._queues.max_physical_offset > end:
             report.findings.append(
                 Finding(log.directory, end, "queue entries point past the end of the commit log")
@@ -128,28 +143,34 @@ class Restorer:
             self._queues.truncate(dispatch_from)
         return min(start, dispatch_from // log.segment_bytes * log.segment_bytes), dispatch_from
 
-    def _scan(self, start: int, dispatch_from: int, report: RecoveryReport) -> int:
-        """Read records from ``start``, dispatching; returns the end of the last good one."""
+    def _scan(
+        self, start: int, dispatch_from: int, report: RecoveryReport
+    ) -> tuple[int, str, LogEntry | None]:
+        """Read records from ``start`` and dispatch all but the last.
+
+        Returns the end of the last good record, why reading ended there, and that record.
+        """
         log = self._log
-        end = start
+        end, reason = start, ""
         group: list[LogEntry] = []
+        last: LogEntry | None = None
         segment = log.segment_at(start)
         while segment is not None:
             scan = log.scan_segment(segment, check_crc=self._check_crc)
             for entry in scan:
                 report.records += 1
-                if entry.physical_offset >= dispatch_from:
-                    group.append(entry)
+                if last is not None and last.physical_offset >= dispatch_from:
+                    group.append(last)
                     if len(group) >= _DISPATCH_RECORDS:
                         self._dispatch(group, report)
-                log.last_store_timestamp_ms = entry.store_timestamp_ms
+                last = entry
             if scan.stop is ScanStop.INVALID:
-                end = segment.base_offset + scan.position
+                end, reason = segment.base_offset + scan.position, scan.reason
                 break
             end = segment.end_offset
             segment = log.segment_at(end)
         self._dispatch(group, report)
-        return end
+        return end, reason, last
 
     def _dispatch(self, group: list[LogEntry], report: RecoveryReport) -> None:
         report.dispatched += len(group)
@@ -166,7 +187,6 @@ class Restorer:
 
     def _find_tail(self, end: int) -> Tail | None:
         """What is not zero after the end of the last good record."""
-        first: int | None = None
         last = end
         found: LogEntry | None = None
         for segment, start in self._segments_from(end):
@@ -176,37 +196,38 @@ class Restorer:
                 stop = min(position + _CHUNK_BYTES, segment.size)
                 chunk = bytes(segment.view[position:stop]).rstrip(b"\0")
                 if chunk:
-                    skipped = len(chunk) - len(chunk.lstrip(b"\0"))
-                    if first is None:
-                        first = segment.base_offset + position + skipped
                     last = segment.base_offset + position + len(chunk)
                     found = found or _find_record(segment, max(position - 8, start), stop)
                 position = max(stop, position + 1)
-        if first is None:
+        if last == end:
             return None
         return Tail(
-            first,
+            end,
             last,
             None if found is None else found.physical_offset,
             None if found is None else found.store_timestamp_ms,
         )
 
     def _handle_tail(
-        self, tail: Tail, verdict: Verdict, report: RecoveryReport, *, cut_corrupt: bool
+        self,
+        tail: Tail,
+        verdict: Verdict,
+        reason: str,
+        report: RecoveryReport,
+        *,
+        cut_corrupt: bool,
     ) -> None:
         path = self._path_at(tail.start_offset)
-        where = f"at offset {tail.start_offset} ({path})"
         if verdict is Verdict.CORRUPT and not cut_corrupt:
             raise StoreCorruptError(
-                f"the commit log is damaged {where}, and good records follow at"
-                f" {tail.next_record_offset}; nothing was changed. Restore the file, or open with"
-                " repair to cut the log there (a copy of the rest is kept)",
+                f"{path} is damaged at offset {tail.start_offset} ({reason}), and good records"
+                f" follow at {tail.next_record_offset}; nothing was changed. Restore the file, or"
+                " have the store repaired, which cuts the log there and keeps a copy of the rest",
                 path,
                 tail.start_offset,
             )
-        report.findings.append(
-            Finding(path, tail.start_offset, f"{verdict.value}: {tail.end_offset} is its end")
-        )
+        text = f"{verdict.value} ({reason}); it was cut, {tail.end_offset} was its end"
+        report.findings.append(Finding(path, tail.start_offset, text))
         report.cut_bytes = tail.end_offset - tail.start_offset
         for segment, start in self._segments_from(tail.start_offset):
             stop = min(tail.end_offset - segment.base_offset, segment.size)
