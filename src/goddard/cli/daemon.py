@@ -1,0 +1,148 @@
+"""Running a daemon in the foreground: configuration, log file, ready line, signals, exit code.
+
+What ``goddard namesrv``, ``goddard broker`` and RocketMQ's own commands for them have in common.
+"""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import click
+
+from goddard.config import Configuration, read_properties
+from goddard.errors import ConfigError, StoreError
+from goddard.logs import logback_level, logging_to
+from goddard.transport.loop import run
+
+HOME_VARIABLE: Final = "ROCKETMQ_HOME"
+HOME_PROPERTY: Final = "rocketmq.home.dir"
+# What Java's System.exit(-2) is to a shell.
+_EXIT_WITHOUT_HOME: Final = 254
+
+HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
+
+ConfigT = TypeVar("ConfigT", bound=Configuration)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon(Generic[ConfigT]):
+    """A kind of daemon: ``config`` before anything is set, and ``main``, which runs it."""
+
+    program: str
+    config: ConfigT
+    # The property that tells the daemon where its configuration file is.
+    file_property: str
+    log_name: str
+    main: Callable[[ConfigT], Coroutine[Any, Any, None]]
+
+
+def serve(
+    daemon: Daemon[ConfigT],
+    config_file: Path | None,
+    defaults: Mapping[str, str],
+    overrides: Mapping[str, str],
+    shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+) -> int:
+    """Run a daemon to its end, or only print the properties that ``shown`` picks; the exit code.
+
+    The configuration file goes over ``defaults``, ``overrides`` go over the file.
+    """
+    try:
+        config = daemon.config.updated(defaults)
+        if config_file is not None:
+            config = _with_file(daemon, config, config_file)
+        config = config.updated(overrides)
+        properties = config.properties()
+        if shown is not None:
+            for name, value in sorted(shown(properties).items()):
+                click.echo(f"{name}={value}")
+            return 0
+        if not properties.get("rocketmqHome"):
+            click.echo(
+                f"Please set the {HOME_VARIABLE} variable in your environment to match the "
+                "location of the RocketMQ installation"
+            )
+            return _EXIT_WITHOUT_HOME
+        home = Path(properties["rocketmqHome"])
+        level = logback_level(home / "conf" / f"logback_{daemon.log_name}.xml")
+        with logging_to(home / "logs" / f"{daemon.log_name}.log", level):
+            run(daemon.main(config))
+    except (ConfigError, StoreError, OSError) as error:
+        click.echo(f"{daemon.program}: {error_text(error)}", err=True)
+        return 1
+    return 0
+
+
+def error_text(error: Exception) -> str:
+    """The one line that says what is wrong; an OSError of listening names the address."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _with_file(daemon: Daemon[ConfigT], config: ConfigT, file: Path) -> ConfigT:
+    properties = read_properties(file)
+    try:
+        changed = config.updated({**properties, daemon.file_property: str(file)})
+    except ConfigError as error:
+        raise ConfigError(f"the configuration file {file}: {error}") from error
+    click.echo(f"load config properties file OK, {file}")
+    return changed
+
+
+async def run_until_stopped(
+    daemon: AbstractAsyncContextManager[T],
+    ready_line: Callable[[T], str],
+    *,
+    stops_with_input: bool = False,
+) -> None:
+    """Start, say so, and stop on SIGTERM or Ctrl-C.
+
+    ``stops_with_input`` stops it also when standard input ends: a child that was given a pipe goes
+    when its parent does, however that ended.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if stops_with_input:
+        loop.add_reader(sys.stdin.fileno(), _watch_input, loop, stop)
+    _allow_many_connections()
+    async with daemon as started:
+        # What lives from here on lives long: the collector need not look at the rest again.
+        gc.collect()
+        gc.freeze()
+        click.echo(ready_line(started))
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit of open files as far as we may; each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def exit_code_of(command: click.Command, program: str, arguments: list[str]) -> int:
+    """Run a command that returns its exit code; 1 for wrong arguments, as Java's have it."""
+    try:
+        code = command.main(arguments, program, standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return 1
+    except click.Abort:
+        return 1
+    return int(code or 0)
