@@ -1,0 +1,50 @@
+"""Whether a send is taken at all, before anything of it is looked at.
+
+A broker that cannot keep up says so at once, in RocketMQ's words, instead of letting requests grow
+old in a queue: clients then try another broker. Sends that were taken but have not had their turn
+within ``max_wait_ms`` are refused by the appender with a LateError. Belongs to the loop thread.
+"""
+
+from typing import Final
+
+from goddard.broker.appender import Appender, LateError
+from goddard.broker.settings import BrokerConfig, Settings
+
+_OVERLOADED: Final = "[OVERLOAD]system busy, start flow control for a while"
+_NOT_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+# Messages that wait for the disk cost little each, so more of them are let in than into the queue.
+_UNDURABLE_FACTOR: Final = 10
+
+
+class Admission:
+    """One per broker; ``refusal`` is asked for every send."""
+
+    def __init__(self, appender: Appender, settings: Settings) -> None:
+        self._appender = appender
+        self._configure(settings.current)
+        settings.add_listener(self._configure)
+
+    def _configure(self, config: BrokerConfig) -> None:
+        self._is_master = config.broker_role != "SLAVE" or config.enable_slave_acting_master
+        self._max_queued = config.send_queue_capacity
+        self._max_undurable = config.send_queue_capacity * _UNDURABLE_FACTOR
+        self.max_wait_ms = config.wait_in_send_queue_ms if config.fast_failure else None
+
+    def refusal(self) -> str | None:
+        """Why no send is taken now (the remark of a SYSTEM_BUSY); None when they are."""
+        if not self._is_master:
+            return _NOT_MASTER
+        appender = self._appender
+        if (
+            appender.queued_records >= self._max_queued
+            or appender.undurable_records >= self._max_undurable
+        ):
+            return _OVERLOADED
+        return None
+
+
+def late_remark(error: LateError) -> str:
+    return (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {error.waited_ms}ms, size of queue: {error.queued_records}"
+    )
