@@ -8,8 +8,15 @@ import json
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from goddard.nameserver.routes import (
     BrokerAddress,
@@ -284,7 +291,10 @@ class RouteTableMachine(RuleBasedStateMachine):
         return {str(i): a for i, a in members.items()}
 
 
-RouteTableMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None
-)
-TestRouteTable = RouteTableMachine.TestCase
+# It takes seconds, but minutes to find the shortest example of a failure.
+@pytest.mark.timeout(600)
+def test_the_table_agrees_with_the_model() -> None:
+    run_state_machine_as_test(
+        RouteTableMachine,
+        settings=settings(max_examples=150, stateful_step_count=30, deadline=None),
+    )

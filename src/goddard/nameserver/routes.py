@@ -132,9 +132,11 @@ class RouteTable:
     queue_mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)
     # Changes with every change of a route that was encoded before; for those who keep answers.
     generation: int = 0
-    _policy: RoutePolicy = RoutePolicy()
+    _policy: RoutePolicy = field(default=RoutePolicy(), init=False)
     # Encoded routes by topic, then by variant. Everything that changes a route drops its entries.
-    _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = field(default_factory=dict)
+    _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def policy(self) -> RoutePolicy:

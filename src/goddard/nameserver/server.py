@@ -103,6 +103,7 @@ class NameServer:
         _log.info("NettyEventExecutor service end")
         await self._client.close(_STOP_GRACE_SECONDS)
         await self.kv.drain()
+        await self.settings.drain()
         self._executor.shutdown()
 
     async def __aenter__(self) -> Self:

@@ -166,6 +166,7 @@ def test_settings_changed_while_running_are_there_after_a_restart(tmp_path: Path
     with daemon(tmp_path, command).start() as process:
         assert ask(address_of(process), update).code == 0
         process.restart()
+        assert address_of(process).startswith("127.0.0.1:")
         shown = ask(address_of(process), RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
     assert b"orderMessageEnable=true\n" in bytes(shown.body)
 
