@@ -80,7 +80,8 @@ class BrokerConfig(Configuration):
     broker_ip2: str = setting("127.0.0.1", "brokerIP2")
     bind_address: str = setting("0.0.0.0", "bindAddress")
     listen_port: int = setting(10911, "listenPort", high=65535)
-    ha_listen_port: int = setting(10912, "haListenPort", high=65535)
+    # Zero: the port after the one listened on.
+    ha_listen_port: int = setting(0, "haListenPort", high=65535)
     namesrv_addr: str | None = setting(None, "namesrvAddr")
     rocketmq_home: str | None = setting(None, "rocketmqHome")
     config_path: str | None = setting(None, "brokerConfigPath")
@@ -204,7 +205,15 @@ class BrokerConfig(Configuration):
 
     @property
     def ha_address(self) -> str:
-        return f"{self.broker_ip2}:{self.ha_listen_port}"
+        return f"{self.broker_ip2}:{self.ha_port}"
+
+    @property
+    def ha_port(self) -> int:
+        """Where slaves connect."""
+        return self.ha_listen_port or self.listen_port + 1
+
+    def properties(self) -> dict[str, str]:
+        return {**Configuration.properties(self), "haListenPort": str(self.ha_port)}
 
     @property
     def store_host(self) -> Host:

@@ -5,6 +5,7 @@ What ``goddard namesrv``, ``goddard broker`` and RocketMQ's own commands for the
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
@@ -21,6 +22,8 @@ from goddard.config import Configuration, read_properties
 from goddard.errors import ConfigError, StoreError
 from goddard.logs import logback_level, logging_to
 from goddard.transport.loop import run
+
+_log = logging.getLogger(__name__)
 
 HOME_VARIABLE: Final = "ROCKETMQ_HOME"
 HOME_PROPERTY: Final = "rocketmq.home.dir"
@@ -43,6 +46,16 @@ class Daemon(Generic[ConfigT]):
     file_property: str
     log_name: str
     main: Callable[[ConfigT], Coroutine[Any, Any, None]]
+    # Last changes to a configuration, and checks of it as a whole.
+    settle: Callable[[ConfigT], ConfigT] = lambda config: config
+
+
+class StartRefusedError(ConfigError):
+    """RocketMQ has its own text, on standard output, and exit code for what is wrong."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def serve(
@@ -60,22 +73,25 @@ def serve(
         config = daemon.config.updated(defaults)
         if config_file is not None:
             config = _with_file(daemon, config, config_file)
-        config = config.updated(overrides)
+        config = daemon.settle(config.updated(overrides))
         properties = config.properties()
         if shown is not None:
             for name, value in sorted(shown(properties).items()):
                 click.echo(f"{name}={value}")
             return 0
         if not properties.get("rocketmqHome"):
-            click.echo(
+            raise StartRefusedError(
                 f"Please set the {HOME_VARIABLE} variable in your environment to match the "
-                "location of the RocketMQ installation"
+                "location of the RocketMQ installation",
+                _EXIT_WITHOUT_HOME,
             )
-            return _EXIT_WITHOUT_HOME
         home = Path(properties["rocketmqHome"])
         level = logback_level(home / "conf" / f"logback_{daemon.log_name}.xml")
         with logging_to(home / "logs" / f"{daemon.log_name}.log", level):
             run(daemon.main(config))
+    except StartRefusedError as error:
+        click.echo(str(error))
+        return error.exit_code
     except (ConfigError, StoreError, OSError) as error:
         click.echo(f"{daemon.program}: {error_text(error)}", err=True)
         return 1
@@ -119,7 +135,9 @@ async def run_until_stopped(
         # What lives from here on lives long: the collector need not look at the rest again.
         gc.collect()
         gc.freeze()
-        click.echo(ready_line(started))
+        line = ready_line(started)
+        _log.info(line)
+        click.echo(line)
         sys.stdout.flush()
         await stop.wait()
 

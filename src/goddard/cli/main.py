@@ -1,4 +1,4 @@
-"""The ``goddard`` command, and the commands that RocketMQ's users know (``mqnamesrv``).
+"""The ``goddard`` command, and the commands of RocketMQ (``mqnamesrv``, ``mqbroker``).
 
 A subcommand's module is imported when it is run, not before: a server starts in a fraction of a
 second only if it does not import the other tools.
@@ -20,9 +20,11 @@ class _Lazy(NamedTuple):
 
 
 _COMMANDS: Final = {
+    "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
     "demo": _Lazy("goddard.cli.demo", "demo", "See it work, in a few seconds."),
     "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
     "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
+    "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
 }
 
 
@@ -66,6 +68,12 @@ def mqnamesrv() -> None:
     """Run the name server as RocketMQ's own command does."""
     serve = importlib.import_module("goddard.cli.serve")
     sys.exit(serve.run_mqnamesrv(sys.argv[1:]))
+
+
+def mqbroker() -> None:
+    """Run the broker as RocketMQ's own command does."""
+    broker = importlib.import_module("goddard.cli.broker")
+    sys.exit(broker.run_mqbroker(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,269 @@
+"""The broker's commands.
+
+``goddard broker`` has defaults that suit a first try (its own home, loopback only, the name server
+of this machine); ``mqbroker`` takes what RocketMQ's script takes and behaves as it does.
+"""
+
+import dataclasses
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from goddard.broker.broker import Broker
+from goddard.broker.java_properties import IMPORTANT
+from goddard.broker.settings import BrokerConfig
+from goddard.cli.daemon import (
+    HELP_OPTIONS,
+    HOME_PROPERTY,
+    HOME_VARIABLE,
+    Daemon,
+    StartRefusedError,
+    exit_code_of,
+    run_until_stopped,
+    serve,
+)
+from goddard.errors import ConfigError
+from goddard.transport.client import split_address
+
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+_NAMESRV_PROPERTY: Final = "rocketmq.namesrv.addr"
+_LOCAL_NAME_SERVER: Final = "127.0.0.1:9876"
+# What Java's System.exit(-3) is to a shell.
+_EXIT_WRONG_CONFIG: Final = 253
+
+_CONFIG_FILE = click.option(
+    "-c",
+    "--configFile",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Broker config properties file.",
+)
+_PRINT_CONFIG = click.option(
+    "-p", "--printConfigItem", "print_config", is_flag=True, help="Print all config items and exit."
+)
+_PRINT_IMPORTANT = click.option(
+    "-m",
+    "--printImportantConfig",
+    "print_important",
+    is_flag=True,
+    help="Print the important config items and exit.",
+)
+_NAMESRV_ADDR = click.option(
+    "-n",
+    "--namesrvAddr",
+    "--namesrv",
+    "namesrv_addr",
+    metavar="ADDRESSES",
+    help=(
+        "Name servers, as 127.0.0.1:9876;192.168.0.1:9876.  "
+        f"[default: namesrvAddr, or ${NAMESRV_VARIABLE}]"
+    ),
+)
+
+
+@click.command(context_settings=HELP_OPTIONS)
+@_CONFIG_FILE
+@_PRINT_CONFIG
+@_PRINT_IMPORTANT
+@_NAMESRV_ADDR
+@click.option("--name", help="Name of this broker.  [default: brokerName, or broker-a]")
+@click.option("--cluster", help="Its cluster.  [default: brokerClusterName, or DefaultCluster]")
+@click.option("--host", help="Address to listen on.  [default: bindAddress, or 127.0.0.1]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on, 0 for any free one.  [default: listenPort, or 10911]",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Where messages are kept.  [default: storePathRootDir, or store in the home]",
+)
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    help=f"Where logs are kept.  [default: ${HOME_VARIABLE}, or ~/.goddard]",
+)
+@click.option("--with-parent", is_flag=True, hidden=True)
+def broker(
+    config_file: Path | None,
+    print_config: bool,
+    print_important: bool,
+    namesrv_addr: str | None,
+    name: str | None,
+    cluster: str | None,
+    host: str | None,
+    port: int | None,
+    data: Path | None,
+    home: Path | None,
+    with_parent: bool,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    Producers send messages to it and consumers fetch them. It listens on loopback only unless
+    --host or bindAddress says otherwise: whoever can reach it can read and delete everything.
+    """
+    chosen = home or Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".goddard")
+    # Without -c, settings changed while running are kept in, and read from, the data.
+    kept = (data or chosen / "store") / "config" / "broker.properties"
+    if config_file is None and kept.exists():
+        config_file = kept
+    bind = host or "127.0.0.1"
+    defaults = {
+        "brokerConfigPath": str(kept),
+        "brokerName": "broker-a",
+        "namesrvAddr": os.environ.get(NAMESRV_VARIABLE) or _LOCAL_NAME_SERVER,
+        "bindAddress": bind,
+        "rocketmqHome": str(chosen),
+        "storePathRootDir": str(chosen / "store"),
+        **_addresses(local_address() if bind in ("0.0.0.0", "::") else bind),
+    }
+    told = {
+        "namesrvAddr": namesrv_addr,
+        "brokerName": name,
+        "brokerClusterName": cluster,
+        "bindAddress": host,
+        "listenPort": None if port is None else str(port),
+        "storePathRootDir": None if data is None else str(data),
+        "rocketmqHome": None if home is None else str(home),
+    }
+    overrides = {key: value for key, value in told.items() if value is not None}
+    sys.exit(
+        _serve(
+            "goddard broker",
+            config_file,
+            defaults,
+            overrides,
+            shown=_shown(print_config, print_important),
+            with_parent=with_parent,
+        )
+    )
+
+
+@click.command("mqbroker", context_settings=HELP_OPTIONS)
+@_CONFIG_FILE
+@_PRINT_CONFIG
+@_PRINT_IMPORTANT
+@_NAMESRV_ADDR
+@click.option(
+    "-D",
+    "definitions",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"A Java system property: {HOME_PROPERTY}, {_NAMESRV_PROPERTY}, user.home or tls.*.",
+)
+def _mqbroker(
+    config_file: Path | None,
+    print_config: bool,
+    print_important: bool,
+    namesrv_addr: str | None,
+    definitions: tuple[str, ...],
+) -> int:
+    """Run a broker, as RocketMQ's mqbroker does."""
+    defined = dict(definition.partition("=")[::2] for definition in definitions)
+    user_home = Path(defined.get("user.home") or Path.home())
+    home = defined.get(HOME_PROPERTY) or os.environ.get(HOME_VARIABLE)
+    name_servers = defined.get(_NAMESRV_PROPERTY) or os.environ.get(NAMESRV_VARIABLE)
+    defaults = {
+        "brokerName": socket.gethostname() or "DEFAULT_BROKER",
+        "storePathRootDir": str(user_home / "store"),
+        **_addresses(local_address()),
+    }
+    if home:
+        defaults["rocketmqHome"] = home
+    if name_servers:
+        defaults["namesrvAddr"] = name_servers
+    overrides = {name: value for name, value in defined.items() if name.startswith("tls.")}
+    if namesrv_addr:
+        overrides["namesrvAddr"] = namesrv_addr
+    return _serve(
+        "mqbroker",
+        config_file,
+        defaults,
+        overrides,
+        shown=_shown(print_config, print_important),
+    )
+
+
+def run_mqbroker(arguments: list[str]) -> int:
+    """The exit code of ``mqbroker`` with these arguments."""
+    return exit_code_of(_mqbroker, "mqbroker", arguments)
+
+
+def _serve(
+    program: str,
+    config_file: Path | None,
+    defaults: Mapping[str, str],
+    overrides: Mapping[str, str],
+    *,
+    shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    with_parent: bool = False,
+) -> int:
+    async def main(config: BrokerConfig) -> None:
+        await run_until_stopped(Broker(config), _boot_line, stops_with_input=with_parent)
+
+    daemon = Daemon(
+        program=program,
+        config=BrokerConfig(),
+        file_property="brokerConfigPath",
+        log_name="broker",
+        main=main,
+        settle=_settle,
+    )
+    return serve(daemon, config_file, defaults, overrides, shown)
+
+
+def _settle(config: BrokerConfig) -> BrokerConfig:
+    """Check the name servers' addresses and the role, in RocketMQ's words."""
+    try:
+        for address in config.name_servers:
+            split_address(address)
+    except ConfigError as error:
+        raise StartRefusedError(
+            f"The Name Server Address[{config.namesrv_addr}] illegal, please set it as follows, "
+            '"127.0.0.1:9876;192.168.0.1:9876"',
+            _EXIT_WRONG_CONFIG,
+        ) from error
+    if config.broker_role != "SLAVE":
+        return dataclasses.replace(config, broker_id=0)
+    if config.broker_id == 0:
+        raise StartRefusedError("Slave's brokerId must be > 0", _EXIT_WRONG_CONFIG)
+    return config
+
+
+def _boot_line(broker: Broker) -> str:
+    config = broker.settings.current
+    line = f"The broker[{config.broker_name}, {broker.address}] boot success. serializeType=JSON"
+    return line + (f" and name server is {config.namesrv_addr}" if config.namesrv_addr else "")
+
+
+def _shown(
+    print_config: bool, print_important: bool
+) -> Callable[[Mapping[str, str]], Mapping[str, str]] | None:
+    if print_config:
+        return dict
+    return _important if print_important else None
+
+
+def _important(properties: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in properties.items() if name in IMPORTANT}
+
+
+def _addresses(ip: str) -> dict[str, str]:
+    return {"brokerIP1": ip, "brokerIP2": ip}
+
+
+def local_address() -> str:
+    """The address by which others reach this machine: that of the way out, without going there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation address; nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,277 @@
+"""``goddard up``: a whole cluster on this machine, until Ctrl-C.
+
+The name server runs in this process, each broker in one of its own, so that each has a core. The
+brokers are stopped first, while the name server is there to hear of it. They hold a pipe from this
+process and go when it goes, however it ends. A broker that ends by itself ends the whole cluster.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import string
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from goddard.cli.daemon import HELP_OPTIONS, error_text
+from goddard.config import NameServerConfig
+from goddard.errors import ConfigError
+from goddard.logs import logging_to
+from goddard.nameserver.server import NameServer
+from goddard.transport.loop import run
+
+_FIRST_BROKER_PORT: Final = 10911
+# Each broker also has a VIP port two below and a replication port one above its own.
+_PORT_STEP: Final = 10
+_START_SECONDS: Final = 60.0
+# A broker needs less than two; a second signal would cut its last flush short.
+_STOP_SECONDS: Final = 10.0
+_BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>[^\]]+)\] boot success")
+
+
+class ClusterError(Exception):
+    """The cluster cannot start or go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """``broker_port`` is the first one's; 0 finds free ports, as for the name server."""
+
+    brokers: int
+    data: Path
+    host: str
+    port: int
+    broker_port: int
+
+
+@click.command(context_settings=HELP_OPTIONS)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, len(string.ascii_lowercase)),
+    default=1,
+    show_default=True,
+    help="How many brokers; one for each core that messages may take.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path.home() / ".goddard" / "cluster",
+    show_default="~/.goddard/cluster",
+    help="Where messages and logs are kept.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    show_default=True,
+    help="Port of the name server, 0 for any free one.",
+)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65535 - _PORT_STEP * len(string.ascii_lowercase)),
+    default=_FIRST_BROKER_PORT,
+    show_default=True,
+    help=f"Port of the first broker, the next is {_PORT_STEP} higher; 0 for any free ones.",
+)
+def up(brokers: int, data: Path, host: str, port: int, broker_port: int) -> None:
+    """Run a whole cluster on this machine until Ctrl-C.
+
+    A name server and brokers, on loopback only unless --host says otherwise: whoever can reach
+    them can read and delete everything. Point any RocketMQ client at the name server's address.
+    """
+    options = ClusterOptions(
+        brokers=brokers, data=data, host=host, port=port, broker_port=broker_port
+    )
+    try:
+        with logging_to(data / "namesrv" / "logs" / "namesrv.log"):
+            run(_run_cluster(options))
+    except (ClusterError, ConfigError, OSError) as error:
+        click.echo(f"goddard up: {error_text(error)}", err=True)
+        sys.exit(1)
+
+
+async def _run_cluster(options: ClusterOptions) -> None:
+    began = time.monotonic()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(_name_server(options))
+        _tell("name server", f"{options.host}:{server.port}")
+        children = [
+            await stack.enter_async_context(_child(name, options, server.port, place))
+            for place, name in enumerate(_names(options.brokers))
+        ]
+        if not await _all_ready(children, stop):
+            return
+        seconds = time.monotonic() - began
+        click.echo(f"ready in {seconds:.1f} s, data in {options.data}; Ctrl-C stops it")
+        sys.stdout.flush()
+        await _until_stopped(children, stop)
+        click.echo("stopping")
+
+
+def _names(count: int) -> list[str]:
+    return [f"broker-{letter}" for letter in string.ascii_lowercase[:count]]
+
+
+def _tell(what: str, address: str) -> None:
+    click.echo(f"{what:<12} {address}")
+    sys.stdout.flush()
+
+
+@contextlib.asynccontextmanager
+async def _name_server(options: ClusterOptions) -> AsyncIterator[NameServer]:
+    home = options.data / "namesrv"
+    config = NameServerConfig(
+        rocketmq_home=str(home),
+        kv_config_path=str(home / "kvConfig.json"),
+        config_store_path=str(home / "namesrv.properties"),
+        bind_address=options.host,
+        listen_port=options.port,
+    )
+    async with NameServer(config) as server:
+        yield server
+
+
+class _Child:
+    """A broker process. ``ended`` waits for its end; ``address`` is set once it serves."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.address: str | None = None
+        self._process = process
+        self._errors: list[str] = []
+        self._readers = (
+            asyncio.create_task(self._read(process.stdout, self._output_line)),
+            asyncio.create_task(self._read(process.stderr, self._errors.append)),
+        )
+        self.is_ready = asyncio.Event()
+        self.ended = asyncio.create_task(self._wait())
+
+    async def stop(self) -> None:
+        """Ask it to stop; one that does not is killed."""
+        if not self.ended.done():
+            self._process.terminate()
+            await asyncio.wait((self.ended,), timeout=_STOP_SECONDS)
+        if not self.ended.done():
+            click.echo(f"{self.name} does not stop and is killed", err=True)
+            self._process.kill()
+        await self.ended
+
+    def failure(self) -> str:
+        """Why it ended, in its own words if it had any."""
+        code = self._process.returncode
+        words = " ".join(self._errors[-1:]).removeprefix("goddard broker: ").strip()
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return f"{self.name}: {words or f'it ended by itself with {how}'}"
+
+    async def _wait(self) -> None:
+        await asyncio.gather(*self._readers)
+        await self._process.wait()
+
+    def _output_line(self, line: str) -> None:
+        found = _BOOT.search(line)
+        if found:
+            self.address = found["address"]
+            self.is_ready.set()
+
+    async def _read(self, stream: asyncio.StreamReader | None, take: Callable[[str], None]) -> None:
+        assert stream is not None
+        while line := await stream.readline():
+            take(line.decode(errors="replace").rstrip())
+
+
+@contextlib.asynccontextmanager
+async def _child(
+    name: str, options: ClusterOptions, name_server_port: int, place: int
+) -> AsyncIterator[_Child]:
+    home = options.data / name
+    port = options.broker_port + place * _PORT_STEP if options.broker_port else 0
+    # A name server that listens everywhere is reached by loopback.
+    host = "127.0.0.1" if options.host in ("0.0.0.0", "::") else options.host
+    arguments = [
+        *("--name", name),
+        *("--host", options.host),
+        *("--port", str(port)),
+        *("--home", str(home)),
+        *("--data", str(home / "store")),
+        *("--namesrv", f"{host}:{name_server_port}"),
+        "--with-parent",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "goddard.cli.main",
+        "broker",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # Ctrl-C reaches this process only, which stops things in their order.
+        start_new_session=True,
+    )
+    child = _Child(name, process)
+    try:
+        yield child
+    finally:
+        await child.stop()
+
+
+async def _all_ready(children: list[_Child], stop: asyncio.Event) -> bool:
+    """Wait until every broker serves; false when the user does not want to wait any longer."""
+    waiting = list(children)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while waiting:
+                _show_progress(len(children), len(waiting))
+                ready = {asyncio.create_task(child.is_ready.wait()): child for child in waiting}
+                ended = {child.ended: child for child in waiting}
+                await asyncio.wait([*ready, *ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+                for task in ready:
+                    task.cancel()
+                if stop.is_set():
+                    return False
+                for child in list(waiting):
+                    if child.is_ready.is_set():
+                        waiting.remove(child)
+                        _show_progress(0, 0)
+                        _tell(child.name, str(child.address))
+                    elif child.ended.done():
+                        _show_progress(0, 0)
+                        raise ClusterError(child.failure())
+    except TimeoutError:
+        late = ", ".join(child.name for child in waiting)
+        raise ClusterError(f"not ready within {_START_SECONDS:.0f} s: {late}") from None
+    finally:
+        stopped.cancel()
+    return True
+
+
+def _show_progress(total: int, waiting: int) -> None:
+    """One line that is written over; only for a person who looks."""
+    if sys.stderr.isatty():
+        text = f"starting brokers: {total - waiting} of {total}" if total else ""
+        click.echo(f"\r{text:<60}\r", nl=False, err=True)
+
+
+async def _until_stopped(children: list[_Child], stop: asyncio.Event) -> None:
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait(
+        [stopped, *(child.ended for child in children)], return_when=asyncio.FIRST_COMPLETED
+    )
+    stopped.cancel()
+    if not stop.is_set():
+        ended = next(child for child in children if child.ended.done())
+        raise ClusterError(ended.failure())
