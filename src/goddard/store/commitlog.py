@@ -21,6 +21,7 @@ from goddard.store.records import (
     LogEntry,
     PreparedRecord,
     Scan,
+    ScanStop,
     deliver_time_ms,
     read_entry,
     store_time_of,
@@ -319,6 +320,8 @@ class CommitLog:
                 limit=limit,
             )
             yield from scan
+            if scan.stop is ScanStop.INVALID:
+                return  # the end of a record that is not all there yet, or damage
             physical_offset = segment.end_offset
 
     def scan_segment(

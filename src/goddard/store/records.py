@@ -41,6 +41,9 @@ ROLLBACK: Final = 0xC
 _HEADS: Final = tuple(
     Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
 )
+_PLAIN_HEAD: Final = _HEADS[0]
+PLAIN_HEAD_BYTES: Final = _PLAIN_HEAD.size
+_U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
 _START: Final = Struct(">iI")
 _I64: Final = Struct(">q")
@@ -168,12 +171,87 @@ class PreparedRecord:
         self.delay_level = _delay_level(properties) if topic == SCHEDULE_TOPIC else 0
         self._store_time_at = _STORE_TIME_AT_V6 if born_v6 else _STORE_TIME_AT
 
-    def place(self, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytearray:
-        """Fill in the place; the bytes stay this object's."""
+    def place(
+        self, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+    ) -> bytes | bytearray:
+        """The whole record, with its place filled in; the bytes stay this object's."""
         data = self.data
         _PLACE.pack_into(data, _PLACE_AT, queue_offset, physical_offset)
         _I64.pack_into(data, self._store_time_at, store_timestamp_ms)
         return data
+
+
+class PlainRecord(PreparedRecord):
+    """A record that is encoded only when its place is known, for callers that check for themselves.
+
+    Such a caller vouches that every number fits its field, that the hosts are IPv4 and packed (8
+    bytes), that the record goes to a queue of ``queue_key`` under no delay, and that ``topic_part``
+    is a valid topic of at most 127 bytes behind its length. ``body`` may be a view that stays
+    unchanged until the append.
+    """
+
+    __slots__ = ("_body", "_born_host", "_born_timestamp_ms", "_flag", "_store_host", "_topic_part")
+
+    def __init__(
+        self,
+        queue_key: tuple[str, int],
+        topic_part: bytes,
+        body: bytes | memoryview,
+        properties: bytes,
+        tags_code: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> None:
+        self.queue_key = queue_key
+        self.size = PLAIN_HEAD_BYTES + len(body) + len(topic_part) + 2 + len(properties)
+        self.properties = properties
+        self.tags_code = tags_code
+        self.sys_flag = sys_flag
+        self.has_queue_entry = True
+        self.delay_level = 0
+        self._topic_part = topic_part
+        self._body = body
+        self._flag = flag
+        self._born_timestamp_ms = born_timestamp_ms
+        self._born_host = born_host
+        self._store_host = store_host
+
+    def place(self, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytes:
+        body = self._body
+        properties = self.properties
+        return b"".join(
+            (
+                _PLAIN_HEAD.pack(
+                    self.size,
+                    MAGIC_V1,
+                    crc32(body) & 0x7FFFFFFF,
+                    self.queue_key[1],
+                    self._flag,
+                    queue_offset,
+                    physical_offset,
+                    self.sys_flag,
+                    self._born_timestamp_ms,
+                    self._born_host,
+                    store_timestamp_ms,
+                    self._store_host,
+                    0,
+                    0,
+                    len(body),
+                ),
+                body,
+                self._topic_part,
+                _U16.pack(len(properties)),
+                properties,
+            )
+        )
+
+
+def pack_host(host: Host) -> bytes:
+    """An IPv4 host as a record holds it."""
+    return _HOST[0].pack(*host)
 
 
 class ScanStop(Enum):

@@ -246,9 +246,10 @@ class MessageStore:
         """Append bytes of another broker's log as they are, then dispatch them (replication)."""
         self._check_writable()
         with self._lock:
-            start = self._log.end_offset
             self._log.append_raw(data)
-            entries = list(self._log.scan(max(start, self._dispatcher.dispatched_offset)))
+            # A record may come in pieces, so this is not always where the new bytes begin.
+            start = max(self._dispatcher.dispatched_offset, self._log.min_offset)
+            entries = list(self._log.scan(start))
             self._dispatcher.apply(entries)
             for entry in entries:
                 if entry.has_queue_entry:

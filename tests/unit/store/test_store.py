@@ -1,0 +1,307 @@
+"""The façade: group commit, visibility, listeners, locks, checkpoints, workers, cleaning."""
+
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from goddard.errors import StoreError
+from goddard.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from goddard.store.config import FlushMode, StoreConfig
+from goddard.store.errors import StoreLockedError, StoreUnavailableError
+from goddard.store.files import SystemFiles
+from goddard.store.records import LogEntry
+from goddard.store.recovery import SegmentStart, Tail, Verdict, choose_start, judge_tail
+from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.store import MessageStore
+from goddard.testing.files import FaultyFiles
+from goddard.testing.store import SmallStore, prepared
+
+
+def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
+    with small as store:
+        small.flush_worker.is_held = True
+        answers: list[tuple[int, StoreError | None]] = []
+
+        def answer(number: int, error: StoreError | None) -> None:
+            answers.append((number, error))
+
+        for i in range(64):
+            entry = store.put(prepared(queue_id=i % 4, body=b"%d" % i))
+            store.wait_durable(entry.end_offset, partial(answer, i))
+        assert not answers
+        assert store.max_offset("TopicA", 0) == 0, "SYNC_FLUSH shows what is on disk"
+        assert store.dispatch_behind_bytes == store.log_max_offset
+        before = files.count("sync", "commitlog")
+        small.flush_worker.run()
+        assert answers == [(i, None) for i in range(64)]
+        # One for each segment that the messages lie in.
+        assert files.count("sync", "commitlog") - before == len(store.log.segments)
+        assert store.max_offset("TopicA", 0) == 16
+        small.flush_worker.is_held = False
+        store.wait_durable(store.log_max_offset, partial(answer, 64))
+        assert answers[-1] == (64, None)
+
+
+def test_who_still_waits_at_the_end_is_told(tmp_path: Path) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    small.store.open()
+    small.flush_worker.is_held = True
+    answers: list[StoreError | None] = []
+    small.store.wait_durable(10_000, answers.append)
+    small.store.abandon()
+    assert [type(answer) for answer in answers] == [StoreUnavailableError]
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        small.store.put(prepared())
+
+
+def test_async_flush_waits_for_pages_or_time(tmp_path: Path) -> None:
+    small = SmallStore(tmp_path, segment_bytes=1 << 20)
+    with small as store:
+        store.put(prepared())
+        store.tick()
+        assert store.flushed_offset == 0
+        small.clock.advance(10_000)
+        store.tick()
+        assert store.flushed_offset == store.log_max_offset
+        store.put(prepared(body=b"x" * 20_000))
+        store.tick()
+        assert store.flushed_offset == store.log_max_offset
+
+
+def test_listeners_hear_of_what_became_visible(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        heard: list[LogEntry] = []
+        stop = store.add_listener(heard.extend)
+        entries = store.put_many([prepared(tags="a"), prepared("TopicB")])
+        assert heard == entries
+        stop()
+        store.put(prepared())
+        assert len(heard) == 2
+
+
+def test_a_second_opener_is_turned_away(tmp_path: Path) -> None:
+    with SmallStore(tmp_path):
+        with pytest.raises(StoreLockedError, match="this process"):
+            SmallStore(tmp_path).store.open()
+        code = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,6,1,0)"
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "lock")],
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert b"BlockingIOError" in other.stderr
+        assert (tmp_path / "lock").read_bytes() == b"lock"
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            code + "; print(1, flush=True); sys.stdin.read()",
+            tmp_path / "lock",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"1\n"
+        with pytest.raises(StoreLockedError, match="another broker"):
+            SmallStore(tmp_path).store.open()
+        holder.communicate(timeout=30)
+    with SmallStore(tmp_path) as store:
+        store.put(prepared())
+
+
+def test_abort_marks_a_running_store(tmp_path: Path) -> None:
+    small = SmallStore(tmp_path)
+    small.store.open()
+    assert (tmp_path / "abort").read_text().isdigit()
+    small.store.close()
+    assert not (tmp_path / "abort").exists()
+    small.store.close()  # again is harmless
+
+
+def test_checkpoint_is_java_s(tmp_path: Path) -> None:
+    files = SystemFiles()
+    path = tmp_path / "checkpoint"
+    assert load_checkpoint(files, path) == Checkpoint()
+    checkpoint = Checkpoint(5_000, 4_000, 3_000, 2, 1)
+    save_checkpoint(files, path, checkpoint)
+    data = path.read_bytes()
+    assert len(data) == 4096
+    assert [int.from_bytes(data[i : i + 8], "big") for i in range(0, 48, 8)] == [
+        5_000,
+        4_000,
+        3_000,
+        2,
+        1,
+        0,
+    ]
+    assert load_checkpoint(files, path) == checkpoint
+    assert checkpoint.safe_time_ms == 1_000
+    path.write_bytes(b"short")
+    assert load_checkpoint(files, path) == Checkpoint()
+
+
+def test_checkpoint_never_leads(tmp_path: Path) -> None:
+    small = SmallStore(tmp_path)
+    with small as store:
+        store.put(prepared())
+        small.clock.advance(10_000)
+        entry = store.put(prepared())
+        store.tick()
+        checkpoint = load_checkpoint(SystemFiles(), tmp_path / "checkpoint")
+        assert checkpoint.log_time_ms == checkpoint.queue_time_ms == entry.store_timestamp_ms
+        small.clock.advance(1_000)
+        store.put(prepared())
+        store.tick()
+        assert load_checkpoint(SystemFiles(), tmp_path / "checkpoint") == checkpoint
+
+
+def test_where_recovery_starts() -> None:
+    segments = [SegmentStart(i * 100, 1_000 * i) for i in range(5)]
+
+    def start(**options: int) -> int:
+        is_clean = "indexed" in options
+        return choose_start(
+            segments,
+            is_clean=is_clean,
+            indexed_offset=options.get("indexed", 0),
+            safe_time_ms=options.get("safe", 0),
+        )
+
+    assert start(indexed=0) == 0
+    assert start(indexed=399) == 3
+    assert start(indexed=10_000) == 4
+    assert start(safe=0) == 0
+    assert start(safe=2_999) == 2
+    assert start(safe=99_999) == 4
+    segments[4] = SegmentStart(400, None)  # made ahead, still empty
+    assert start(safe=99_999) == 3
+    assert start(indexed=10_000) == 3
+
+
+def test_what_becomes_of_a_tail() -> None:
+    def judge(tail: Tail | None, *, is_clean: bool) -> Verdict:
+        return judge_tail(tail, is_clean=is_clean, safe_time_ms=1_000)
+
+    for is_clean in (True, False):
+        assert judge(None, is_clean=is_clean) is Verdict.CLEAN_END
+        assert judge(Tail(10, 20, None, None), is_clean=is_clean) is Verdict.CUT
+        assert judge(Tail(10, 20, 15, 1_000), is_clean=is_clean) is Verdict.CORRUPT
+    assert judge(Tail(10, 20, 15, 1_001), is_clean=False) is Verdict.CUT
+    assert judge(Tail(10, 20, 15, 1_001), is_clean=True) is Verdict.CORRUPT
+
+
+RULES = RetentionRules(
+    reserved_ms=1_000,
+    delete_hours=frozenset({4}),
+    high_ratio=0.75,
+    force_ratio=0.85,
+    full_ratio=0.90,
+    is_forced_enabled=True,
+    batch_files=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("hour", "ratio", "manual", "deleted", "full"),
+    [
+        (5, 0.5, False, 0, False),
+        (4, 0.5, False, 2, False),
+        (5, 0.75, False, 0, False),
+        (5, 0.76, False, 2, False),
+        (5, 0.5, True, 2, False),
+        (5, 0.86, False, 3, False),
+        (5, 0.91, False, 3, True),
+    ],
+)
+def test_retention(hour: int, ratio: float, manual: bool, deleted: int, full: bool) -> None:
+    ages = [SegmentAge(0, 0), SegmentAge(100, 500), SegmentAge(200, 9_500), SegmentAge(300, 0)]
+    plan = plan_retention(
+        RULES, ages, now_ms=10_000, local_hour=hour, disk_ratio=ratio, is_manual=manual
+    )
+    assert plan == (deleted, full)
+
+
+def test_cleaning_keeps_what_is_not_safe(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    files.used = 0.89
+    with SmallStore(tmp_path, files=files, segment_bytes=1024) as store:
+        for _ in range(30):
+            store.put(prepared(body=b"x" * 100))
+        assert store.clean() == 0, "nothing is on disk yet"
+        store.flush()
+        segments = len(store.log.segments)
+        assert store.clean() == segments - 1
+        assert store.log_min_offset == (segments - 1) * 1024
+        first = store.get("TopicA", 0, store.min_offset("TopicA", 0), 1)
+        assert first.records
+        assert store.get("TopicA", 0, 0, 1).next_offset == store.min_offset("TopicA", 0)
+        assert store.max_offset("TopicA", 0) == 30
+
+
+def test_deleting_topics_and_stale_queues(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    with SmallStore(tmp_path, files=files, segment_bytes=1024) as store:
+        for queue_id in range(3):
+            store.put(prepared("Old", queue_id))
+        store.put(prepared("Doomed"))
+        store.tick()
+        for _ in range(20):
+            store.put(prepared(body=b"x" * 100))
+        assert store.delete_topic("Doomed") == 1
+        assert not (tmp_path / "consumequeue" / "Doomed").exists()
+        store.flush()
+        files.used = 0.89
+        store.clean()
+        assert store.delete_stale_queues(lambda topic: topic == "Old") == 0
+        assert store.delete_stale_queues(lambda topic: False) == 3
+        assert store.queues.topics() == ["TopicA"]
+        assert store.put(prepared("Doomed")).queue_offset == 0
+    with SmallStore(tmp_path, segment_bytes=1024) as store:
+        assert store.queues.topics() == ["Doomed", "TopicA"]
+
+
+def test_raw_bytes_make_an_identical_log(tmp_path: Path) -> None:
+    source, copy = SmallStore(tmp_path / "a"), SmallStore(tmp_path / "b")
+    with source as master, copy as slave:
+        for i in range(100):
+            master.put(prepared(body=b"%d" % i * 20, keys=f"k{i}", tags="t"))
+        while (view := master.read_log(slave.log_max_offset, 3000)) is not None and len(view):
+            slave.append_raw(view)
+        assert slave.max_offset("TopicA", 0) == 100
+        assert len(slave.query("TopicA", "k99", 8).records) == 1
+    for path in (tmp_path / "a" / "commitlog").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / "commitlog" / path.name).read_bytes()
+
+
+def test_real_workers(tmp_path: Path) -> None:
+    """Threads instead of the test's own calls: many waiters, rolls, a clean end."""
+    config = StoreConfig(
+        root=tmp_path,
+        segment_bytes=65_536,
+        queue_file_bytes=4_000,
+        index_slots=100,
+        index_entries=10_000,
+        flush_mode=FlushMode.SYNC,
+    )
+    before = threading.active_count()
+    with MessageStore(config) as store:
+        done = threading.Semaphore(0)
+        for i in range(1_000):
+            entries = store.put_many([prepared(queue_id=i % 4, body=b"x" * 100, keys="k")] * 1)
+            store.wait_durable(entries[-1].end_offset, lambda error: done.release())
+        for _ in range(1_000):
+            assert done.acquire(timeout=30)
+        assert sum(store.max_offset("TopicA", i) for i in range(4)) == 1_000
+    assert threading.active_count() == before
+    with MessageStore(config) as store:
+        assert store.report.is_clean
+        assert sum(store.max_offset("TopicA", i) for i in range(4)) == 1_000
