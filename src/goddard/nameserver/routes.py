@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from goddard.nameserver.javamap import in_map_order
 from goddard.protocol.bodies import (
     BrokerData,
     BrokerMemberGroup,
@@ -453,10 +454,10 @@ class RouteTable:
 
     def cluster_info(self) -> ClusterInfo:
         return ClusterInfo(
-            broker_addr_table={name: self.brokers[name] for name in _in_map_order(self.brokers)},
+            broker_addr_table={name: self.brokers[name] for name in in_map_order(self.brokers)},
             cluster_addr_table={
-                name: _in_map_order(sorted(self.clusters[name]))
-                for name in _in_map_order(self.clusters)
+                name: in_map_order(sorted(self.clusters[name]))
+                for name in in_map_order(self.clusters)
             },
         )
 
@@ -478,7 +479,7 @@ class RouteTable:
         """Names that serve as topics of their own: every cluster's and every broker's."""
         names = sorted({*self.clusters, *(n for names in self.clusters.values() for n in names)})
         addresses = (a for data in self.brokers.values() for a in data.broker_addrs.values())
-        return TopicList(topic_list=_in_map_order(names), broker_addr=next(addresses, None))
+        return TopicList(topic_list=in_map_order(names), broker_addr=next(addresses, None))
 
     def unit_topics(self) -> TopicList:
         return self._flagged_topics(lambda flag: bool(flag & _UNIT_FLAG))
@@ -507,7 +508,7 @@ class RouteTable:
         by_broker = self.topic_queues.get(topic)
         if not by_broker:
             return None
-        names = _in_map_order(by_broker)
+        names = in_map_order(by_broker)
         queues = [by_broker[name] for name in names]
         found = [self.brokers[name] for name in names if name in self.brokers]
         if not found:
@@ -615,27 +616,3 @@ def _min_id_change(
         ha_address=ha_address,
         tell=tuple(a for i, a in members.items() if tells_all or i != smallest),
     )
-
-
-def _in_map_order(names: Iterable[str]) -> list[str]:
-    """The order in which a Java HashMap lists these keys.
-
-    RocketMQ's answers list brokers in it, whatever the order they registered in; so do ours, and
-    tools print the same with either.
-    """
-    keys = list(names)
-    if len(keys) < 2:
-        return keys
-    capacity = 16
-    while capacity * 3 < len(keys) * 4:
-        capacity *= 2
-    # Sorting is stable: names of one bucket stay in the order of their arrival, as in Java.
-    return sorted(keys, key=lambda name: _spread_hash(name) & (capacity - 1))
-
-
-def _spread_hash(text: str) -> int:
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        value = (31 * value + (units[position] << 8) + units[position + 1]) & 0xFFFFFFFF
-    return value ^ (value >> 16)
