@@ -1,8 +1,9 @@
 """Mends a stopped store: cuts a torn tail and makes queues and index anew from the log.
 
-Nothing is touched before a full copy of the directory exists and has been compared with it byte by
-byte. The lock is held from before the copy until the store itself takes it. Queues none of whose
-records are left in the log are kept: only they remember the next offset of their topic.
+The log is verified first, since damage in its middle is not to be cut unasked. Nothing is touched
+before a full copy of the directory exists and has been compared with it byte by byte. The lock is
+held from before the copy until the store itself takes it. Queues none of whose records are left in
+the log are kept: only they remember the next offset of their topic.
 """
 
 import os
@@ -16,13 +17,16 @@ from typing import Final
 from goddard.errors import StoreError
 from goddard.store.checkpoint import DirectoryLock
 from goddard.store.config import StoreConfig
-from goddard.store.errors import StoreLockedError
+from goddard.store.damage import Kind
+from goddard.store.errors import StoreCorruptError, StoreLayoutError, StoreLockedError
 from goddard.store.inspect import IndexView, StoreView, numbered_files
 from goddard.store.recovery import RecoveryReport
 from goddard.store.store import MessageStore
+from goddard.store.verify import verify
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 _BLOCK_BYTES: Final = 512
+_UNMENDABLE: Final = frozenset({Kind.FILE_SIZE, Kind.MISSING_FILE, Kind.FOREIGN_FILE})
 
 Progress = Callable[[int, int], None]
 
@@ -60,6 +64,7 @@ def repair(
         raise StoreLockedError(f"{error}; stop the broker before a repair") from error
     try:
         config = guess_config(view)
+        _refuse_damaged_log(view, cut_corrupt=cut_corrupt)
         copied_bytes = copy_store(root, copy_to, on_progress)
         queues_removed = _remove_queues(view)
         index_files = view.index_files()
@@ -74,6 +79,19 @@ def repair(
     recovery = store.open(cut_corrupt=cut_corrupt)
     store.close()
     return RepairReport(copy_to, copied_bytes, queues_removed, len(index_files), recovery)
+
+
+def _refuse_damaged_log(view: StoreView, *, cut_corrupt: bool) -> None:
+    """What a repair cannot mend, or may only cut when told to, is found before anything is done."""
+    for damage in verify(view).damages:
+        if damage.path.parent != view.log_directory or damage.is_notice:
+            continue
+        where = f"{damage.path} at byte {damage.position}: {damage.detail}"
+        if damage.kind in _UNMENDABLE:
+            raise StoreLayoutError(f"{where}; {damage.remedy}", damage.path)
+        if damage.kind is not Kind.TORN_TAIL and not cut_corrupt:
+            offset = damage.physical_offset or 0
+            raise StoreCorruptError(f"{where}; {damage.remedy}", damage.path, offset)
 
 
 def guess_config(view: StoreView) -> StoreConfig:

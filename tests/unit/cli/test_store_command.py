@@ -1,0 +1,207 @@
+"""``goddard store`` as people and scripts call it: output, JSON and exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from goddard.cli.main import goddard
+from goddard.cli.render import bytes_text, time_text
+from goddard.testing.store import SmallStore, prepared
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    small = SmallStore(root, segment_bytes=4096, queue_file_bytes=400)
+    with small as store:
+        for number in range(30):
+            small.clock.advance(1000)
+            store.put(
+                prepared(
+                    "Orders" if number % 3 else "Bills",
+                    number % 2,
+                    f"body {number} ✓".encode(),
+                    tags="Paid",
+                    keys=f"key{number}",
+                )
+            )
+    return root
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(goddard, ["store", *map(str, arguments)])
+
+
+def run_json(*arguments: object) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout)
+
+
+def run_lines(*arguments: object) -> list[Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_info(root: Path) -> None:
+    facts = run_json("info", root)
+    assert facts["state"] == {"abort": False, "lockHolder": None}
+    queues = {(each["topic"], each["queueId"]): each["maxOffset"] for each in facts["queues"]}
+    assert queues == {("Bills", 0): 5, ("Bills", 1): 5, ("Orders", 0): 10, ("Orders", 1): 10}
+    assert facts["log"]["maxOffset"] > 3000
+    assert sum(each["entries"] for each in facts["index"]) == 60
+    text = run("info", root).stdout
+    assert "Commit log" in text
+    assert "Orders" in text
+    assert "lock free" in text
+
+
+def test_verify_clean_and_damaged(root: Path) -> None:
+    clean = run("verify", root)
+    assert clean.exit_code == 0
+    assert "no damage found" in clean.stdout
+    assert "30 records" in clean.stdout
+    flip(root / "commitlog" / ("0" * 20), 90)
+    damaged = run("verify", root)
+    assert damaged.exit_code == 1
+    assert f"DAMAGE bad-crc: commitlog/{'0' * 20} at byte 0 (log offset 0)" in damaged.stdout
+    assert "what to do:" in damaged.stdout
+    assert "1 damages found" in damaged.stdout
+    report = run_json("verify", root)
+    assert not report["clean"]
+    assert [(each["kind"], each["position"]) for each in report["damages"]] == [("bad-crc", 0)]
+    assert run("verify", root, "--no-crc").exit_code == 0
+
+
+def test_verify_prints_no_more_than_asked(root: Path) -> None:
+    for number in range(5):
+        flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 20 * number + 7)
+    result = run("verify", root, "--limit", 2)
+    assert result.exit_code == 1
+    assert result.stdout.count("DAMAGE") == 2
+    assert "more; --limit shows them" in result.stdout
+
+
+def test_usage_errors_exit_with_2(tmp_path: Path, root: Path) -> None:
+    for arguments in (
+        ("verify",),
+        ("verify", tmp_path / "missing"),
+        ("info", tmp_path),
+        ("dump", root, "--what", "nonsense"),
+        ("repair", root),
+        ("repair", root, "--copy-to", tmp_path / "copy"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+    assert not (tmp_path / "copy").exists()
+    (root / "consumequeue" / "CURRENT").write_text("MANIFEST")
+    result = run("verify", root)
+    assert result.exit_code == 2
+    assert "RocksDB" in result.output
+
+
+def test_dump_records(root: Path) -> None:
+    records = run_lines("dump", root, "--limit", 0, "--body", "text")
+    assert len(records) == 30
+    assert records[7]["body"] == "body 7 ✓"
+    assert records[7]["properties"] == {"TAGS": "Paid", "KEYS": "key7"}
+    assert records[7]["messageId"].endswith(f"{records[7]['physicalOffset']:016X}")
+    bills = run_lines("dump", root, "--topic", "Bills", "--queue", 1)
+    assert [each["queueOffset"] for each in bills] == [0, 1, 2, 3, 4]
+    start, stop = records[3]["physicalOffset"], records[6]["physicalOffset"]
+    part = run_lines("dump", root, "--from", start, "--to", stop, "--body", "hex")
+    assert [bytes.fromhex(each["body"]).decode() for each in part] == [
+        "body 3 ✓",
+        "body 4 ✓",
+        "body 5 ✓",
+    ]
+    assert len(run_lines("dump", root, "--limit", 4)) == 4
+    text = run("dump", root, "--limit", 1, "--body", "text").stdout
+    assert "topic: Bills" in text
+    assert "body: body 0 ✓" in text
+
+
+def test_dump_queue_and_index_entries(root: Path) -> None:
+    records = {each["physicalOffset"]: each for each in run_lines("dump", root)}
+    entries = run_lines("dump", root, "--what", "queue", "--topic", "Orders", "--queue", 0)
+    assert [each["queueOffset"] for each in entries] == list(range(10))
+    for each in entries:
+        record = records[each["physicalOffset"]]
+        assert (record["topic"], record["queueOffset"]) == ("Orders", each["queueOffset"])
+    some = run_lines("dump", root, "--what", "queue", "--from", 3, "--to", 5)
+    assert [each["queueOffset"] for each in some] == [3, 4] * 4
+    index = run_lines("dump", root, "--what", "index", "--limit", 0)
+    assert len(index) == 60
+    assert {each["physicalOffset"] for each in index} == records.keys()
+
+
+def test_dump_shows_damaged_records_as_such(root: Path) -> None:
+    flip(root / "commitlog" / ("0" * 20), 90)
+    assert "CRC" in run_lines("dump", root, "--limit", 1)[0]["error"]
+
+
+def test_repair_copies_first_then_rebuilds(root: Path, tmp_path: Path) -> None:
+    flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 7)
+    shutil.rmtree(root / "consumequeue" / "Bills")
+    damaged = {
+        path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+    assert run("verify", root).exit_code == 1
+    result = run("repair", root, "--copy-to", tmp_path / "copy", "--yes")
+    assert result.exit_code == 0, result.output
+    assert "rebuilt queues and index from 30 records" in result.stdout
+    assert run("verify", root).exit_code == 0
+    facts = run_json("info", root)
+    queues = {(each["topic"], each["queueId"]): each["maxOffset"] for each in facts["queues"]}
+    assert queues == {("Bills", 0): 5, ("Bills", 1): 5, ("Orders", 0): 10, ("Orders", 1): 10}
+    for path, content in damaged.items():
+        assert (tmp_path / "copy" / path).read_bytes() == content
+
+
+def test_repair_without_a_copy_does_nothing(root: Path, tmp_path: Path) -> None:
+    flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 7)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    result = run("repair", root, "--copy-to", tmp_path / "full", "--yes")
+    assert result.exit_code == 1
+    assert "exists already" in result.output
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_repair_cuts_the_middle_only_when_told(root: Path, tmp_path: Path) -> None:
+    flip(root / "commitlog" / ("0" * 20), 90)
+    result = run("repair", root, "--copy-to", tmp_path / "one", "--yes")
+    assert result.exit_code == 1
+    assert "--cut-corrupt" in result.output
+    result = run("repair", root, "--copy-to", tmp_path / "two", "--yes", "--cut-corrupt", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["cutBytes"] > 3000
+    assert all(Path(path).stat().st_size for path in report["cutFiles"])
+    assert run("verify", root).exit_code == 0
+
+
+def test_sizes_and_times_as_people_read_them() -> None:
+    assert [bytes_text(count) for count in (0, 1023, 1024, 1536, 1 << 30, 1 << 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "1.0 GiB",
+        "1024.0 TiB",
+    ]
+    assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123Z"
+    assert time_text(0) == "-"
+    assert time_text(1 << 62) == str(1 << 62)
