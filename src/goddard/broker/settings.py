@@ -272,13 +272,14 @@ class BrokerConfig(Configuration):
 
     def updated_by_peer(self, properties: Mapping[str, str]) -> "BrokerConfig":
         """With properties from the network; ConfigError names the first that is wrong."""
+        changed = Configuration.updated_by_peer(self, properties)
         for name, text in properties.items():
             known = JAVA_DEFAULTS.get(name, "")
             if known in _SWITCHES and text.strip().lower() not in _SWITCHES:
                 raise ConfigError(f"{name}={text[:80]}: true or false is needed")
             if _NUMBER.fullmatch(known) and not _NUMBER.fullmatch(text.strip()):
                 raise ConfigError(f"{name}={text[:80]}: a number is needed")
-        return Configuration.updated_by_peer(self, properties)
+        return changed
 
 
 # Percent here, ratios in the store; the highest first.

@@ -107,10 +107,7 @@ async def _run_cluster(options: ClusterOptions) -> None:
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_name_server(options))
         _tell("name server", f"{options.host}:{server.port}")
-        children = [
-            await stack.enter_async_context(_child(name, options, server.port, place))
-            for place, name in enumerate(_names(options.brokers))
-        ]
+        children = await stack.enter_async_context(_brokers(options, server.port))
         if not await _all_ready(children, stop):
             return
         seconds = time.monotonic() - began
@@ -192,14 +189,23 @@ class _Child:
 
 
 @contextlib.asynccontextmanager
-async def _child(
-    name: str, options: ClusterOptions, name_server_port: int, place: int
-) -> AsyncIterator[_Child]:
+async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncIterator[list[_Child]]:
+    children: list[_Child] = []
+    try:
+        for place, name in enumerate(_names(options.brokers)):
+            arguments = _arguments(options, name, place, name_server_port)
+            children.append(_Child(name, await _launch(arguments)))
+        yield children
+    finally:
+        await asyncio.gather(*(child.stop() for child in children))
+
+
+def _arguments(options: ClusterOptions, name: str, place: int, name_server_port: int) -> list[str]:
     home = options.data / name
     port = options.broker_port + place * _PORT_STEP if options.broker_port else 0
     # A name server that listens everywhere is reached by loopback.
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::") else options.host
-    arguments = [
+    return [
         *("--name", name),
         *("--host", options.host),
         *("--port", str(port)),
@@ -208,7 +214,10 @@ async def _child(
         *("--namesrv", f"{host}:{name_server_port}"),
         "--with-parent",
     ]
-    process = await asyncio.create_subprocess_exec(
+
+
+async def _launch(arguments: list[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "goddard.cli.main",
@@ -221,11 +230,6 @@ async def _child(
         # Ctrl-C reaches this process only, which stops things in their order.
         start_new_session=True,
     )
-    child = _Child(name, process)
-    try:
-        yield child
-    finally:
-        await child.stop()
 
 
 async def _all_ready(children: list[_Child], stop: asyncio.Event) -> bool:
