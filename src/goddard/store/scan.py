@@ -115,10 +115,12 @@ class FileScan:
     ``end`` and ``end_position`` say where and why it stopped.
     """
 
-    def __init__(self, data: mmap, start: int, *, check_crc: bool = True) -> None:
+    def __init__(
+        self, data: mmap, start: int, *, first_position: int = 0, check_crc: bool = True
+    ) -> None:
         self.flaws: list[Flaw] = []
         self.end = FileEnd.OPEN
-        self.end_position = 0
+        self.end_position = first_position
         self._data = data
         self._size = len(data)
         self._start = start
@@ -126,7 +128,7 @@ class FileScan:
         self._raw = np.frombuffer(data, dtype=np.uint8)
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        position = 0
+        position = self.end_position
         while True:
             positions, stop = self._walk(position)
             if positions:

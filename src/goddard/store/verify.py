@@ -76,6 +76,7 @@ class _Verification:
             is_running=view.is_running, is_unclean=view.has_abort, on_damage=on_damage
         )
         self._last_store_ms = 0
+        self._done_bytes = 0
 
     def run(self) -> Report:
         began = time.monotonic()
@@ -126,38 +127,62 @@ class _Verification:
         """One pass over all records; flaws of a running broker's log are suspicions as yet."""
         report = self._report
         suspects: list[tuple[StoreFile, Flaw]] = []
-        done = 0
         opened: tuple[StoreFile, int] | None = None
-        for file in files:
+        for file, following in pairwise([*files, None]):
+            assert file is not None
             try:
-                scan = FileScan(file.map(), file.start, check_crc=self._check_crc)
+                end, end_position, flaws, seen = self._scan_file(file, following, queues, index)
             except FileNotFoundError:
                 continue  # expired since the directory was listed
-            seen = 0
+            self._done_bytes += file.size_bytes
+            self._progress(self._done_bytes, report.log_bytes)
+            if opened is not None and (seen or flaws):
+                self._report_hole(*opened)
+                opened = None
+            if report.is_running:
+                suspects += [(file, flaw) for flaw in flaws]
+            else:
+                for flaw in flaws:
+                    self._add_flaw(file, flaw)
+            if end is FileEnd.FILLED:
+                report.max_physical_offset = file.end
+            elif opened is None:
+                opened = (file, end_position)
+                report.max_physical_offset = file.start + end_position
+                if report.is_running and not _is_begun(following):
+                    break  # what comes later came after us
+        return suspects
+
+    def _scan_file(
+        self,
+        file: StoreFile,
+        following: StoreFile | None,
+        queues: QueueCheck,
+        index: IndexCheck,
+    ) -> tuple[FileEnd, int, list[Flaw], int]:
+        """Check the records of a file: how and where it ended, its flaws, its number of records."""
+        flaws: list[Flaw] = []
+        position = total = 0
+        while True:
+            scan = FileScan(
+                file.map(), file.start, first_position=position, check_crc=self._check_crc
+            )
+            # A running broker may fill this file and go on while it is read: was it before?
+            was_begun = self._report.is_running and _is_begun(following)
+            count = 0
             for batch in scan:
-                seen += len(batch)
+                count += len(batch)
                 queues.take(batch, file.start)
                 index.take(batch, file.start)
                 self._last_store_ms = max(self._last_store_ms, int(batch.store_ms.max()))
                 last = int(batch.positions[-1] + batch.sizes[-1])
-                self._progress(done + last, report.log_bytes)
-            report.records += seen
-            done += file.size_bytes
-            self._progress(done, report.log_bytes)
-            if opened is not None and (seen or scan.flaws):
-                self._report_hole(*opened)
-                opened = None
-            if report.is_running:
-                suspects += [(file, flaw) for flaw in scan.flaws]
-            else:
-                for flaw in scan.flaws:
-                    self._add_flaw(file, flaw)
-            if scan.end is FileEnd.FILLED:
-                report.max_physical_offset = file.end
-            elif opened is None:
-                opened = (file, scan.end_position)
-                report.max_physical_offset = file.start + scan.end_position
-        return suspects
+                self._progress(self._done_bytes + last, self._report.log_bytes)
+            position, total = scan.end_position, total + count
+            flaws += scan.flaws
+            self._report.records += count
+            is_surprised = self._report.is_running and not was_begun and _is_begun(following)
+            if scan.end is FileEnd.FILLED or not is_surprised:
+                return scan.end, position, flaws, total
 
     def _report_hole(self, file: StoreFile, position: int) -> None:
         """The log ended in this file, and yet the next one has records."""
@@ -203,6 +228,10 @@ class _Verification:
                 problem = _metadata_problem(each)
                 if problem:
                     self._report.add(Damage(Kind.METADATA, each, 0, 0, problem))
+
+
+def _is_begun(file: StoreFile | None) -> bool:
+    return file is not None and any(file.map()[:8])
 
 
 def _has_settled(file: StoreFile, flaw: Flaw) -> bool:
