@@ -67,6 +67,7 @@ class StoreModel(RuleBasedStateMachine):
             disk_high_ratio=0.75,
             max_get_memory_count=1000,
         )
+        self.small.flush_worker.is_held = True  # SYNC_FLUSH too flushes only when told
         self.store = self.small.store
         self.store.open()
 

@@ -53,7 +53,6 @@ class CommitLog:
         self._max_record_bytes = max_record_bytes
         self._delays_ms = delay_times_ms
         self._segments: list[Segment] = []
-        self._first_number = 0  # base offset of the first segment / segment size
         self._allocator = SegmentAllocator(
             files, directory, segment_bytes, prezero=prezero, worker=worker
         )
@@ -78,14 +77,12 @@ class CommitLog:
             Segment(self._files, self.directory / segment_name(offset), offset, self._segment_bytes)
             for offset in offsets
         ]
-        self._first_number = offsets[0] // self._segment_bytes if offsets else 0
         self.end_offset = offsets[-1] + self._segment_bytes if offsets else 0
 
     def start_at(self, offset: int) -> None:
         """Begin an empty log at a segment boundary other than 0, as a new replica does."""
         if self._segments or offset % self._segment_bytes:
             raise ValueError(f"a log cannot begin at {offset} here")
-        self._first_number = offset // self._segment_bytes
         self.end_offset = offset
 
     def close(self, *, clean: bool = True) -> None:
@@ -105,11 +102,15 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        return self._first_number * self._segment_bytes
+        segments = self._segments
+        return segments[0].base_offset if segments else self.end_offset
 
     def segment_at(self, offset: int) -> Segment | None:
-        number = offset // self._segment_bytes - self._first_number
-        return self._segments[number] if 0 <= number < len(self._segments) else None
+        segments = self._segments
+        if not segments:
+            return None
+        number = (offset - segments[0].base_offset) // self._segment_bytes
+        return segments[number] if 0 <= number < len(segments) else None
 
     # Appending
 
@@ -358,9 +359,7 @@ class CommitLog:
 
     def forget_first(self, count: int) -> list[Segment]:
         """Take the oldest segments out of the log; the caller deletes their files."""
-        gone = self._segments[:count]
-        self._first_number += len(gone)
-        self._segments = self._segments[count:]
+        gone, self._segments = self._segments[:count], self._segments[count:]
         return gone
 
     def prepare_next(self) -> None:

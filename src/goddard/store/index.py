@@ -237,12 +237,6 @@ class IndexFile:
             self.count,
         )
 
-    def sync(self) -> None:
-        if self._map is not None:
-            with disk_errors("sync", self.path):
-                self._map.flush()
-                self._files.sync(self._fd)
-
     def close(self) -> None:
         self._table = None
         if self._map is not None:
@@ -279,7 +273,7 @@ class KeyIndex:
         self._is_tag_indexed = is_tag_indexed
         self._index_files: list[IndexFile] = []
         self._pending: list[LogEntry] = []
-        self._unsynced: list[IndexFile] = []
+        self._unsynced: set[Path] = set()
 
     @property
     def files(self) -> Sequence[IndexFile]:
@@ -318,6 +312,7 @@ class KeyIndex:
             is_last = place == len(self._index_files) - 1
             if index_file.end_time_ms <= trusted_time_ms and not is_last:
                 continue
+            self._unsynced.add(index_file.path)
             if index_file.repair(keep_below):
                 missing_from = index_file.end_offset
                 for following in self._index_files[place + 1 :]:
@@ -360,6 +355,7 @@ class KeyIndex:
             if last is None or last.is_full:
                 last = self._roll(last)
             start += last.add(hashes[start:], offsets[start:], times_ms[start:])
+            self._unsynced.add(last.path)
 
     def _keys(self, entry: LogEntry) -> Iterator[str]:
         if entry.sys_flag & TRANSACTION_MASK == ROLLBACK:
@@ -388,8 +384,6 @@ class KeyIndex:
             name = max(name, int(before.path.name) + 1)
         index_file = self._new_file(self._directory / f"{name:017d}")
         index_file.create(before)
-        if before is not None:
-            self._unsynced.append(before)
         self._index_files.append(index_file)
         return index_file
 
@@ -414,19 +408,20 @@ class KeyIndex:
             last.end_offset if last else 0,
         )
 
-    def sync(self) -> None:
-        """Put files on disk that changed since the last time: the ones filled, and the last."""
-        for index_file in (*self._unsynced, *self._index_files[-1:]):
-            index_file.sync()
-        self._unsynced.clear()
+    def take_unsynced(self) -> set[Path]:
+        """The files changed since the last call; the caller syncs them, or gives them back."""
+        paths, self._unsynced = self._unsynced, set()
+        return paths
+
+    def give_back_unsynced(self, paths: set[Path]) -> None:
+        self._unsynced |= paths
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete leading files (never the last) whose every record is gone."""
         deleted = 0
         while len(self._index_files) > 1 and self._index_files[0].end_offset < log_min_offset:
             index_file = self._index_files.pop(0)
-            if index_file in self._unsynced:
-                self._unsynced.remove(index_file)
+            self._unsynced.discard(index_file.path)
             index_file.delete()
             deleted += 1
         return deleted

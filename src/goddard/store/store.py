@@ -235,11 +235,15 @@ class MessageStore:
             entries = self._log.append(
                 records, self._next_offsets, self._clock.now_ms(), whole=whole
             )
-            if self.config.flush_mode is FlushMode.SYNC:
+            is_sync = self.config.flush_mode is FlushMode.SYNC
+            if is_sync:
                 self._undispatched.append(entries)
-                return entries
-            self._dispatcher.apply(entries)
-        self._notify(entries)
+            else:
+                self._dispatcher.apply(entries)
+        if is_sync:
+            self._request_flush()
+        else:
+            self._notify(entries)
         return entries
 
     def append_raw(self, data: bytes | memoryview) -> None:
@@ -351,20 +355,19 @@ class MessageStore:
         with self._lock:
             time_ms = self._dispatcher.dispatched_time_ms
             self._dispatcher.write_pending()
-            unsynced = [(queue, queue.take_unsynced()) for queue in self._queues]
-        for place, (_, paths) in enumerate(unsynced):
-            try:
+            owners = (self._index, *self._queues)
+            unsynced = [(owner, owner.take_unsynced()) for owner in owners]
+        try:
+            for _, paths in unsynced:
                 for path in paths:
                     with disk_errors("sync", path):
-                        if self._files.facts(path) is not None:
+                        if self._files.facts(path) is not None:  # cleaning may have deleted it
                             self._files.sync_path(path)
-            except StoreDiskError:
-                with self._lock:
-                    for queue, remaining in unsynced[place:]:
-                        queue.give_back_unsynced(remaining)
-                raise
-        with self._lock:
-            self._index.sync()
+        except StoreDiskError:
+            with self._lock:
+                for owner, paths in unsynced:
+                    owner.give_back_unsynced(paths)
+            raise
         checkpoint = self._checkpoint
         checkpoint.log_time_ms = self._flusher.flushed_time_ms
         if time_ms:
@@ -407,12 +410,14 @@ class MessageStore:
 
     def lookup(self, physical_offset: int) -> memoryview | None:
         """The record that starts at an offset of the log; None when none does."""
-        entry = self._log.entry_at(physical_offset)
-        return None if entry is None else self._log.read(physical_offset, entry.size)
+        with self._lock:
+            entry = self._log.entry_at(physical_offset)
+            return None if entry is None else self._log.read(physical_offset, entry.size)
 
     def read_log(self, physical_offset: int, max_bytes: int) -> memoryview | None:
         """Raw bytes of the log within one segment (replication)."""
-        return self._log.tail(physical_offset, max_bytes)
+        with self._lock:
+            return self._log.tail(physical_offset, max_bytes)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The offset of a queue's first message; 0 when there is no such queue."""
@@ -447,14 +452,15 @@ class MessageStore:
         with self._lock:
             queue = self._queues.get(topic, queue_id)
             entry = None if queue is None else queue.entry(queue_offset)
-        if entry is None:
-            return None
-        return self._log.store_time_ms(entry.physical_offset, entry.size)
+            if entry is None:
+                return None
+            return self._log.store_time_ms(entry.physical_offset, entry.size)
 
     def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int | None:
         """When the oldest message of a queue, or of the whole log, was stored."""
         if topic is None:
-            entry = self._log.entry_at(self._log.min_offset)
+            with self._lock:
+                entry = self._log.entry_at(self._log.min_offset)
             return None if entry is None else entry.store_timestamp_ms
         return self.message_store_time(topic, queue_id, self.min_offset(topic, queue_id))
 

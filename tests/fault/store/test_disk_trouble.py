@@ -137,8 +137,12 @@ def test_a_failed_sync_answers_nobody_and_closes_the_store_until_proved(root: Pa
     with small as store:
         answers: list[StoreError | None] = []
         files.fail("sync", errno.EIO, path_part=f"commitlog/{0:020d}", count=2)
+        small.flush_worker.is_held = True
         entry = store.put(prepared(body=b"doubtful"))
         store.wait_durable(entry.end_offset, answers.append)
+        assert not answers
+        small.flush_worker.is_held = False
+        small.flush_worker.run()
         assert [type(answer) for answer in answers] == [StoreUnavailableError]
         assert store.flushed_offset == 0
         assert not store.get("TopicA", 0, 0, 32).records
