@@ -46,10 +46,10 @@ SQL92: Final = "SQL92"
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
-@lru_cache(maxsize=1024)
-def compiled(expression: str) -> SqlFilter:
-    """``compile_sql``, remembered: pulls that carry their expression repeat it."""
-    return compile_sql(expression)
+# Expressions up to here are remembered once compiled: pulls that carry theirs repeat it.
+_REMEMBERED_CHARS: Final = 4096
+
+_compiled = lru_cache(maxsize=256)(compile_sql)
 
 
 def check_expression(expression_type: str, expression: str) -> SqlFilter:
@@ -58,7 +58,9 @@ def check_expression(expression_type: str, expression: str) -> SqlFilter:
         raise FilterSyntaxError(f"no filter of the type {expression_type[:80]!r}", 0)
     if not expression:
         raise FilterSyntaxError("the expression is empty", 0)
-    return compiled(expression)
+    if len(expression) > _REMEMBERED_CHARS:
+        return compile_sql(expression)
+    return _compiled(expression)
 
 
 def normalised(subscription: SubscriptionData) -> SubscriptionData:
@@ -109,6 +111,20 @@ class TagCodes:
 @lru_cache(maxsize=4096)
 def _tag_codes(codes: tuple[int, ...]) -> TagCodes:
     return TagCodes(codes)
+
+
+def tag_filter(expression: str) -> PullFilter | None:
+    """The filter of a tag expression; None for ``*``. FilterSyntaxError when it names no tag."""
+    if not expression or expression == ALL_TAGS:
+        return None
+    if len(expression) > _REMEMBERED_CHARS:
+        return TagCodes(parse_tags(expression).codes)
+    return _parsed(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> TagCodes:
+    return TagCodes(parse_tags(expression).codes)
 
 
 class SqlMatch:

@@ -52,7 +52,7 @@ class QueueLocks:
         """Lock or renew; returns those that the client now holds."""
         locks = self._groups.get(group, {})
         locked = []
-        for queue in queues:
+        for queue in dict.fromkeys(queues):
             held = locks.get(queue)
             if held is None:
                 if self._count >= MAX_LOCKS:
