@@ -17,8 +17,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
+from goddard.broker.admission import Admission
+from goddard.broker.appender import Appender
+from goddard.broker.clients import Clients
+from goddard.broker.filters import ConsumerFilters
+from goddard.broker.hotpath import HotPath
+from goddard.broker.incoming import MessageWriter
+from goddard.broker.locks import QueueLockRequests
+from goddard.broker.offsets import Offsets
 from goddard.broker.registration import Registration
 from goddard.broker.saving import Table, TableSaver
+from goddard.broker.send import Sends
 from goddard.broker.settings import BrokerConfig, Settings, with_port
 from goddard.broker.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock
@@ -42,6 +51,7 @@ _log = logging.getLogger(__name__)
 # A stop has to be over within two seconds; what takes longer is cut off.
 _STOP_GRACE_SECONDS: Final = 0.5
 _SAVE_SECONDS: Final = 10.0
+_SCAN_SECONDS: Final = 10.0
 _EXECUTOR_THREADS: Final = 4
 _PORT_ATTEMPTS: Final = 20
 # What the store reads each time it needs it; its sizes and places are those it was opened with.
@@ -132,10 +142,12 @@ class Broker:
         self.registration = Registration(self.settings, self.topics)
 
         handlers = Handlers()
-        self._compose(handlers)
+        self._compose_sending(handlers)
+        self._compose_consuming(handlers)
         tasks = Tasks(_log)
         stack.push_async_callback(tasks.stop)
         await self._listen(stack, handlers, config)
+        stack.push_async_callback(self._finish_requests)
         self._run_housekeeping(tasks, config)
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
@@ -163,12 +175,55 @@ class Broker:
 
         await asyncio.get_running_loop().run_in_executor(self._executor, load)
 
-    def _compose(self, handlers: Handlers) -> None:
-        """Make the parts that answer requests, and register what they answer."""
+    def _compose_sending(self, handlers: Handlers) -> None:
+        self.appender = Appender(
+            self.store,
+            asyncio.get_running_loop(),
+            clock=self._clock,
+            flush_timeout_ms=self.settings.current.sync_flush_timeout_ms,
+        )
+        self.writer = MessageWriter(self.appender, self.settings)
+        self.locks = QueueLockRequests(clock=self._clock)
+        admission = Admission(self.appender, self.settings)
+        sends = Sends(
+            store=self.store,
+            appender=self.appender,
+            writer=self.writer,
+            admission=admission,
+            topics=self.topics,
+            groups=self.groups,
+            settings=self.settings,
+            clock=self._clock,
+        )
+        self._hot_path = HotPath(
+            store=self.store,
+            appender=self.appender,
+            admission=admission,
+            sends=sends,
+            topics=self.topics,
+            settings=self.settings,
+            clock=self._clock,
+        )
+        _register(handlers, sends.handlers(), self.locks.handlers())
 
-    def _register(self, handlers: Handlers, answered: Mapping[int, Handler]) -> None:
-        for code, handler in answered.items():
-            handlers.register(code, handler)
+    def _compose_consuming(self, handlers: Handlers) -> None:
+        self.filters = ConsumerFilters(self.filter_table, self.settings, clock=self._clock)
+        self.clients = Clients(
+            settings=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+            filters=self.filters,
+            clock=self._clock,
+        )
+        self.offsets = Offsets(
+            self.offset_table,
+            store=self.store,
+            settings=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+        )
+        self._closers.append(self.clients.connection_closed)
+        _register(handlers, self.clients.handlers(), self.offsets.handlers())
 
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
@@ -180,6 +235,7 @@ class Broker:
                 _server_options(config, port),
                 handlers,
                 on_close=self._connection_closed,
+                on_frames=self._hot_path.on_frames,
                 clock=self._clock,
             )
             await server.start()
@@ -191,9 +247,14 @@ class Broker:
             config.flush_offsets_ms / 1000,
             lambda: self._saver.save_all([self.offset_table]),
         )
+        tasks.periodic("ClientHousekeepingService", _SCAN_SECONDS, self._scan)
         tasks.periodic("TableSave", _SAVE_SECONDS, lambda: self._saver.save_all(self._tables))
 
     # Running
+
+    def _scan(self) -> None:
+        self.clients.scan()
+        self.locks.scan()
 
     def _connection_closed(self, connection: Connection) -> None:
         for closer in self._closers:
@@ -208,6 +269,11 @@ class Broker:
 
     # Stopping
 
+    async def _finish_requests(self) -> None:
+        """Answer what is being worked on, before the connections go."""
+        self.clients.stop()
+        await self.appender.drain()
+
     async def _save_at_stop(self) -> None:
         await self._saver.save_all(self._tables)
         await self._saver.stop()
@@ -215,6 +281,12 @@ class Broker:
     async def _close_store(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self.store.close)
+
+
+def _register(handlers: Handlers, *answered: Mapping[int, Handler]) -> None:
+    for table in answered:
+        for code, handler in table.items():
+            handlers.register(code, handler)
 
 
 def _server_options(config: BrokerConfig, port: int) -> ServerOptions:

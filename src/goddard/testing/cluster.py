@@ -1,11 +1,11 @@
 """Real Goddard daemons on free loopback ports, below one folder.
 
-    with Cluster(tmp_path) as cluster:
-        first = cluster.start_name_server()
+    with Cluster(tmp_path, brokers=2) as cluster:      # and a name server, since brokers need one
         second = cluster.start_name_server(properties={"scanNotActiveBrokerInterval": "500"})
+        third = cluster.start_broker(properties={"flushDiskType": "SYNC_FLUSH"})
         client = connect(cluster.namesrv)          # "127.0.0.1:…;127.0.0.1:…"
-        first.kill()                               # SIGKILL; also stop(), pause(), resume()
-        first.start()                              # again, on the same port and files
+        third.kill()                               # SIGKILL; also stop(), pause(), resume()
+        third.start()                              # again, on the same port and files
 
 Each daemon is what a user starts from the shell: a process of this Python with a properties file
 and a home of its own. Whatever still runs when the cluster is closed is killed.
@@ -24,6 +24,13 @@ from goddard.testing.process import Process
 
 _BOOT_SUCCESS = "boot success"
 _START_TIMEOUT_SECONDS = 20
+# Made in no time; a test that wants to see files roll sees it soon.
+_SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(16 << 20),
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+}
 
 
 class Daemon(Process):
@@ -35,11 +42,25 @@ class Daemon(Process):
 class Cluster:
     """Starts daemons and ends them all when closed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, brokers: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """``brokers`` are started on entering, with a name server and these ``properties``."""
         self.directory = directory
         self.name_servers: list[Daemon] = []
+        self.brokers: list[Daemon] = []
+        self._wanted_brokers = brokers
+        self._broker_properties = properties
 
     def __enter__(self) -> Self:
+        try:
+            if self._wanted_brokers:
+                self.start_name_server()
+            for _ in range(self._wanted_brokers):
+                self.start_broker(properties=self._broker_properties)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -56,8 +77,9 @@ class Cluster:
         return ";".join(server.address for server in self.name_servers)
 
     def close(self) -> None:
-        while self.name_servers:
-            self.name_servers.pop().kill()
+        for daemons in (self.brokers, self.name_servers):
+            while daemons:
+                daemons.pop().kill()
 
     def start_name_server(
         self,
@@ -72,6 +94,32 @@ class Cluster:
         server = self._daemon("namesrv", name, port, settings, env or {})
         self.name_servers.append(server)
         return server.start()
+
+    def start_broker(
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Daemon:
+        """Start one more broker, which knows the name servers of now; it is broker-0, broker-1, …
+
+        Its data is in ``home / "store"``, with small files unless ``properties`` say otherwise.
+        """
+        port = lease_port(-2, 1)
+        name = f"broker-{len(self.brokers)}"
+        settings = {
+            "brokerName": name,
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": str(port),
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": str(self.directory / name / "store"),
+            **_SMALL_FILES,
+            **(properties or {}),
+        }
+        broker = self._daemon("broker", name, port, settings, env or {})
+        self.brokers.append(broker)
+        return broker.start()
 
     def _daemon(
         self,
