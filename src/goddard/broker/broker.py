@@ -21,10 +21,12 @@ from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
 from goddard.broker.clients import Clients
 from goddard.broker.filters import ConsumerFilters
+from goddard.broker.holds import Holds
 from goddard.broker.hotpath import HotPath
 from goddard.broker.incoming import MessageWriter
 from goddard.broker.locks import QueueLockRequests
 from goddard.broker.offsets import Offsets
+from goddard.broker.pull import PullHotPath, Pulls
 from goddard.broker.registration import Registration
 from goddard.broker.saving import Table, TableSaver
 from goddard.broker.send import Sends
@@ -194,8 +196,9 @@ class Broker:
             groups=self.groups,
             settings=self.settings,
             clock=self._clock,
+            has_live_locks=self._has_live_locks,
         )
-        self._hot_path = HotPath(
+        self._send_path = HotPath(
             store=self.store,
             appender=self.appender,
             admission=admission,
@@ -222,8 +225,23 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
         )
-        self._closers.append(self.clients.connection_closed)
-        _register(handlers, self.clients.handlers(), self.offsets.handlers())
+        self.holds = Holds(
+            settings=self.settings, max_offset=self.store.max_offset, clock=self._clock
+        )
+        self.store.add_listener(self.holds.on_arrival)
+        pulls = Pulls(
+            store=self.store,
+            settings=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+            clients=self.clients,
+            filters=self.filters,
+            offsets=self.offsets,
+            holds=self.holds,
+        )
+        self._pull_path = PullHotPath(pulls)
+        self._closers += (self.clients.connection_closed, self.holds.connection_closed)
+        _register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
 
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
@@ -235,7 +253,7 @@ class Broker:
                 _server_options(config, port),
                 handlers,
                 on_close=self._connection_closed,
-                on_frames=self._hot_path.on_frames,
+                on_frames=self._on_frames,
                 clock=self._clock,
             )
             await server.start()
@@ -252,9 +270,16 @@ class Broker:
 
     # Running
 
+    def _has_live_locks(self, group: str) -> bool:
+        return self.locks.locks.is_any_held(group, self._clock.monotonic_ms())
+
     def _scan(self) -> None:
         self.clients.scan()
         self.locks.scan()
+
+    def _on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        rest = self._send_path.on_frames(connection, frames)
+        return self._pull_path.on_frames(connection, rest) if rest else rest
 
     def _connection_closed(self, connection: Connection) -> None:
         for closer in self._closers:
@@ -272,6 +297,7 @@ class Broker:
     async def _finish_requests(self) -> None:
         """Answer what is being worked on, before the connections go."""
         self.clients.stop()
+        self.holds.stop()
         await self.appender.drain()
 
     async def _save_at_stop(self) -> None:
