@@ -256,6 +256,7 @@ class Pulls:
             self._max_count(fields.max_msg_nums),
             max_bytes=fields.max_msg_bytes,
             message_filter=filter_,
+            is_joined=True,
         )
         code = _CODES.get(result.status)
         remark = result.status.value

@@ -93,6 +93,9 @@ class ConsumeQueue:
         self._pending = bytearray()
         self._written = 0  # bytes in files; the pending ones follow
         self._unsynced: set[Path] = set()
+        # The file last read, for readers mostly go on where they were: making a path takes time.
+        self._read_base = -1
+        self._read_path = directory
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = 0
@@ -260,7 +263,10 @@ class ConsumeQueue:
         if not self._bases or not self._bases[0] <= base <= self._bases[-1]:
             return b""
         start = position - base
-        path = self._directory / segment_name(base)
+        if base != self._read_base:
+            self._read_path = self._directory / segment_name(base)
+            self._read_base = base
+        path = self._read_path
         with disk_errors("read", path):
             fd = self._open.get(path)
             return self._files.pread(fd, min(size, self._file_bytes - start), start)

@@ -41,7 +41,10 @@ class MessageFilter(Protocol):
 
 @dataclass(slots=True)
 class GetResult:
-    """``records`` and ``queue_offsets`` go together. Records are whole, as stored."""
+    """``records`` and ``queue_offsets`` go together, unless neighbours were to come joined.
+
+    Records are whole, as stored; joined, a slice holds one or more of them.
+    """
 
     status: GetStatus
     next_offset: int
@@ -69,7 +72,9 @@ def get_messages(
     *,
     max_bytes: int | None,
     message_filter: MessageFilter | None,
+    is_joined: bool = False,
 ) -> GetResult:
+    """``is_joined``: records that lie next to each other may come as one slice."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     low, high = queue.min_offset, queue.max_offset
@@ -81,12 +86,17 @@ def get_messages(
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
     if queue_offset > high:
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    data = queue.read(queue_offset, max(_MIN_SCANNED, max_count))
+    is_joined = is_joined and message_filter is None
+    scanned = max_count if is_joined else max(_MIN_SCANNED, max_count)
+    data = queue.read(queue_offset, max(scanned, 1))
     if not data:
         following = queue.next_file_offset(queue_offset)
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
-    _gather(log, config, result, data, max_count, max_bytes, message_filter)
+    if is_joined:
+        _gather_joined(log, config, result, data, max_count, max_bytes)
+    else:
+        _gather(log, config, result, data, max_count, max_bytes, message_filter)
     return result
 
 
@@ -136,6 +146,72 @@ def _gather(
             total += size
         queue_offset += 1
     if records:
+        result.status = GetStatus.FOUND
+    result.total_bytes = total
+    result.next_offset = queue_offset
+    result.is_slave_suggested = end_offset - last_physical > config.memory_bytes
+
+
+def _gather_joined(
+    log: CommitLog,
+    config: StoreConfig,
+    result: GetResult,
+    data: bytes,
+    max_count: int,
+    max_bytes: int | None,
+) -> None:
+    """As ``_gather`` without a filter, several times faster: the path of most pulls.
+
+    The limits are those of where the first record lies: a pull that crosses from disk to memory
+    goes on with the next one.
+    """
+    end_offset = log.end_offset
+    records, queue_offsets = result.records, result.queue_offsets
+    queue_offset = result.next_offset
+    byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
+    count_limit = max_count
+    total = 0
+    last_physical = end_offset
+    skip_below = 0
+    # The slice being made, of one segment, which begins at ``base``; ``limit`` is its usable end.
+    view: memoryview | None = None
+    base = limit = start = stop = -1
+    for physical_offset, size, _ in ENTRY.iter_unpack(data):
+        if physical_offset < skip_below or size == BLANK_SIZE:
+            queue_offset += 1
+            continue
+        if not queue_offsets:
+            if end_offset - physical_offset > config.memory_bytes:
+                bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
+            else:
+                bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
+            byte_limit = min(byte_limit, bytes_here)
+            count_limit = min(count_limit, count_here)
+        elif len(queue_offsets) >= count_limit or total + size > byte_limit:
+            break
+        last_physical = physical_offset
+        end = physical_offset + size
+        if physical_offset != stop or end > limit or size <= 0:
+            if view is not None and start < stop:
+                records.append(view[start - base : stop - base])
+            start = stop = physical_offset
+            if not base <= physical_offset or end > limit or size <= 0:
+                segment = log.segment_at(physical_offset)
+                if segment is None or size <= 0 or end > min(segment.end_offset, end_offset):
+                    if not queue_offsets:
+                        result.status = GetStatus.MESSAGE_WAS_REMOVING
+                    skip_below = (physical_offset // log.segment_bytes + 1) * log.segment_bytes
+                    queue_offset += 1
+                    continue
+                view, base = segment.view, segment.base_offset
+                limit = min(segment.end_offset, end_offset)
+        stop = end
+        queue_offsets.append(queue_offset)
+        total += size
+        queue_offset += 1
+    if queue_offsets:
+        if view is not None and start < stop:
+            records.append(view[start - base : stop - base])
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset

@@ -385,8 +385,12 @@ class MessageStore:
         *,
         max_bytes: int | None = None,
         message_filter: MessageFilter | None = None,
+        is_joined: bool = False,
     ) -> GetResult:
-        """Messages of a queue from an offset on, as slices of the log, with Java's statuses."""
+        """Messages of a queue from an offset on, as slices of the log, with Java's statuses.
+
+        ``is_joined`` allows slices of several records, for whoever only passes them on.
+        """
         with self._lock:
             return get_messages(
                 self._log,
@@ -396,6 +400,7 @@ class MessageStore:
                 max_count,
                 max_bytes=max_bytes,
                 message_filter=message_filter,
+                is_joined=is_joined,
             )
 
     def query(
