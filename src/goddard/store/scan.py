@@ -31,6 +31,7 @@ from goddard.protocol.record import (
     decode_record,
     read_summary,
 )
+from goddard.store.columns import PropertyColumns
 
 BATCH_RECORDS: Final = 4096
 
@@ -103,9 +104,17 @@ class RecordBatch:
     store_ms: Numbers
     topics: list[bytes]
     properties: list[bytes]
+    _columns: PropertyColumns | None = None
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    @property
+    def columns(self) -> PropertyColumns:
+        """The properties taken apart; done once, and only if someone asks."""
+        if self._columns is None:
+            self._columns = PropertyColumns(self.properties)
+        return self._columns
 
 
 class FileScan:

@@ -7,12 +7,12 @@ record. Keys of a record are, in this order: its unique id, its keys, and (5.4 o
 """
 
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from goddard.protocol.hashing import index_hash, java_hashes
+from goddard.protocol.hashing import index_hash, java_hash, java_hashes
 from goddard.protocol.message import (
     KEY_SEPARATOR,
     PROPERTY_KEYS,
@@ -22,18 +22,15 @@ from goddard.protocol.message import (
     TransactionType,
     find_property,
 )
+from goddard.store.columns import prefixed_hashes
 from goddard.store.damage import Damage, Kind, Report
 from goddard.store.inspect import INDEX_ENTRY_BYTES, INDEX_HEADER, IndexView, StoreView
 from goddard.store.scan import RecordBatch
 
 _UNIQUE: Final = PROPERTY_UNIQUE_ID.encode()
-_UNIQUE_START: Final = _UNIQUE + b"\x01"
 _KEYS: Final = PROPERTY_KEYS.encode()
-_KEYS_START: Final = _KEYS + b"\x01"
 _TAGS: Final = PROPERTY_TAGS.encode()
-_TAGS_START: Final = _TAGS + b"\x01"
-_TAG_CACHE_SIZE: Final = 100_000
-_PAIR_END: Final = 2
+_TOPIC_CACHE_SIZE: Final = 100_000
 _MAX_SECONDS: Final = 0x7FFFFFFF
 
 Numbers = npt.NDArray[np.int64]
@@ -62,6 +59,13 @@ class _File:
         return self.view.entry_position(self.slot_count, number)
 
 
+class _Prefix(NamedTuple):
+    """Unsigned hashes of what precedes a key, and of what precedes a tag, of one topic."""
+
+    key_hash: int
+    tag_hash: int
+
+
 class IndexCheck:
     """Give it every batch of the log in order, then ``finish``."""
 
@@ -74,7 +78,7 @@ class IndexCheck:
         self._missing_from = 0
         self._missing_count = 0
         self._has_tags = True
-        self._tag_hashes: dict[tuple[bytes, bytes], int] = {}
+        self._prefixes: dict[bytes, _Prefix] = {}
         self._load(view)
 
     # --- Each file by itself ----------------------------------------------------------------------
@@ -212,49 +216,46 @@ class IndexCheck:
 
     def _expected(self, batch: RecordBatch) -> tuple[Numbers, Numbers]:
         """Rows and hashes of the entries that the batch should have, in their order."""
-        rows: list[int] = []
-        hashes: list[int] = []  # -1 where the next of the texts has it
-        texts: list[str] = []
-        prefixes: dict[bytes, str] = {}
-        skipped = _rolled_back(batch)
-        for row, properties in enumerate(batch.properties):
-            if row in skipped:
-                continue
-            topic = batch.topics[row]
-            prefix = prefixes.get(topic)
-            if prefix is None:
-                prefix = prefixes[topic] = topic.decode("utf-8", "replace") + "#"
-            found = properties.find(_UNIQUE_START)
-            if found >= 0:
-                unique = _value(properties, found, _UNIQUE)
-                if unique:
-                    rows.append(row)
-                    hashes.append(-1)
-                    texts.append(prefix + unique.decode("utf-8", "replace"))
-            if _KEYS_START in properties:
-                for key in _keys(properties):
-                    rows.append(row)
-                    hashes.append(-1)
-                    texts.append(prefix + key)
-            if self._has_tags:
-                found = properties.find(_TAGS_START)
-                tag = _value(properties, found, _TAGS) if found >= 0 else b""
-                if tag:
-                    rows.append(row)
-                    hashes.append(self._tag_hash(topic, tag))
-        columns = np.array(hashes, dtype=np.int64)
-        columns[columns < 0] = _index_hashes(texts)
-        return np.array(rows, dtype=np.int64), columns
+        columns = batch.columns
+        topics = [self._prefix(topic) for topic in batch.topics]
+        prefixes = np.array([prefix.key_hash for prefix in topics], dtype=np.uint32)
+        unique = columns.find(_UNIQUE)
+        parts = [
+            (
+                unique.rows,
+                prefixed_hashes(
+                    prefixes[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique)
+                ),
+            ),
+            _key_hashes(batch),
+        ]
+        if self._has_tags:
+            tags = columns.find(_TAGS)
+            tag_prefixes = np.array([prefix.tag_hash for prefix in topics], dtype=np.uint32)
+            parts.append(
+                (
+                    tags.rows,
+                    prefixed_hashes(
+                        tag_prefixes[tags.rows], columns.hashes(tags), columns.utf16_lengths(tags)
+                    ),
+                )
+            )
+        rows = np.concatenate([part[0] for part in parts])
+        hashes = np.concatenate([part[1] for part in parts])
+        order = np.argsort(rows, kind="stable")
+        kinds = batch.sys_flags[rows[order]] & TRANSACTION_MASK
+        order = order[kinds != TransactionType.ROLLBACK]
+        return rows[order], hashes[order]
 
-    def _tag_hash(self, topic: bytes, tag: bytes) -> int:
-        key = topic, tag
-        value = self._tag_hashes.get(key)
-        if value is None:
-            text = f"{topic.decode('utf-8', 'replace')}#T#{tag.decode('utf-8', 'replace')}"
-            value = index_hash(text)
-            if len(self._tag_hashes) < _TAG_CACHE_SIZE:
-                self._tag_hashes[key] = value
-        return value
+    def _prefix(self, topic: bytes) -> _Prefix:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            name = topic.decode("utf-8", "replace")
+            keys, tags = java_hash(f"{name}#"), java_hash(f"{name}#T#")
+            prefix = _Prefix(keys & 0xFFFFFFFF, tags & 0xFFFFFFFF)
+            if len(self._prefixes) < _TOPIC_CACHE_SIZE:
+                self._prefixes[topic] = prefix
+        return prefix
 
     def _stretch(self, low: int, high: int) -> list[tuple[_File, int, int]]:
         """The entries that refer to offsets from ``low`` to ``high``, file by file."""
@@ -287,7 +288,7 @@ class IndexCheck:
             missing = wanted.get(offset, set()) - present.get(offset, set())
             tag = find_property(batch.properties[row], _TAGS)
             if tag:
-                missing.discard(self._tag_hash(batch.topics[row], tag))
+                missing.discard(_tag_hash(batch.topics[row], tag))
             if not missing:
                 if offset in wanted:
                     self._report_missing(is_end=False)
@@ -361,29 +362,19 @@ class IndexCheck:
         self._report.add(Damage(kind, path, position, length, detail, is_notice=is_behind))
 
 
-def _rolled_back(batch: RecordBatch) -> set[int]:
-    """Rows of records that are never indexed."""
-    kinds = batch.sys_flags & TRANSACTION_MASK
-    return set(np.flatnonzero(kinds == TransactionType.ROLLBACK).tolist())
+def _tag_hash(topic: bytes, tag: bytes) -> int:
+    return index_hash(f"{topic.decode('utf-8', 'replace')}#T#{tag.decode('utf-8', 'replace')}")
 
 
-def _value(properties: bytes, found: int, name: bytes) -> bytes:
-    """The value of a property that may start at ``found``."""
-    start = found + len(name) + 1
-    if (found == 0 or properties[found - 1] == _PAIR_END) and (
-        properties.find(name + b"\x01", start) < 0
-    ):
-        end = properties.find(b"\x02", start)
-        return properties[start:] if end < 0 else properties[start:end]
-    return find_property(properties, name) or b""
-
-
-def _keys(properties: bytes) -> list[str]:
-    keys = find_property(properties, _KEYS) or b""
-    return [key for key in keys.decode("utf-8", "replace").split(KEY_SEPARATOR) if key]
-
-
-def _index_hashes(texts: list[str]) -> Numbers:
-    """As the index holds them: never negative, 0 for the one hash that has no positive."""
+def _key_hashes(batch: RecordBatch) -> tuple[Numbers, Numbers]:
+    """Rows and hashes of the users' keys, of which a record may have several."""
+    rows: list[int] = []
+    texts: list[str] = []
+    for row, start, end in zip(*map(np.ndarray.tolist, batch.columns.find(_KEYS)), strict=True):
+        topic = batch.topics[row].decode("utf-8", "replace")
+        for key in batch.columns.text(start, end).split(KEY_SEPARATOR):
+            if key:
+                rows.append(row)
+                texts.append(f"{topic}#{key}")
     values = np.abs(java_hashes(texts).astype(np.int64))
-    return np.where(values > 0x7FFFFFFF, 0, values)
+    return np.array(rows, dtype=np.int64), np.where(values > 0x7FFFFFFF, 0, values)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.errors import ProtocolError
-from goddard.protocol.hashing import tag_code
 from goddard.protocol.message import (
     PROPERTY_DELAY,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -42,7 +41,6 @@ from goddard.store.tables import TopicTable
 _SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _LIGHT_PREFIX: Final = "%LMQ%"
 _TAGS: Final = PROPERTY_TAGS.encode()
-_TAGS_START: Final = _TAGS + b"\x01"
 _DELAY: Final = PROPERTY_DELAY.encode()
 _MULTI_DISPATCH: Final = PROPERTY_INNER_MULTI_DISPATCH.encode()
 # Below this a tag code is the address of an extension of the entry (consumequeue_ext).
@@ -50,7 +48,6 @@ _MIN_TAG_CODE: Final = -(2**31)
 # Longer than any delay level that makes sense.
 _MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
 _OPEN_FILES: Final = 512
-_PAIR_END: Final = 2
 
 # Stands for "the time of delivery" among expected tag codes, of which none is this long.
 _DELIVERY: Final = 2**62
@@ -105,7 +102,6 @@ class QueueCheck:
         self._log_min = report.min_physical_offset
         self._batch_topics = {topic.encode() for topic in view.batch_topics()}
         self._is_extended = (view.directory / "consumequeue_ext").is_dir()
-        self._tag_codes: dict[bytes, int] = {}
         self._log_maps: dict[StoreFile, memoryview] = {}
         self._files: OrderedDict[StoreFile, Entries] = OrderedDict()
         self._queues = {
@@ -130,9 +126,10 @@ class QueueCheck:
                 rows[key] = [row]
             else:
                 found.append(row)
+        codes = _tag_codes(batch)
         for key, numbers in rows.items():
             if key[0] not in self._batch_topics:
-                self._take_queue(key, batch, start, np.array(numbers, dtype=np.int64))
+                self._take_queue(key, batch, start, np.array(numbers, dtype=np.int64), codes)
 
     def finish(self, log_end: int) -> None:
         """Look at the entries that no record asked for, and say what was missing."""
@@ -147,7 +144,12 @@ class QueueCheck:
     # --- Records to entries -----------------------------------------------------------------------
 
     def _take_queue(
-        self, key: tuple[bytes, int], batch: RecordBatch, start: int, rows: Numbers
+        self,
+        key: tuple[bytes, int],
+        batch: RecordBatch,
+        start: int,
+        rows: Numbers,
+        all_codes: Numbers,
     ) -> None:
         queue = self._queues.get(key)
         physical_offsets = batch.positions[rows] + start
@@ -161,7 +163,7 @@ class QueueCheck:
             else:
                 missing.count += len(rows)
             return
-        codes = self._codes(key[0], batch, rows)
+        codes = all_codes[rows]
         self._report.queue_entries += len(rows)
         first, count = queue.next_number, len(rows)
         if queue.missing is None and np.array_equal(numbers, np.arange(first, first + count)):
@@ -449,33 +451,18 @@ class QueueCheck:
             for offset, entry in enumerate(entries[: max(used_end - number, 0)]):
                 yield number + offset, entry
 
-    def _codes(self, topic: bytes, batch: RecordBatch, rows: Numbers) -> Numbers:
-        """The tag code that each record's entry should have; _DELIVERY where it is a time."""
-        codes = []
-        cache = self._tag_codes
-        is_scheduled = topic == _SCHEDULE_TOPIC
-        for row in rows.tolist():
-            properties = batch.properties[row]
-            if is_scheduled and find_property(properties, _DELAY) is not None:
-                codes.append(_DELIVERY)
-                continue
-            found = properties.rfind(_TAGS_START)
-            if found < 0:
-                codes.append(0)
-                continue
-            if found == 0 or properties[found - 1] == _PAIR_END:
-                end = properties.find(b"\x02", found)
-                tag = properties[found + 5 :] if end < 0 else properties[found + 5 : end]
-            else:
-                tag = b""
-            tag = tag or find_property(properties, _TAGS) or b""
-            code = cache.get(tag)
-            if code is None:
-                code = tag_code(tag.decode("utf-8", "replace"))
-                if len(cache) < 100_000:
-                    cache[tag] = code
-            codes.append(code)
-        return np.array(codes, dtype=np.int64)
+
+def _tag_codes(batch: RecordBatch) -> Numbers:
+    """The tag code that each record's entry should have; _DELIVERY where it is a time."""
+    codes = np.zeros(len(batch), dtype=np.int64)
+    columns = batch.columns
+    tags = columns.find(_TAGS)
+    codes[tags.rows] = columns.hashes(tags).view(np.int32)
+    if _SCHEDULE_TOPIC in batch.topics:
+        for row in columns.find(_DELAY).rows.tolist():
+            if batch.topics[row] == _SCHEDULE_TOPIC:
+                codes[row] = _DELIVERY
+    return codes
 
 
 def _match_codes(
