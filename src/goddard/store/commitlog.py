@@ -176,6 +176,7 @@ class CommitLog:
         # The last offset at which something other than a filler may end.
         limit = segment.end_offset - BLANK_BYTES
         chunk: list[bytes | bytearray] = []
+        make_entry = tuple.__new__
         needed = sum(record.size for record in records) if whole else 0
         for record in records:
             size = record.size
@@ -189,23 +190,31 @@ class CommitLog:
                 start = offset
                 limit = segment.end_offset - BLANK_BYTES
             needed = 0
+            key = record.queue_key
             if record.has_queue_entry:
-                queue_offset = next_offsets.get(record.queue_key, 0)
-                next_offsets[record.queue_key] = queue_offset + 1
+                queue_offset = next_offsets.get(key, 0)
+                next_offsets[key] = queue_offset + 1
             else:
                 queue_offset = 0
-            level = record.delay_level
-            entry = LogEntry(
-                *record.queue_key,
-                queue_offset,
-                offset,
-                size,
-                deliver_time_ms(level, now_ms, self._delays_ms) if level else record.tags_code,
-                now_ms,
-                record.sys_flag,
-                record.properties,
+            tags_code = record.tags_code
+            if record.delay_level:
+                tags_code = deliver_time_ms(record.delay_level, now_ms, self._delays_ms)
+            placed.append(
+                make_entry(  # the tuple's own constructor takes half the time of the class's
+                    LogEntry,
+                    (
+                        key[0],
+                        key[1],
+                        queue_offset,
+                        offset,
+                        size,
+                        tags_code,
+                        now_ms,
+                        record.sys_flag,
+                        record.properties,
+                    ),
+                )
             )
-            placed.append(entry)
             chunk.append(record.place(queue_offset, offset, now_ms))
             offset += size
         self._put(segment, start, chunk)

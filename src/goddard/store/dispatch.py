@@ -11,7 +11,7 @@ from typing import TypeAlias
 from goddard.store.errors import StoreDiskError
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
-from goddard.store.records import LogEntry
+from goddard.store.records import PREPARED, LogEntry
 
 ArrivalListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
 
@@ -31,17 +31,13 @@ class Dispatcher:
     def apply(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
             return
-        get = self._queues.get
+        get = self._queues.get_or_create
         for entry in entries:
-            if not entry.has_queue_entry:
+            topic, queue_id, queue_offset, physical_offset, size, tags_code, _, sys_flag, _ = entry
+            if sys_flag & PREPARED:
                 continue
-            queue = get(entry.topic, entry.queue_id) or self._queues.get_or_create(
-                entry.topic, entry.queue_id
-            )
             try:
-                if not queue.put(
-                    entry.queue_offset, entry.physical_offset, entry.size, entry.tags_code
-                ):
+                if not get(topic, queue_id).put(queue_offset, physical_offset, size, tags_code):
                     self.misplaced.append(entry)
             except StoreDiskError as error:
                 self.trouble = error

@@ -14,6 +14,7 @@ header; after a crash ``repair`` links the entries anew. The store's lock guards
 import mmap
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -22,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.clock import Clock
-from goddard.protocol.hashing import index_hash, java_hashes
+from goddard.protocol.hashing import index_hash, java_hash, java_hashes
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
-from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry, find_property
+from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
@@ -37,6 +38,9 @@ MAX_RESULTS: Final = 64
 _PENDING_RECORDS: Final = 1024
 _CHUNK_ENTRIES: Final = 65_536
 _MAX_INT32: Final = 0x7FFFFFFF
+_UNIQUE_KEY: Final = "\x02UNIQ_KEY\x01"
+_KEYS: Final = "\x02KEYS\x01"
+_TAGS: Final = "\x02TAGS\x01"
 
 Ints = npt.NDArray[np.int64]
 
@@ -334,46 +338,64 @@ class KeyIndex:
         if last is not None and not last.is_empty:
             known = last.end_offset
             self._pending = [entry for entry in self._pending if entry.physical_offset > known]
+        prefixes: list[int] = []
         keys: list[str] = []
-        offsets: list[int] = []
-        times_ms: list[int] = []
-        for entry in self._pending:
-            for key in self._keys(entry):
-                keys.append(key)
-                offsets.append(entry.physical_offset)
-                times_ms.append(entry.store_timestamp_ms)
+        counts = [self._add_keys(entry, prefixes, keys) for entry in self._pending]
         if keys:
-            self._enter(keys, np.array(offsets, dtype=np.int64), np.array(times_ms, dtype=np.int64))
+            offsets = [entry.physical_offset for entry in self._pending]
+            times_ms = [entry.store_timestamp_ms for entry in self._pending]
+            self._enter(
+                _hash_keys(prefixes, keys),
+                np.repeat(np.array(offsets, dtype=np.int64), counts),
+                np.repeat(np.array(times_ms, dtype=np.int64), counts),
+            )
         self._pending.clear()
 
-    def _enter(self, keys: list[str], offsets: Ints, times_ms: Ints) -> None:
-        hashes = np.abs(java_hashes(keys).astype(np.int64))
-        hashes[hashes > _MAX_INT32] = 0  # the one hash that has no positive counterpart in Java
+    def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:
         start = 0
-        while start < len(keys):
+        while start < len(hashes):
             last = self._index_files[-1] if self._index_files else None
             if last is None or last.is_full:
                 last = self._roll(last)
             start += last.add(hashes[start:], offsets[start:], times_ms[start:])
             self._unsynced.add(last.path)
 
-    def _keys(self, entry: LogEntry) -> Iterator[str]:
+    def _add_keys(self, entry: LogEntry, prefixes: list[int], keys: list[str]) -> int:
+        """Add a record's keys in Java's order (unique key, each of KEYS, tag); returns how many.
+
+        A key goes to ``keys`` without its ``topic#``, the hash of which goes to ``prefixes``. Of
+        tags few come often: their whole hash is a prefix to an empty key.
+        """
         if entry.sys_flag & TRANSACTION_MASK == ROLLBACK:
-            return
+            return 0
+        # With a separator at both ends, each name and value has one on each side.
+        text = f"\x02{entry.properties.decode('utf-8', 'replace')}\x02"
+        find = text.find
         topic = entry.topic
-        properties = entry.properties
-        unique_key = find_property(properties, b"UNIQ_KEY")
-        if unique_key:
-            yield f"{topic}#{unique_key.decode('utf-8', 'replace')}"
-        keys = find_property(properties, b"KEYS")
-        if keys:
-            for key in keys.decode("utf-8", "replace").split(" "):
+        count = len(keys)
+        at = find(_UNIQUE_KEY)
+        if at >= 0:
+            at += len(_UNIQUE_KEY)
+            key = text[at : find("\x02", at)]
+            if key:
+                keys.append(key)
+                prefixes.append(_topic_hash(topic))
+        at = find(_KEYS)
+        if at >= 0:
+            at += len(_KEYS)
+            for key in text[at : find("\x02", at)].split(" "):
                 if key:
-                    yield f"{topic}#{key}"
+                    keys.append(key)
+                    prefixes.append(_topic_hash(topic))
         if self._is_tag_indexed:
-            tags = find_property(properties, b"TAGS")
-            if tags:
-                yield f"{topic}#T#{tags.decode('utf-8', 'replace')}"
+            at = find(_TAGS)
+            if at >= 0:
+                at += len(_TAGS)
+                tags = text[at : find("\x02", at)]
+                if tags:
+                    keys.append("")
+                    prefixes.append(_tag_hash(topic, tags))
+        return len(keys) - count
 
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
@@ -435,3 +457,33 @@ class KeyIndex:
     def close(self) -> None:
         for index_file in self._index_files:
             index_file.close()
+
+
+def _hash_keys(prefixes: list[int], keys: list[str]) -> Ints:
+    """The index's hash of each ``topic#key``, from the hash of the first part and the second."""
+    hashes = java_hashes(keys).view(np.uint32)
+    # The hash of a longer text: that of its beginning times 31 to the length of the rest, plus
+    # that of the rest. Lengths count UTF-16 units.
+    lengths = [len(key) if key.isascii() else len(key.encode("utf-16-le")) // 2 for key in keys]
+    powers = _powers(max(lengths) + 1)[lengths]
+    whole = np.array(prefixes, dtype=np.int64).astype(np.uint32) * powers + hashes
+    result = np.abs(whole.view(np.int32).astype(np.int64))
+    result[result > _MAX_INT32] = 0  # the one hash that has no positive counterpart in Java
+    return result
+
+
+def _powers(count: int) -> npt.NDArray[np.uint32]:
+    """31**0, 31**1, ... modulo 2**32."""
+    steps = np.full(count, 31, dtype=np.uint32)
+    steps[0] = 1
+    return np.cumprod(steps, dtype=np.uint32)
+
+
+@lru_cache(maxsize=4096)
+def _topic_hash(topic: str) -> int:
+    return java_hash(f"{topic}#")
+
+
+@lru_cache(maxsize=4096)
+def _tag_hash(topic: str, tags: str) -> int:
+    return java_hash(f"{topic}#T#{tags}")

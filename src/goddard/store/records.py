@@ -48,9 +48,11 @@ _HOST: Final = (Struct(">4si"), Struct(">16si"))
 _START: Final = Struct(">iI")
 _I64: Final = Struct(">q")
 _I32: Final = Struct(">i")
+_V6_BYTES: Final = 20
 _PLACE: Final = Struct(">qq")  # queue offset, physical offset
 _PLACE_AT: Final = 20
 _SYS_FLAG_AT: Final = 36
+_SEPARATOR: Final = 2
 _STORE_TIME_AT: Final = 56
 _STORE_TIME_AT_V6: Final = 68  # after a born host of 20 bytes
 
@@ -107,69 +109,53 @@ class PreparedRecord:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> None:
-        topic_bytes = topic.encode()
-        topic_length = len(topic_bytes)
         properties_length = len(properties)
-        if not 0 < topic_length <= MAX_TOPIC_BYTES_V2:
-            raise MessageIllegalError(f"a topic has 1 to {MAX_TOPIC_BYTES_V2} bytes: {topic!r}")
-        if not is_directory_name(topic):
-            raise MessageIllegalError(f"topic {topic!r} cannot name a directory")
         if not 0 <= queue_id <= MAX_QUEUE_ID:
             raise MessageIllegalError(f"queue id {queue_id} is outside 0..{MAX_QUEUE_ID}")
         if properties_length > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(
                 f"properties of {properties_length} bytes are longer than {MAX_PROPERTIES_BYTES}"
             )
-        born_v6 = len(born_host.ip) == 16
-        store_v6 = len(store_host.ip) == 16
-        sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | born_v6 << 4 | store_v6 << 5
-        if topic_length <= MAX_TOPIC_BYTES_V1:
-            magic, topic_word = MAGIC_V1, 1
-        else:
-            magic, topic_word = MAGIC_V2, 2
-        head = _HEADS[born_v6 | store_v6 << 1]
-        size = head.size + len(body) + topic_word + topic_length + 2 + properties_length
+        magic, topic_part = _encode_topic(topic)
+        born = _encode_host(born_host)
+        store = _encode_host(store_host)
+        hosts = (len(born) == _V6_BYTES) | (len(store) == _V6_BYTES) << 1
+        sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | hosts << 4
+        head = _HEADS[hosts]
+        body_length = len(body)
+        size = head.size + body_length + len(topic_part) + 2 + properties_length
         try:
-            self.data = bytearray(
-                b"".join(
-                    (
-                        head.pack(
-                            size,
-                            magic,
-                            crc32(body) & 0x7FFFFFFF,
-                            queue_id,
-                            flag,
-                            0,
-                            0,
-                            sys_flag,
-                            born_timestamp_ms,
-                            _HOST[born_v6].pack(*born_host),
-                            0,
-                            _HOST[store_v6].pack(*store_host),
-                            reconsume_times,
-                            prepared_transaction_offset,
-                            len(body),
-                        ),
-                        body,
-                        topic_length.to_bytes(topic_word, "big"),
-                        topic_bytes,
-                        properties_length.to_bytes(2, "big"),
-                        properties,
-                    )
-                )
+            start = head.pack(
+                size,
+                magic,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                0,
+                0,
+                sys_flag,
+                born_timestamp_ms,
+                born,
+                0,
+                store,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_length,
             )
         except struct.error as error:
             raise MessageIllegalError(f"a number does not fit the record: {error}") from error
+        self.data = bytearray().join(
+            (start, body, topic_part, _U16.pack(properties_length), properties)
+        )
         self.size = size
         self.sys_flag = sys_flag
         self.queue_key = (topic, queue_id)
         self.properties = properties
         # Of the transaction kinds only commit (and none) goes to a queue.
         self.has_queue_entry = not sys_flag & PREPARED
-        tags = find_property(properties, b"TAGS")
-        self.tags_code = 0 if tags is None else _code_of(tags)
+        self.tags_code = tags_code_of(properties)
         self.delay_level = _delay_level(properties) if topic == SCHEDULE_TOPIC else 0
-        self._store_time_at = _STORE_TIME_AT_V6 if born_v6 else _STORE_TIME_AT
+        self._store_time_at = _STORE_TIME_AT_V6 if hosts & 1 else _STORE_TIME_AT
 
     def place(
         self, queue_offset: int, physical_offset: int, store_timestamp_ms: int
@@ -342,14 +328,11 @@ def read_entry(
             raise ProtocolError(f"the body has CRC {crc:#x}, the record says {record.body_crc:#x}")
     topic = record.topic
     properties = record.properties
-    tags_code = 0
     level = _delay_level(properties) if topic == SCHEDULE_TOPIC and delay_times_ms else 0
     if level > 0:
         tags_code = deliver_time_ms(level, record.store_timestamp_ms, delay_times_ms)
     else:
-        tags = find_property(properties, b"TAGS")
-        if tags is not None:
-            tags_code = _code_of(tags)
+        tags_code = tags_code_of(properties)
     return LogEntry(
         topic,
         record.queue_id,
@@ -394,6 +377,36 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 def is_directory_name(topic: str) -> bool:
     """Whether a queue directory can have this name, and lies where it should."""
     return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+
+
+def tags_code_of(properties: bytes) -> int:
+    """The hash of the tag, 0 without one: what a queue entry holds for consumers to filter by."""
+    at = properties.find(b"TAGS\x01")
+    if at < 0:
+        return 0
+    if at == 0 or properties[at - 1] == _SEPARATOR:  # else the end of another name
+        end = properties.find(b"\x02", at)
+        tags = properties[at + 5 :] if end < 0 else properties[at + 5 : end]
+        return _code_of(tags)
+    return _code_of(find_property(properties, b"TAGS") or b"")
+
+
+@lru_cache(maxsize=4096)
+def _encode_topic(topic: str) -> tuple[int, bytes]:
+    """The magic that a topic's length asks for, and its length and bytes."""
+    data = topic.encode()
+    if not 0 < len(data) <= MAX_TOPIC_BYTES_V2:
+        raise MessageIllegalError(f"a topic has 1 to {MAX_TOPIC_BYTES_V2} bytes: {topic[:300]!r}")
+    if not is_directory_name(topic):
+        raise MessageIllegalError(f"topic {topic!r} cannot name a directory")
+    if len(data) <= MAX_TOPIC_BYTES_V1:
+        return MAGIC_V1, len(data).to_bytes(1, "big") + data
+    return MAGIC_V2, len(data).to_bytes(2, "big") + data
+
+
+@lru_cache(maxsize=4096)
+def _encode_host(host: Host) -> bytes:
+    return _HOST[len(host.ip) == 16].pack(*host)
 
 
 @lru_cache(maxsize=4096)
