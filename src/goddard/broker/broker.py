@@ -301,6 +301,7 @@ class Broker:
         await self.appender.drain()
 
     async def _save_at_stop(self) -> None:
+        await self.settings.drain()
         await self._saver.save_all(self._tables)
         await self._saver.stop()
 

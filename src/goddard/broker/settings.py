@@ -340,6 +340,16 @@ class Settings:
 
     async def update(self, properties: Mapping[str, str], peer: str, now_ms: int) -> None:
         """Take properties from a peer; ConfigError when one of them may not be or is wrong."""
+        # A task of its own: what is being written also takes effect when the peer has gone away.
+        updating = asyncio.create_task(self._update(properties, peer, now_ms))
+        await asyncio.shield(updating)
+
+    async def drain(self) -> None:
+        """Wait until no update is under way."""
+        async with self._one_at_a_time:
+            pass
+
+    async def _update(self, properties: Mapping[str, str], peer: str, now_ms: int) -> None:
         async with self._one_at_a_time:
             before = self.current
             changed = before.updated_by_peer(properties)

@@ -5,6 +5,7 @@ of this machine); ``mqbroker`` takes what RocketMQ's script takes and behaves as
 """
 
 import dataclasses
+import gc
 import os
 import socket
 import sys
@@ -110,10 +111,7 @@ def broker(
     --host or bindAddress says otherwise: whoever can reach it can read and delete everything.
     """
     chosen = home or Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".goddard")
-    # Without -c, settings changed while running are kept in, and read from, the data.
     kept = (data or chosen / "store") / "config" / "broker.properties"
-    if config_file is None and kept.exists():
-        config_file = kept
     bind = host or "127.0.0.1"
     defaults = {
         "brokerConfigPath": str(kept),
@@ -141,6 +139,7 @@ def broker(
             defaults,
             overrides,
             shown=_shown(print_config, print_important),
+            kept=kept,
             with_parent=with_parent,
         )
     )
@@ -203,9 +202,13 @@ def _serve(
     overrides: Mapping[str, str],
     *,
     shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    kept: Path | None = None,
     with_parent: bool = False,
 ) -> int:
     async def main(config: BrokerConfig) -> None:
+        # Messages come and go as objects without cycles; looking for cycles costs more than it
+        # finds.
+        gc.set_threshold(100_000, 50, 100)
         await run_until_stopped(Broker(config), _boot_line, stops_with_input=with_parent)
 
     daemon = Daemon(
@@ -216,7 +219,7 @@ def _serve(
         main=main,
         settle=_settle,
     )
-    return serve(daemon, config_file, defaults, overrides, shown)
+    return serve(daemon, config_file, defaults, overrides, shown, kept=kept)
 
 
 def _settle(config: BrokerConfig) -> BrokerConfig:

@@ -64,15 +64,24 @@ def serve(
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],
     shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    *,
+    kept: Path | None = None,
 ) -> int:
     """Run a daemon to its end, or only print the properties that ``shown`` picks; the exit code.
 
-    The configuration file goes over ``defaults``, ``overrides`` go over the file.
+    The configuration file goes over ``defaults``, ``overrides`` go over the file. Without a file,
+    ``kept`` is where settings changed while running were kept.
     """
     try:
         config = daemon.config.updated(defaults)
         if config_file is not None:
             config = _with_file(daemon, config, config_file)
+        elif kept is not None and kept.exists():
+            # Places, names and ports cannot change so; those in it are of an earlier start.
+            found = read_properties(kept).items()
+            config = config.updated(
+                {name: text for name, text in found if not config.refuses(name)}
+            )
         config = daemon.settle(config.updated(overrides))
         properties = config.properties()
         if shown is not None:

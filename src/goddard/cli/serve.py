@@ -16,13 +16,11 @@ from goddard.cli.daemon import (
     HOME_PROPERTY,
     HOME_VARIABLE,
     Daemon,
-    error_text,
     exit_code_of,
     run_until_stopped,
     serve,
 )
-from goddard.config import NameServerConfig, is_protected, read_properties
-from goddard.errors import ConfigError
+from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
 
 _CONFIG_FILE = click.option(
@@ -85,17 +83,9 @@ def namesrv(
     if home is not None:
         told["rocketmqHome"] = str(home)
     overrides = {name: value for name, value in told.items() if value is not None}
+    shown = dict if print_config else None
     daemon = _daemon("goddard namesrv")
-    try:
-        if config_file is None and kept.exists():
-            # Without -c, settings changed while running are kept in the home. Places and ports
-            # cannot change so; those in the file are of an earlier start.
-            found = read_properties(kept).items()
-            defaults.update((name, value) for name, value in found if not is_protected(name))
-    except ConfigError as error:
-        click.echo(f"{daemon.program}: {error_text(error)}", err=True)
-        sys.exit(1)
-    sys.exit(serve(daemon, config_file, defaults, overrides, dict if print_config else None))
+    sys.exit(serve(daemon, config_file, defaults, overrides, shown, kept=kept))
 
 
 @click.command("mqnamesrv", context_settings=HELP_OPTIONS)

@@ -1,0 +1,296 @@
+"""A broker's life: first start, messages, clean stop, restart, kill, and what can go wrong."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
+from goddard.config import NameServerConfig
+from goddard.errors import ConfigError, StoreError
+from goddard.nameserver.server import NameServer
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import (
+    PullRequest,
+    PullResponse,
+    SendRequestV2,
+    SendResponse,
+)
+from goddard.protocol.record import iter_records
+from goddard.protocol.responses import check
+from goddard.store.errors import StoreLockedError
+from goddard.testing.cluster import Cluster
+from goddard.testing.process import wait_until
+from goddard.testing.wire import ask, query_brokers, query_route
+from goddard.transport.client import Client
+
+_TIMEOUT_MS = 5_000
+
+
+def config(folder: Path, **properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "brokerName": "broker-a",
+            "bindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "storePathRootDir": str(folder),
+            "mappedFileSizeCommitLog": str(1 << 20),
+            "mappedFileSizeConsumeQueue": "6000",
+            "maxHashSlotNum": "100",
+            "maxIndexNum": "400",
+            **properties,
+        }
+    )
+
+
+def sending(topic: str, body: bytes, queue_id: int = 0) -> RemotingCommand:
+    header = SendRequestV2(
+        producer_group="producers",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=int(time.time() * 1000),
+        flag=0,
+    )
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.encode(), body)
+
+
+def pulling(topic: str, queue_offset: int = 0, queue_id: int = 0) -> RemotingCommand:
+    header = PullRequest(
+        consumer_group="readers",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        max_msg_nums=32,
+        sys_flag=4,  # with the subscription
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+    return RemotingCommand(RequestCode.PULL_MESSAGE, header.encode())
+
+
+async def send(client: Client, address: str, topic: str, body: bytes) -> SendResponse:
+    answer = check(await client.request(address, sending(topic, body), _TIMEOUT_MS), address)
+    return SendResponse.decode(answer.fields)
+
+
+async def bodies(client: Client, address: str, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        answer = await client.request(address, pulling(topic, len(found)), _TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            return found
+        records = list(iter_records(answer.body))
+        found += [record.body for record in records]
+        assert int(PullResponse.decode(answer.fields).next_begin_offset) == len(found)
+
+
+@asynccontextmanager
+async def name_server(folder: Path) -> AsyncIterator[str]:
+    settings = NameServerConfig(
+        bind_address="127.0.0.1", listen_port=0, kv_config_path=str(folder / "kv.json")
+    )
+    async with NameServer(settings) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+async def test_messages_live_through_a_restart(tmp_path: Path) -> None:
+    async with Client() as client:
+        for life in range(3):
+            async with Broker(config(tmp_path / "store")) as broker:
+                for number in range(10):
+                    text = f"{life}-{number}".encode()
+                    answer = await send(client, broker.address, "orders", text)
+                    assert answer.queue_offset == life * 10 + number
+                expected = [f"{a}-{b}".encode() for a in range(life + 1) for b in range(10)]
+                assert await bodies(client, broker.address, "orders") == expected
+            assert broker.store.report.is_clean
+            assert not (tmp_path / "store" / "abort").exists()
+
+
+async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with Broker(config(root)) as broker, Client() as client:
+        names = {path.name for path in (root / "config").iterdir()}
+        assert names == {
+            "consumerFilter.json",
+            "consumerOffset.json",
+            "delayOffset.json",
+            "subscriptionGroup.json",
+            "topics.json",
+        }
+        assert {"abort", "lock"} <= {path.name for path in root.iterdir()}
+        await send(client, broker.address, "orders", b"x")
+        assert (root / "commitlog" / f"{0:020}").exists()
+        text = (root / "config" / "topics.json").read_text
+        async with asyncio.timeout(5):
+            while True:
+                if '"orders"' in text():
+                    break
+                await asyncio.sleep(0.005)
+    assert (root / "consumequeue" / "orders" / "0" / f"{0:020}").exists()
+    assert not (root / "abort").exists()
+    assert (root / "checkpoint").exists()
+
+
+async def test_both_ports_serve_and_both_close(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+        vip = f"127.0.0.1:{broker.port - 2}"
+        await send(client, vip, "orders", b"by the VIP port")
+        assert await bodies(client, broker.address, "orders") == [b"by the VIP port"]
+    for port in (broker.port, broker.port - 2):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+
+
+async def test_name_servers_know_it_while_it_lives(tmp_path: Path) -> None:
+    async with name_server(tmp_path) as address, Client() as client:
+        async with Broker(config(tmp_path / "store", namesrvAddr=address)) as broker:
+            known = await asyncio.to_thread(query_brokers, address)
+            assert known == {"broker-a": {0: broker.address}}
+            await send(client, broker.address, "orders", b"x")
+            async with asyncio.timeout(5):
+                while True:
+                    if await asyncio.to_thread(query_route, address, "orders") is not None:
+                        break
+                    await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(query_brokers, address) == {}
+
+
+async def test_services_log_their_start_and_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="goddard"):
+        async with Broker(config(tmp_path)):
+            # A task that is cancelled before its first step says nothing.
+            await asyncio.sleep(0)
+    started = {text for text in caplog.messages if text.endswith(" service started")}
+    ended = {text for text in caplog.messages if text.endswith(" service end")}
+    assert "ClientHousekeepingService service started" in started
+    assert {text.removesuffix("started") + "end" for text in started} == ended
+
+
+async def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)):
+        other = Broker(config(tmp_path))
+        with pytest.raises(StoreLockedError):
+            await other.start()
+
+
+async def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path / "first")) as first:
+        second = config(tmp_path / "second", listenPort=str(first.port))
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{first.port}"):
+            await Broker(second).start()
+    # The store was let go of cleanly.
+    async with Broker(config(tmp_path / "second")) as again:
+        assert again.store.report.is_clean
+
+
+async def test_a_broken_table_stops_the_start_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "topics.json").write_text("{broken")
+    with pytest.raises(StoreError, match=r"topics\.json"):
+        await Broker(config(tmp_path)).start()
+    (folder / "topics.json").unlink()
+    async with Broker(config(tmp_path)):
+        pass
+
+
+async def test_a_slave_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="SLAVE"):
+        await Broker(config(tmp_path, brokerRole="SLAVE", brokerId="1")).start()
+
+
+async def test_stopping_twice_and_without_a_start_is_harmless(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path))
+    await broker.stop()
+    await broker.start()
+    await broker.stop()
+    await broker.stop()
+
+
+async def test_sends_in_flight_at_the_stop_are_answered(tmp_path: Path) -> None:
+    async with Client() as client:
+        broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
+        await broker.start()
+        await send(client, broker.address, "orders", b"first")
+        requests = [
+            asyncio.create_task(client.request(broker.address, sending("orders", b"x"), 5_000))
+            for _ in range(50)
+        ]
+        async with asyncio.timeout(5):
+            while True:
+                if broker.appender.undurable_records or any(task.done() for task in requests):
+                    break
+                await asyncio.sleep(0)
+        began = time.monotonic()
+        await broker.stop()
+        assert time.monotonic() - began < 2.0
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+    acknowledged = [
+        answer
+        for answer in answers
+        if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
+    ]
+    assert acknowledged
+    async with Broker(config(tmp_path)) as again, Client() as client:
+        assert len(await bodies(client, again.address, "orders")) >= 1 + len(acknowledged)
+
+
+async def test_live_settings_reach_the_store(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        before = broker.store.config
+        await broker.settings.update(
+            {"fileReservedTime": "1", "mappedFileSizeCommitLog": "4096"}, "peer", now_ms=1
+        )
+        assert broker.store.config.reserved_hours == 1
+        assert broker.store.config.segment_bytes == before.segment_bytes
+
+
+def test_the_daemon_stops_within_two_seconds_and_comes_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        assert (
+            f"The broker[broker-0, {broker.address}] boot success. serializeType=JSON and name "
+            f"server is {cluster.namesrv}"
+        ) in broker.output()
+        ask(broker.address, sending("orders", b"kept"))
+        log = broker.home / "logs" / "broker.log"
+        wait_until(lambda: query_route(cluster.namesrv, "orders"), 5, "a route")
+        began = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - began < 2.0
+        assert query_brokers(cluster.namesrv) == {}
+        assert not (broker.home / "store" / "abort").exists()
+        assert "Create new topic by default topic:[TBW102] config:[TopicConfig" in log.read_text()
+
+        broker.start()
+        broker.kill()
+        assert (broker.home / "store" / "abort").exists()
+        broker.start()
+        answer = ask(broker.address, pulling("orders"))
+        assert [record.body for record in iter_records(answer.body)] == [b"kept"]
+
+
+def test_a_signal_from_the_terminal_stops_it_too(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        os.kill(broker.pid, signal.SIGINT)
+        wait_until(lambda: not broker.is_running, 5, "the end")
+        assert broker.exit_code == 0
