@@ -1,0 +1,243 @@
+"""One append per tick: what is joined, in which order, and who is told what."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from goddard.broker.appender import Appender, Done, FlushTimeoutError, LateError
+from goddard.errors import StoreError
+from goddard.store.config import FlushMode
+from goddard.store.errors import MessageIllegalError, StoreUnavailableError
+from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.store import MessageStore
+from goddard.testing.clock import ManualClock
+from goddard.testing.store import SmallStore, prepared
+
+
+class Outcomes:
+    """Keeps what each submission was told, in the order of telling."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.entries: dict[str, Sequence[LogEntry] | None] = {}
+        self.errors: dict[str, StoreError | None] = {}
+
+    def of(self, name: str) -> Done:
+        def done(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+            self.names.append(name)
+            self.entries[name] = entries
+            self.errors[name] = error
+
+        return done
+
+
+class CountingStore(MessageStore):
+    """Counts the calls that append."""
+
+    appends = 0
+
+    def put_many(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+        self.appends += 1
+        return super().put_many(records)
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    return Outcomes()
+
+
+def appender_of(store: MessageStore, **options: int) -> Appender:
+    return Appender(store, asyncio.get_running_loop(), clock=ManualClock(), **options)
+
+
+async def ticks() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_what_one_tick_submits_is_appended_at_its_end_in_order(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    small = SmallStore(tmp_path)
+    small.store.__class__ = CountingStore
+    with small as store:
+        assert isinstance(store, CountingStore)
+        appender = appender_of(store)
+        appender.submit([prepared(body=b"1"), prepared(body=b"2")], outcomes.of("a"))
+        appender.submit([prepared(queue_id=1, body=b"3")], outcomes.of("b"))
+        assert (appender.queued_records, store.log_max_offset, outcomes.names) == (3, 0, [])
+        await ticks()
+        assert outcomes.names == ["a", "b"]
+        a, b = outcomes.entries["a"], outcomes.entries["b"]
+        assert a is not None
+        assert b is not None
+        assert [(entry.queue_id, entry.queue_offset) for entry in (*a, *b)] == [
+            (0, 0),
+            (0, 1),
+            (1, 0),
+        ]
+        assert a[1].end_offset == b[0].physical_offset
+        assert (store.appends, appender.queued_records) == (1, 0)
+
+
+async def test_a_batch_keeps_its_place_between_others(tmp_path: Path, outcomes: Outcomes) -> None:
+    with SmallStore(tmp_path, segment_bytes=1024) as store:
+        appender = appender_of(store)
+        appender.submit([prepared(body=b"x" * 500)], outcomes.of("before"))
+        appender.submit([prepared(body=b"y" * 300)] * 2, outcomes.of("batch"), whole=True)
+        appender.submit([prepared(body=b"z")], outcomes.of("after"))
+        await ticks()
+        batch, after = outcomes.entries["batch"], outcomes.entries["after"]
+        assert batch is not None
+        assert after is not None
+        # The batch did not fit behind the first message: it starts the next segment as a whole.
+        assert [entry.physical_offset // 1024 for entry in batch] == [1, 1]
+        assert after[0].queue_offset == 3
+
+
+async def test_one_illegal_group_does_not_harm_the_others(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    with SmallStore(tmp_path, max_message_bytes=100) as store:
+        appender = appender_of(store)
+        appender.submit([prepared(body=b"1")], outcomes.of("good"))
+        appender.submit([prepared(body=b"x" * 9000)], outcomes.of("bad"))
+        appender.submit([prepared(body=b"2")], outcomes.of("also good"))
+        await ticks()
+        assert isinstance(outcomes.errors["bad"], MessageIllegalError)
+        assert outcomes.entries["bad"] is None
+        for name, offset in (("good", 0), ("also good", 1)):
+            entries = outcomes.entries[name]
+            assert entries is not None
+            assert entries[0].queue_offset == offset
+
+
+async def test_a_closed_store_is_told_to_everyone(tmp_path: Path, outcomes: Outcomes) -> None:
+    with SmallStore(tmp_path) as store:
+        appender = appender_of(store)
+    appender.submit([prepared()], outcomes.of("a"))
+    appender.submit([prepared()], outcomes.of("b"), whole=True)
+    await ticks()
+    assert all(isinstance(error, StoreUnavailableError) for error in outcomes.errors.values())
+    assert outcomes.names == ["a", "b"]
+    with pytest.raises(StoreUnavailableError):
+        await appender.put([prepared()])
+
+
+async def test_a_fault_in_one_callback_reaches_no_other(
+    tmp_path: Path, outcomes: Outcomes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+        raise ZeroDivisionError
+
+    with SmallStore(tmp_path) as store:
+        appender = appender_of(store)
+        appender.submit([prepared()], faulty)
+        appender.submit([prepared()], outcomes.of("next"))
+        await ticks()
+        assert outcomes.entries["next"]
+        assert "ZeroDivisionError" in caplog.text
+
+
+async def test_what_waited_too_long_is_given_up(tmp_path: Path, outcomes: Outcomes) -> None:
+    with SmallStore(tmp_path) as store:
+        clock = ManualClock()
+        appender = Appender(store, asyncio.get_running_loop(), clock=clock)
+        appender.submit([prepared()], outcomes.of("impatient"), max_wait_ms=200)
+        appender.submit([prepared()], outcomes.of("patient"))
+        clock.advance(200)
+        await ticks()
+        late = outcomes.errors["impatient"]
+        assert isinstance(late, LateError)
+        assert (late.waited_ms, late.queued_records) == (200, 2)
+        assert outcomes.entries["patient"]
+        assert store.max_offset("TopicA", 0) == 1
+
+
+async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path, outcomes: Outcomes) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        appender = appender_of(store)
+        small.flush_worker.is_held = True
+        appender.submit([prepared()], outcomes.of("waits"))
+        appender.submit([prepared()], outcomes.of("does not"), wait_durable=False)
+        appender.submit([prepared()], outcomes.of("waits too"), whole=True)
+        await ticks()
+        assert outcomes.names == ["does not"]
+        assert appender.undurable_records == 2
+        small.flush_worker.run()
+        await ticks()
+        assert outcomes.names == ["does not", "waits", "waits too"]
+        assert outcomes.errors == {"does not": None, "waits": None, "waits too": None}
+        assert appender.undurable_records == 0
+        small.flush_worker.is_held = False
+
+
+async def test_sync_flush_shows_messages_that_nobody_waits_for(tmp_path: Path) -> None:
+    with SmallStore(tmp_path, flush_mode=FlushMode.SYNC) as store:
+        appender = appender_of(store)
+        await appender.put([prepared()], wait_durable=False)
+        assert store.max_offset("TopicA", 0) == 1
+
+
+async def test_a_slow_disk_is_a_flush_timeout_with_the_entries(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        appender = appender_of(store, flush_timeout_ms=20)
+        small.flush_worker.is_held = True
+        appender.submit([prepared()], outcomes.of("a"))
+        appender.submit([prepared(queue_id=1)], outcomes.of("b"))
+        async with asyncio.timeout(5):
+            await appender.drain()
+        await ticks()
+        for name, queue_id in (("a", 0), ("b", 1)):
+            error, entries = outcomes.errors[name], outcomes.entries[name]
+            assert isinstance(error, FlushTimeoutError)
+            assert entries == error.entries
+            assert entries is not None
+            assert entries[0].queue_id == queue_id
+        small.flush_worker.is_held = False
+        small.flush_worker.run()  # the disk comes round; nobody is told twice
+        await ticks()
+        assert outcomes.names == ["a", "b"]
+
+
+async def test_a_store_that_closes_fails_who_waits(tmp_path: Path, outcomes: Outcomes) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        appender = appender_of(store)
+        small.flush_worker.is_held = True
+        appender.submit([prepared()], outcomes.of("a"))
+        await ticks()
+        store.abandon()
+    await ticks()
+    # Stopping the worker ran its last sync, so the message is on disk after all.
+    assert outcomes.names == ["a"]
+
+
+async def test_put_returns_the_entries_and_survives_its_cancellation(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        appender = appender_of(store)
+        entries = await appender.put([prepared(body=b"1"), prepared(body=b"2")])
+        assert [entry.queue_offset for entry in entries] == [0, 1]
+        waiting = asyncio.create_task(appender.put([prepared()]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await ticks()
+        assert store.max_offset("TopicA", 0) == 3
+
+
+async def test_drain_stores_what_is_queued(tmp_path: Path, outcomes: Outcomes) -> None:
+    with SmallStore(tmp_path) as store:
+        appender = appender_of(store)
+        await appender.drain()
+        appender.submit([prepared()], outcomes.of("a"))
+        await appender.drain()
+        assert outcomes.names == ["a"]
+        await ticks()
+        assert store.max_offset("TopicA", 0) == 1
