@@ -28,6 +28,7 @@ from goddard.store.damage import Damage, Kind, Report
 from goddard.store.inspect import (
     ENTRY_BYTES,
     ENTRY_TYPE,
+    FILLER_SIZE,
     Entries,
     QueueView,
     StoreFile,
@@ -72,24 +73,22 @@ class _Queue:
         self.view = view
         self.missing: _Missing | None = None
         self.predating = 0
-        self.first_number = view.end_number
+        # Where the queue begins: after the filler. If that entry is empty, it has been lost.
+        self.first_number = view.first_number
         self.first_physical_offset = 0
         for number, entries in view.chunks():
-            found = np.flatnonzero(is_entry(entries))
-            if found.size:
-                self.first_number = number + int(found[0])
-                self.first_physical_offset = int(entries["physical_offset"][found[0]])
+            begun = np.flatnonzero(entries["size"] != FILLER_SIZE)
+            if begun.size:
+                self.first_number = number + int(begun[0])
+                self.first_physical_offset = int(entries["physical_offset"][begun[0]])
                 break
         self.next_number = self.first_number
         for number, entries in view.chunks():
-            live = np.flatnonzero(
-                is_entry(entries) & (entries["physical_offset"] >= log_min_offset)
-            )
+            is_live = is_entry(entries) & (entries["physical_offset"] >= log_min_offset)
+            live = np.flatnonzero(is_live)
             if live.size:
                 self.next_number = number + int(live[0])
                 break
-        else:
-            self.next_number = view.end_number if view.files else 0
 
 
 class QueueCheck:
@@ -244,6 +243,7 @@ class QueueCheck:
             return
         view, report = queue.view, self._report
         if report.is_running:
+            view = QueueView(view.topic, view.queue_id, view.directory)  # it may have grown
             last = self._read(view, missing.end_number - 1, 1)
             if len(last) and int(last["size"][0]) > 0:
                 return  # dispatched meanwhile
@@ -306,24 +306,27 @@ class QueueCheck:
     def _check_rest(self, queue: _Queue, log_end: int) -> None:
         """Entries after the last record's: the log should not have ended before them."""
         view, report = queue.view, self._report
-        rest = self._entries(view, queue.next_number, view.end_number)
-        past: list[int] = []
-        unclaimed: list[tuple[int, np.void]] = []
-        for number, entry in rest:
-            if int(entry["size"]) and int(entry["physical_offset"]) >= log_end:
-                past.append(number)
-            else:
-                unclaimed.append((number, entry))
-        self._check_unclaimed(view, iter(unclaimed))
-        if past and not report.is_running:
-            path, position = view.locate(past[0])
-            first = int(self._read(view, past[0], 1)["physical_offset"][0])
+        past_from, past_count = 0, 0
+
+        def within_log() -> Iterator[tuple[int, np.void]]:
+            nonlocal past_from, past_count
+            for number, entry in self._entries(view, queue.next_number, view.end_number):
+                if int(entry["size"]) and int(entry["physical_offset"]) >= log_end:
+                    past_from = past_from if past_count else number
+                    past_count += 1
+                else:
+                    yield number, entry
+
+        self._check_unclaimed(view, within_log())
+        if past_count and not report.is_running:
+            path, position = view.locate(past_from)
+            first = int(self._read(view, past_from, 1)["physical_offset"][0])
             detail = (
-                f"{len(past)} entries of {view}, from {past[0]} on, refer to offsets from {first} "
-                f"on, but the log ends at {log_end}"
+                f"{past_count} entries of {view}, from {past_from} on, refer to offsets from "
+                f"{first} on, but the log ends at {log_end}"
             )
             report.add(
-                Damage(Kind.PAST_END, path, position, len(past) * ENTRY_BYTES, detail, first)
+                Damage(Kind.PAST_END, path, position, past_count * ENTRY_BYTES, detail, first)
             )
 
     def _check_unclaimed(self, view: QueueView, entries: Iterator[tuple[int, np.void]]) -> None:

@@ -222,6 +222,17 @@ def empty_entry(sample: Sample) -> tuple[Kind, Path, int | None]:
     return Kind.NO_ENTRY, sample.queue(0), 2 * ENTRY_BYTES
 
 
+def empty_first_entry(sample: Sample) -> tuple[Kind, Path, int | None]:
+    overwrite(sample.queue(0), 0, bytes(ENTRY_BYTES))
+    return Kind.NO_ENTRY, sample.queue(0), 0
+
+
+def empty_queue(sample: Sample) -> tuple[Kind, Path, int | None]:
+    for number in range(3):
+        overwrite(sample.queue(0, number), 0, bytes(5 * ENTRY_BYTES))
+    return Kind.NO_ENTRY, sample.queue(0), 0
+
+
 def cut_queue(sample: Sample) -> tuple[Kind, Path, int | None]:
     sample.queue(0, 2).unlink()
     return Kind.NO_ENTRY, sample.queue(0).parent, None
@@ -314,6 +325,8 @@ def broken_table(sample: Sample) -> tuple[Kind, Path, int | None]:
         entry_offset,
         entry_tag,
         empty_entry,
+        empty_first_entry,
+        empty_queue,
         cut_queue,
         no_queue,
         queue_file_gone,
