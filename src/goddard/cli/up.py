@@ -117,7 +117,7 @@ async def _run_cluster(options: ClusterOptions) -> None:
         click.echo("stopping")
 
 
-def _names(count: int) -> list[str]:
+def broker_names(count: int) -> list[str]:
     return [f"broker-{letter}" for letter in string.ascii_lowercase[:count]]
 
 
@@ -192,15 +192,17 @@ class _Child:
 async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncIterator[list[_Child]]:
     children: list[_Child] = []
     try:
-        for place, name in enumerate(_names(options.brokers)):
-            arguments = _arguments(options, name, place, name_server_port)
+        for place, name in enumerate(broker_names(options.brokers)):
+            arguments = broker_arguments(options, name, place, name_server_port)
             children.append(_Child(name, await _launch(arguments)))
         yield children
     finally:
         await asyncio.gather(*(child.stop() for child in children))
 
 
-def _arguments(options: ClusterOptions, name: str, place: int, name_server_port: int) -> list[str]:
+def broker_arguments(
+    options: ClusterOptions, name: str, place: int, name_server_port: int
+) -> list[str]:
     home = options.data / name
     port = options.broker_port + place * _PORT_STEP if options.broker_port else 0
     # A name server that listens everywhere is reached by loopback.

@@ -1,0 +1,174 @@
+"""The broker as a process: RocketMQ's command, its texts and exit codes, files and homes."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from goddard.config import parse_properties
+from goddard.testing.cluster import Cluster
+from goddard.testing.process import Process
+from goddard.testing.wire import query_brokers
+
+BROKER = [sys.executable, "-m", "goddard.cli.main", "broker"]
+MQBROKER = [sys.executable, "-c", "from goddard.cli.main import mqbroker; mqbroker()"]
+
+WINDOWS_FILE = r"""
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+deleteWhen=04
+fileReservedTime=48
+brokerRole=ASYNC_MASTER
+flushDiskType=ASYNC_FLUSH
+storePathRootDir=D:\RocketMQ\store
+storePathCommitLog=D:\RocketMQ\store\commitlog
+storePathConsumeQueue=D:\RocketMQ\store\consumequeue
+storePathIndex=D:\RocketMQ\store\index
+storeCheckpoint=D:\RocketMQ\store\checkpoint
+abortFile=D:\RocketMQ\abort
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    dropped = ("ROCKETMQ_HOME", "NAMESRV_ADDR")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, **changes}
+
+
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=environment() if env is None else env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def daemon(tmp_path: Path, command: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
+    return Process(
+        "broker",
+        command,
+        log=tmp_path / "output.log",
+        ready="boot success",
+        env=environment() if env is None else env,
+        cwd=tmp_path,
+        start_timeout=20,
+    )
+
+
+def test_without_a_home_it_says_so_as_rocketmq_does() -> None:
+    ended = run_to_end(MQBROKER)
+    assert ended.returncode == 254
+    assert ended.stdout == (
+        "Please set the ROCKETMQ_HOME variable in your environment to match the location of the "
+        "RocketMQ installation\n"
+    )
+
+
+def test_a_wrong_name_server_is_told_as_rocketmq_does(tmp_path: Path) -> None:
+    ended = run_to_end([*MQBROKER, "-n", "nowhere"], environment(ROCKETMQ_HOME=str(tmp_path)))
+    assert ended.returncode == 253
+    assert ended.stdout == (
+        "The Name Server Address[nowhere] illegal, please set it as follows, "
+        '"127.0.0.1:9876;192.168.0.1:9876"\n'
+    )
+
+
+def test_a_slave_needs_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerRole=SLAVE\nbrokerId=0\n")
+    ended = run_to_end([*MQBROKER, "-c", str(file)], environment(ROCKETMQ_HOME=str(tmp_path)))
+    assert ended.returncode == 253
+    assert "Slave's brokerId must be > 0\n" in ended.stdout
+
+
+@pytest.mark.parametrize("command", [BROKER, MQBROKER])
+def test_a_missing_or_wrong_file_is_a_clear_error(tmp_path: Path, command: list[str]) -> None:
+    env = environment(ROCKETMQ_HOME=str(tmp_path))
+    missing = run_to_end([*command, "-c", str(tmp_path / "no.conf")], env)
+    assert missing.returncode == 1
+    assert "no.conf cannot be read: No such file" in missing.stderr
+    file = tmp_path / "broker.conf"
+    file.write_text("listenPort=far\n")
+    wrong = run_to_end([*command, "-c", str(file)], env)
+    assert wrong.returncode == 1
+    assert "broker.conf: listenPort=far: a whole number is needed" in wrong.stderr
+
+
+def test_all_or_the_important_items_are_printed(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(WINDOWS_FILE)
+    everything = run_to_end([*MQBROKER, "-c", str(file), "-p"])
+    assert everything.returncode == 0
+    lines = dict(line.split("=", 1) for line in everything.stdout.splitlines() if "=" in line)
+    for name, value in (line.split("=") for line in WINDOWS_FILE.split()):
+        assert lines[name] == value
+    assert lines["haListenPort"] == "10912"
+    important = run_to_end([*MQBROKER, "-c", str(file), "-m"])
+    assert important.returncode == 0
+    assert "brokerName=broker-a\n" in important.stdout
+    assert "storePathIndex" not in important.stdout
+    assert len(important.stdout) < len(everything.stdout) / 4
+
+
+def test_a_windows_file_starts_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(WINDOWS_FILE + "bindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\nlistenPort=0\n")
+    env = environment(ROCKETMQ_HOME=str(tmp_path), NAMESRV_ADDR="127.0.0.1:1")
+    with daemon(tmp_path, [*MQBROKER, "-c", str(file)], env).start() as process:
+        assert re.search(
+            r"^The broker\[broker-a, 127\.0\.0\.1:\d+\] boot success\. serializeType=JSON and "
+            r"name server is 127\.0\.0\.1:1$",
+            process.output(),
+            re.MULTILINE,
+        )
+        assert f"load config properties file OK, {file}\n" in process.output()
+        assert (tmp_path / "D:" / "RocketMQ" / "store" / "config" / "topics.json").exists()
+        assert process.stop(timeout=5) == 0
+    assert "boot success" in (tmp_path / "logs" / "broker.log").read_text()
+
+
+def test_name_servers_come_from_the_environment_or_the_option(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        address = cluster.start_name_server().address
+        base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home")]
+        with daemon(tmp_path, base, environment(NAMESRV_ADDR=address)).start() as process:
+            assert set(query_brokers(address)) == {"broker-a"}
+            assert process.stop(timeout=5) == 0
+        told = [*base, "--namesrv", address, "--name", "mine", "--cluster", "Ours"]
+        with daemon(tmp_path, told, environment(NAMESRV_ADDR="127.0.0.1:1")).start() as process:
+            assert set(query_brokers(address)) == {"mine"}
+            assert process.stop(timeout=5) == 0
+
+
+def test_a_second_broker_on_the_data_is_told_why(tmp_path: Path) -> None:
+    base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home")]
+    with daemon(tmp_path, base).start():
+        second = run_to_end(base)
+    assert second.returncode == 1
+    store = tmp_path / "home" / "store"
+    assert second.stderr == (
+        f"goddard broker: {store} is in use by another broker: its lock is taken\n"
+    )
+
+
+def test_settings_kept_of_an_earlier_start_change_no_places(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    kept = home / "store" / "config" / "broker.properties"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("fileReservedTime=5\nlistenPort=1\nrocketmqHome=/nowhere\nbrokerName=old\n")
+    shown = run_to_end([*BROKER, "--home", str(home), "--port", "0", "-p"])
+    properties = parse_properties(shown.stdout)
+    assert properties["fileReservedTime"] == "5"
+    assert properties["listenPort"] == "0"
+    assert properties["rocketmqHome"] == str(home)
+    assert properties["brokerName"] == "broker-a"

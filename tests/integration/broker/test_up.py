@@ -1,0 +1,131 @@
+"""``goddard up`` as its users run it: start, lines, traffic, Ctrl-C, crashes, clear errors."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from goddard.protocol.bodies import ClusterInfo, decode_body
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.testing.process import Process, wait_until
+from goddard.testing.wire import ask, query_brokers
+
+UP = [sys.executable, "-m", "goddard.cli.main", "up", "--port", "0", "--broker-port", "0"]
+
+
+def cluster(tmp_path: Path, *options: str) -> Process:
+    return Process(
+        "cluster",
+        [*UP, "--data", str(tmp_path / "data"), *options],
+        log=tmp_path / "output.log",
+        ready="Ctrl-C stops it",
+        start_timeout=30,
+    )
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Process]:
+    with cluster(tmp_path, "--brokers", "2").start() as process:
+        yield process
+
+
+def addresses(process: Process) -> dict[str, str]:
+    """What the lines of the cluster say listens where."""
+    line = re.compile(r"^(name server|broker-\w) +(127\.0\.0\.1:\d+)$", re.MULTILINE)
+    return dict(line.findall(process.output()))
+
+
+def brokers_of(parent: int) -> list[int]:
+    """The processes that a cluster started."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=10,
+    )
+    return [int(number) for number in listed.stdout.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_every_line_is_true_and_ctrl_c_stops_everything(running: Process, tmp_path: Path) -> None:
+    lines = addresses(running)
+    assert set(lines) == {"name server", "broker-a", "broker-b"}
+    assert query_brokers(lines["name server"]) == {
+        "broker-a": {0: lines["broker-a"]},
+        "broker-b": {0: lines["broker-b"]},
+    }
+    answer = ask(lines["name server"], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    info = decode_body(answer.body, ClusterInfo)
+    assert set(info.cluster_addr_table) == {"DefaultCluster"}
+
+    children = brokers_of(running.pid)
+    os.kill(running.pid, signal.SIGINT)
+    wait_until(lambda: not running.is_running, 10, "the end")
+    assert running.exit_code == 0
+    assert not any(is_alive(pid) for pid in children)
+    for name in ("broker-a", "broker-b"):
+        home = tmp_path / "data" / name
+        assert not (home / "store" / "abort").exists()
+        assert "unregisterBroker OK" in (home / "logs" / "broker.log").read_text()
+
+
+def test_a_broker_that_dies_is_reported_and_ends_the_cluster(running: Process) -> None:
+    children = brokers_of(running.pid)
+    os.kill(children[0], signal.SIGKILL)
+    wait_until(lambda: not running.is_running, 10, "the end")
+    assert running.exit_code == 1
+    assert re.search(r"goddard up: broker-\w: it ended by itself with signal 9", running.output())
+    assert not any(is_alive(pid) for pid in children)
+
+
+def test_brokers_go_when_the_cluster_is_killed(running: Process) -> None:
+    children = brokers_of(running.pid)
+    assert len(children) == 2
+    running.kill()
+    wait_until(lambda: not any(is_alive(pid) for pid in children), 10, "the end of the brokers")
+
+
+def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    second = subprocess.run(
+        [*UP, "--data", data], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert second.returncode == 1
+    assert f"goddard up: broker-a: {data}/broker-a/store is in use by another" in second.stderr
+
+    port = addresses(running)["name server"].rpartition(":")[2]
+    other = str(tmp_path / "other")
+    third = subprocess.run(
+        [*UP, "--data", other, "--port", port],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert third.returncode == 1
+    assert third.stderr.startswith(f"goddard up: cannot listen on 127.0.0.1:{port}: ")
+
+    taken = addresses(running)["broker-a"].rpartition(":")[2]
+    fourth = subprocess.run(
+        [*UP, "--data", other, "--broker-port", taken],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert fourth.returncode == 1
+    assert f"goddard up: broker-a: cannot listen on 127.0.0.1:{taken}: " in fourth.stderr

@@ -1,0 +1,71 @@
+"""``goddard up``: its options, and what it tells each broker."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goddard.cli.main import goddard
+from goddard.cli.up import ClusterOptions, broker_arguments, broker_names
+
+
+def arguments(place: int, host: str = "127.0.0.1", broker_port: int = 10911) -> dict[str, str]:
+    """What the broker at a place is told, option by option."""
+    options = ClusterOptions(
+        brokers=3, data=Path("/data"), host=host, port=9876, broker_port=broker_port
+    )
+    *pairs, last = broker_arguments(options, "broker-b", place, 9876)
+    assert last == "--with-parent"
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def test_names_go_through_the_alphabet() -> None:
+    assert broker_names(3) == ["broker-a", "broker-b", "broker-c"]
+    assert broker_names(26)[-1] == "broker-z"
+
+
+def test_each_broker_has_its_own_place_and_port() -> None:
+    assert arguments(1) == {
+        "--name": "broker-b",
+        "--host": "127.0.0.1",
+        "--port": "10921",
+        "--home": "/data/broker-b",
+        "--data": "/data/broker-b/store",
+        "--namesrv": "127.0.0.1:9876",
+    }
+
+
+def test_free_ports_are_free_ones_for_every_broker() -> None:
+    assert {arguments(place, broker_port=0)["--port"] for place in range(3)} == {"0"}
+
+
+def test_a_cluster_that_listens_everywhere_talks_over_loopback() -> None:
+    told = arguments(0, host="0.0.0.0")
+    assert told["--host"] == "0.0.0.0"
+    assert told["--namesrv"] == "127.0.0.1:9876"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--brokers", "0"],
+        ["--brokers", "27"],
+        ["--brokers", "many"],
+        ["--port", "70000"],
+        ["--port", "-1"],
+        ["--broker-port", "65500"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_options_are_refused(wrong: list[str]) -> None:
+    result = CliRunner().invoke(goddard, ["up", *wrong])
+    assert result.exit_code == 2
+    assert wrong[-1] in result.output
+
+
+def test_data_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    result = CliRunner().invoke(goddard, ["up", "--data", str(file)])
+    assert result.exit_code == 2
+    assert "is a file" in result.output
