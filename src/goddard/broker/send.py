@@ -87,7 +87,7 @@ def born_host(connection: Connection) -> Host:
     return host
 
 
-class _RefusedError(Exception):
+class SendRefusedError(Exception):
     """A check failed; the answer says why and carries the fields of every send's answer."""
 
     def __init__(self, code: int, remark: str | None) -> None:
@@ -117,6 +117,7 @@ class Sends:
         stats: PutStats | None = None,
         as_half: AsHalf | None = None,
         has_live_locks: Callable[[str], bool] | None = None,
+        unique_ids: UniqueIds | None = None,
     ) -> None:
         self._store = store
         self._appender = appender
@@ -129,7 +130,7 @@ class Sends:
         self._stats = stats
         self._as_half = as_half
         self._has_live_locks = has_live_locks
-        self._unique_ids = UniqueIds(
+        self._unique_ids = unique_ids or UniqueIds(
             settings.current.store_host.ip, os.getpid(), random.getrandbits(31)
         )
         self._configure(settings.current)
@@ -139,7 +140,7 @@ class Sends:
         self._config = config
         self._store_host = config.store_host
         # Every answer but that of an overloaded broker has these, in Java's order.
-        self._common_fields = {
+        self.common_fields = {
             PROPERTY_TRACE: "true" if config.trace_on else "false",
             PROPERTY_REGION: config.region_id,
         }
@@ -158,42 +159,42 @@ class Sends:
             return request.reply(ResponseCode.SYSTEM_BUSY, busy)
         header = decode_send(request.fields)
         try:
-            topic = self._checked_topic(header, connection)
+            topic = self.checked_topic(header, connection)
             if header.batch:
                 self._send_batch(request, connection, header, topic)
             else:
                 self._send_one(request, connection, header, topic)
-        except _RefusedError as refused:
-            return self._refusal(request, refused.code, refused.remark)
+        except SendRefusedError as refused:
+            return self.refusal(request, refused.code, refused.remark)
         except StoreError as error:
             return self.failure(request, error)
         return None
 
     # Checks
 
-    def _checked_topic(self, header: SendRequest, connection: Connection) -> TopicConfig:
+    def checked_topic(self, header: SendRequest, connection: Connection) -> TopicConfig:
         config = self._config
         name = header.topic
         if self._clock.now_ms() < config.accept_sends_from_ms:
             until = _human_time(config.accept_sends_from_ms)
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}"
             )
         if not config.is_writable and self._topics.is_ordered(name):
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] sending message is forbidden",
             )
         problem = names.topic_problem(name)
         if problem is not None:
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
+            raise SendRefusedError(ResponseCode.INVALID_PARAMETER, problem)
         if name in names.UNSENDABLE_TOPICS:
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
             )
         topic = self._topics.get(name) or self._created_topic(header, connection)
         if topic is None:
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please!{_FAQ}",
             )
@@ -204,7 +205,7 @@ class Sends:
                 f"Producer: {connection.remote}"
             )
             _log.warning("%s", remark)
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, remark)
+            raise SendRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         return topic
 
     def _created_topic(self, header: SendRequest, connection: Connection) -> TopicConfig | None:
@@ -240,7 +241,7 @@ class Sends:
             message.reconsume_times > 0 and message.delay_level > 0
         ):
             if self._as_half is None or self._config.reject_transactions:
-                raise _RefusedError(
+                raise SendRefusedError(
                     ResponseCode.NO_PERMISSION,
                     f"the broker[{self._config.broker_ip1}] sending transaction message is "
                     "forbidden",
@@ -269,7 +270,7 @@ class Sends:
         config = self._config
         properties = decode_properties(header.properties or "")
         properties[PROPERTY_REGION] = config.region_id
-        properties[PROPERTY_TRACE] = self._common_fields[PROPERTY_TRACE]
+        properties[PROPERTY_TRACE] = self.common_fields[PROPERTY_TRACE]
         properties.pop(PROPERTY_POP_CK, None)
         name, queue_id = header.topic, _queue_id(header, topic)
         if names.is_retry_topic(name):
@@ -285,7 +286,7 @@ class Sends:
             topic.attributes.get("cleanup.policy") == "COMPACTION"
             and not properties.get(PROPERTY_KEYS, "").strip()
         ):
-            raise _RefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         properties[PROPERTY_CLUSTER] = config.cluster_name
         return Incoming(
             topic=name,
@@ -303,7 +304,7 @@ class Sends:
         """Whether a message that comes back for another try has had its last one."""
         config = self._groups.find(group)
         if config is None:
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group} {_FAQ}",
             )
@@ -334,11 +335,11 @@ class Sends:
     ) -> None:
         name = header.topic
         if len(name) > _MAX_BATCH_TOPIC_LENGTH:
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(name)}"
             )
         if names.is_retry_topic(name):
-            raise _RefusedError(
+            raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
             )
         queue_id = _queue_id(header, topic)
@@ -411,7 +412,7 @@ class Sends:
         if unique_id is not None:
             fields["transactionId"] = unique_id
         fields["msgId"] = ids
-        fields |= self._common_fields
+        fields |= self.common_fields
         fields["queueOffset"] = str(entries[0].queue_offset)
         is_late = isinstance(error, FlushTimeoutError)
         code = ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS
@@ -423,7 +424,7 @@ class Sends:
             return request.reply(ResponseCode.SYSTEM_BUSY, late_remark(error))
         status = put_status(error)
         _log.warning("a message was not stored: %s: %s", status.name, error)
-        return self._refusal(request, *self._put_remark(status))
+        return self.refusal(request, *self._put_remark(status))
 
     def _put_remark(self, status: PutStatus) -> tuple[int, str]:
         match status:
@@ -462,8 +463,8 @@ class Sends:
             ratio = 1.0
         return f"CL: {ratio:5.2f} CQ: {ratio:5.2f} INDEX: {ratio:5.2f}"
 
-    def _refusal(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
-        return request.reply(code, remark, dict(self._common_fields))
+    def refusal(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
+        return request.reply(code, remark, dict(self.common_fields))
 
 
 def _respond(connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
