@@ -51,7 +51,7 @@ class CommitLog:
         self._files = files
         self._segment_bytes = segment_bytes
         self._max_record_bytes = max_record_bytes
-        self._delays_ms = delay_times_ms
+        self.delay_times_ms = delay_times_ms
         self._segments: list[Segment] = []
         self._allocator = SegmentAllocator(
             files, directory, segment_bytes, prezero=prezero, worker=worker
@@ -198,7 +198,7 @@ class CommitLog:
                 queue_offset = 0
             tags_code = record.tags_code
             if record.delay_level:
-                tags_code = deliver_time_ms(record.delay_level, now_ms, self._delays_ms)
+                tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
             placed.append(
                 make_entry(  # the tuple's own constructor takes half the time of the class's
                     LogEntry,
@@ -307,7 +307,7 @@ class CommitLog:
                 position,
                 physical_offset,
                 check_crc=False,
-                delay_times_ms=self._delays_ms,
+                delay_times_ms=self.delay_times_ms,
             )
         except ProtocolError:
             return None
@@ -347,7 +347,7 @@ class CommitLog:
             segment.base_offset,
             position=position,
             check_crc=check_crc,
-            delay_times_ms=self._delays_ms,
+            delay_times_ms=self.delay_times_ms,
         )
 
     # Shortening

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from goddard.clock import Clock
 from goddard.protocol.hashing import index_hash, java_hash, java_hashes
+from goddard.store.columns import PropertyColumns, prefixed_hashes
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry
@@ -38,9 +39,6 @@ MAX_RESULTS: Final = 64
 _PENDING_RECORDS: Final = 1024
 _CHUNK_ENTRIES: Final = 65_536
 _MAX_INT32: Final = 0x7FFFFFFF
-_UNIQUE_KEY: Final = "\x02UNIQ_KEY\x01"
-_KEYS: Final = "\x02KEYS\x01"
-_TAGS: Final = "\x02TAGS\x01"
 
 Ints = npt.NDArray[np.int64]
 
@@ -338,16 +336,14 @@ class KeyIndex:
         if last is not None and not last.is_empty:
             known = last.end_offset
             self._pending = [entry for entry in self._pending if entry.physical_offset > known]
-        prefixes: list[int] = []
-        keys: list[str] = []
-        counts = [self._add_keys(entry, prefixes, keys) for entry in self._pending]
-        if keys:
+        if self._pending:
+            rows, hashes = _hash_keys(self._pending, is_tag_indexed=self._is_tag_indexed)
             offsets = [entry.physical_offset for entry in self._pending]
             times_ms = [entry.store_timestamp_ms for entry in self._pending]
             self._enter(
-                _hash_keys(prefixes, keys),
-                np.repeat(np.array(offsets, dtype=np.int64), counts),
-                np.repeat(np.array(times_ms, dtype=np.int64), counts),
+                hashes,
+                np.array(offsets, dtype=np.int64)[rows],
+                np.array(times_ms, dtype=np.int64)[rows],
             )
         self._pending.clear()
 
@@ -359,43 +355,6 @@ class KeyIndex:
                 last = self._roll(last)
             start += last.add(hashes[start:], offsets[start:], times_ms[start:])
             self._unsynced.add(last.path)
-
-    def _add_keys(self, entry: LogEntry, prefixes: list[int], keys: list[str]) -> int:
-        """Add a record's keys in Java's order (unique key, each of KEYS, tag); returns how many.
-
-        A key goes to ``keys`` without its ``topic#``, the hash of which goes to ``prefixes``. Of
-        tags few come often: their whole hash is a prefix to an empty key.
-        """
-        if entry.sys_flag & TRANSACTION_MASK == ROLLBACK:
-            return 0
-        # With a separator at both ends, each name and value has one on each side.
-        text = f"\x02{entry.properties.decode('utf-8', 'replace')}\x02"
-        find = text.find
-        topic = entry.topic
-        count = len(keys)
-        at = find(_UNIQUE_KEY)
-        if at >= 0:
-            at += len(_UNIQUE_KEY)
-            key = text[at : find("\x02", at)]
-            if key:
-                keys.append(key)
-                prefixes.append(_topic_hash(topic))
-        at = find(_KEYS)
-        if at >= 0:
-            at += len(_KEYS)
-            for key in text[at : find("\x02", at)].split(" "):
-                if key:
-                    keys.append(key)
-                    prefixes.append(_topic_hash(topic))
-        if self._is_tag_indexed:
-            at = find(_TAGS)
-            if at >= 0:
-                at += len(_TAGS)
-                tags = text[at : find("\x02", at)]
-                if tags:
-                    keys.append("")
-                    prefixes.append(_tag_hash(topic, tags))
-        return len(keys) - count
 
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
@@ -459,31 +418,53 @@ class KeyIndex:
             index_file.close()
 
 
-def _hash_keys(prefixes: list[int], keys: list[str]) -> Ints:
-    """The index's hash of each ``topic#key``, from the hash of the first part and the second."""
-    hashes = java_hashes(keys).view(np.uint32)
-    # The hash of a longer text: that of its beginning times 31 to the length of the rest, plus
-    # that of the rest. Lengths count UTF-16 units.
-    lengths = [len(key) if key.isascii() else len(key.encode("utf-16-le")) // 2 for key in keys]
-    powers = _powers(max(lengths) + 1)[lengths]
-    whole = np.array(prefixes, dtype=np.int64).astype(np.uint32) * powers + hashes
-    result = np.abs(whole.view(np.int32).astype(np.int64))
-    result[result > _MAX_INT32] = 0  # the one hash that has no positive counterpart in Java
-    return result
+def _hash_keys(entries: Sequence[LogEntry], *, is_tag_indexed: bool) -> tuple[Ints, Ints]:
+    """The hashes of all keys of records, and for each the number of its record.
+
+    Each record's come in Java's order: its unique key, each of its keys, its tag.
+    """
+    columns = PropertyColumns([entry.properties for entry in entries])
+    topics = np.array([_prefix_hash(f"{entry.topic}#") for entry in entries], dtype=np.uint32)
+    unique = columns.find(b"UNIQ_KEY")
+    rows = [unique.rows]
+    hashes = [
+        prefixed_hashes(topics[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique))
+    ]
+    spans = columns.find(b"KEYS")
+    key_rows: list[int] = []
+    keys: list[str] = []
+    for row, start, end in zip(*(column.tolist() for column in spans), strict=True):
+        for key in columns.text(start, end).split(" "):
+            if key:
+                key_rows.append(row)
+                keys.append(f"{entries[row].topic}#{key}")
+    rows.append(np.array(key_rows, dtype=np.int64))
+    hashes.append(_positive(java_hashes(keys)))
+    if is_tag_indexed:
+        tags = columns.find(b"TAGS")
+        rows.append(tags.rows)
+        texts = zip(tags.rows.tolist(), tags.starts.tolist(), tags.ends.tolist(), strict=True)
+        codes = [
+            _prefix_hash(f"{entries[row].topic}#T#{columns.text(start, end)}")
+            for row, start, end in texts
+        ]
+        hashes.append(_positive(np.array(codes, dtype=np.uint32).view(np.int32)))
+    all_rows = np.concatenate(rows)
+    order = np.argsort(all_rows, kind="stable")
+    sys_flags = np.array([entry.sys_flag for entry in entries], dtype=np.int64)
+    is_indexed = sys_flags[all_rows[order]] & TRANSACTION_MASK != ROLLBACK
+    order = order[is_indexed]
+    return all_rows[order], np.concatenate(hashes)[order]
 
 
-def _powers(count: int) -> npt.NDArray[np.uint32]:
-    """31**0, 31**1, ... modulo 2**32."""
-    steps = np.full(count, 31, dtype=np.uint32)
-    steps[0] = 1
-    return np.cumprod(steps, dtype=np.uint32)
+def _positive(hashes: npt.NDArray[np.int32]) -> Ints:
+    """Without sign as in Java, where the one hash that has no positive counterpart becomes 0."""
+    values = np.abs(hashes.astype(np.int64))
+    values[values > _MAX_INT32] = 0
+    return values
 
 
 @lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
-    return java_hash(f"{topic}#")
-
-
-@lru_cache(maxsize=4096)
-def _tag_hash(topic: str, tags: str) -> int:
-    return java_hash(f"{topic}#T#{tags}")
+def _prefix_hash(text: str) -> int:
+    """The hash of a text that comes often (a topic, a tag), as an unsigned number."""
+    return java_hash(text) & 0xFFFFFFFF

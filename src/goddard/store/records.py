@@ -326,22 +326,45 @@ def read_entry(
         crc = crc32(view[at : at + record.body_length]) & 0x7FFFFFFF
         if crc != record.body_crc:
             raise ProtocolError(f"the body has CRC {crc:#x}, the record says {record.body_crc:#x}")
-    topic = record.topic
-    properties = record.properties
-    level = _delay_level(properties) if topic == SCHEDULE_TOPIC and delay_times_ms else 0
-    if level > 0:
-        tags_code = deliver_time_ms(level, record.store_timestamp_ms, delay_times_ms)
-    else:
-        tags_code = tags_code_of(properties)
-    return LogEntry(
-        topic,
+    return make_entry(
+        record.topic,
         record.queue_id,
         record.queue_offset,
         physical_offset,
         record.size,
-        tags_code,
         record.store_timestamp_ms,
         record.sys_flag,
+        record.properties,
+        delay_times_ms,
+    )
+
+
+def make_entry(
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    size: int,
+    store_timestamp_ms: int,
+    sys_flag: int,
+    properties: bytes,
+    delay_times_ms: tuple[int, ...],
+) -> LogEntry:
+    """The entry of a stored record; its queue entry's code comes from the properties."""
+    level = _delay_level(properties) if topic == SCHEDULE_TOPIC and delay_times_ms else 0
+    if level > 0:
+        tags_code = deliver_time_ms(level, store_timestamp_ms, delay_times_ms)
+    else:
+        tags_code = tags_code_of(properties)
+    return LogEntry(
+        topic,
+        queue_id,
+        queue_offset,
+        physical_offset,
+        size,
+        tags_code,
+        store_timestamp_ms,
+        sys_flag,
         properties,
     )
 
@@ -360,17 +383,20 @@ def store_time_of(view: memoryview) -> int:
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of one property, without decoding the others; empty values count as absent."""
-    prefix = name + b"\x01"
-    if properties.startswith(prefix):
-        start = len(prefix)
-    else:
-        start = properties.find(b"\x02" + prefix)
-        if start < 0:
-            return None
-        start += len(prefix) + 1
-    end = properties.find(b"\x02", start)
-    return properties[start:] if end < 0 else properties[start:end] or None
+    """The value of one property, without decoding the others.
+
+    As in Java, empty values do not exist and the last of duplicates counts.
+    """
+    text = b"\x02%b\x02" % properties
+    mark = b"\x02%b\x01" % name
+    at = text.rfind(mark)
+    while at >= 0:
+        start = at + len(mark)
+        value = text[start : text.index(b"\x02", start)]
+        if value:
+            return value
+        at = text.rfind(mark, 0, at)
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -381,13 +407,14 @@ def is_directory_name(topic: str) -> bool:
 
 def tags_code_of(properties: bytes) -> int:
     """The hash of the tag, 0 without one: what a queue entry holds for consumers to filter by."""
-    at = properties.find(b"TAGS\x01")
+    at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
     if at == 0 or properties[at - 1] == _SEPARATOR:  # else the end of another name
         end = properties.find(b"\x02", at)
         tags = properties[at + 5 :] if end < 0 else properties[at + 5 : end]
-        return _code_of(tags)
+        if tags:
+            return _code_of(tags)
     return _code_of(find_property(properties, b"TAGS") or b"")
 
 

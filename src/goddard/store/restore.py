@@ -17,7 +17,14 @@ from goddard.store.errors import StoreCorruptError
 from goddard.store.files import Files, disk_errors
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
-from goddard.store.records import LogEntry, ScanStop, read_entry
+from goddard.store.records import (
+    MAX_QUEUE_ID,
+    LogEntry,
+    ScanStop,
+    is_directory_name,
+    make_entry,
+    read_entry,
+)
 from goddard.store.recovery import (
     Finding,
     RecoveryReport,
@@ -28,6 +35,7 @@ from goddard.store.recovery import (
     is_torn,
     judge_tail,
 )
+from goddard.store.scan import FileScan, RecordBatch
 from goddard.store.segment import Segment, segment_name
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -156,14 +164,20 @@ class Restorer:
         last: LogEntry | None = None
         segment = log.segment_at(start)
         while segment is not None:
-            scan = log.scan_segment(segment, check_crc=self._check_crc)
+            # Thousands at a time while all is well, then one by one to the exact end.
+            batches = FileScan(segment.map, segment.base_offset, check_crc=self._check_crc)
+            position = 0
+            for batch in batches.until_flaw():
+                entries = self._entries(batch, segment.base_offset, dispatch_from)
+                if entries is None:
+                    break
+                report.records += len(batch)
+                last = self._collect(entries, last, group, dispatch_from, report)
+                position = int(batch.positions[-1] + batch.sizes[-1])
+            scan = log.scan_segment(segment, position, check_crc=self._check_crc)
             for entry in scan:
                 report.records += 1
-                if last is not None and last.physical_offset >= dispatch_from:
-                    group.append(last)
-                    if len(group) >= _DISPATCH_RECORDS:
-                        self._dispatch(group, report)
-                last = entry
+                last = self._collect([entry], last, group, dispatch_from, report)
             if scan.stop is ScanStop.INVALID:
                 end, reason = segment.base_offset + scan.position, scan.reason
                 break
@@ -171,6 +185,63 @@ class Restorer:
             segment = log.segment_at(end)
         self._dispatch(group, report)
         return end, reason, last
+
+    def _entries(
+        self, batch: RecordBatch, base_offset: int, dispatch_from: int
+    ) -> list[LogEntry] | None:
+        """The records of a batch to dispatch, and always its last one.
+
+        None when something about them is not right; ``Scan`` then says which and what.
+        """
+        topics = {topic: topic.decode("utf-8", "replace") for topic in set(batch.topics)}
+        if int(batch.queue_ids.max()) > MAX_QUEUE_ID or not all(
+            is_directory_name(topic) for topic in topics.values()
+        ):
+            return None
+        offsets = batch.positions + base_offset
+        first = min(int(offsets.searchsorted(dispatch_from)), len(batch) - 1)
+        delay_times_ms = self._log.delay_times_ms
+        columns = zip(
+            batch.topics[first:],
+            batch.queue_ids[first:].tolist(),
+            batch.queue_offsets[first:].tolist(),
+            offsets[first:].tolist(),
+            batch.sizes[first:].tolist(),
+            batch.store_ms[first:].tolist(),
+            batch.sys_flags[first:].tolist(),
+            batch.properties[first:],
+            strict=True,
+        )
+        return [
+            make_entry(
+                topics[topic],
+                queue_id,
+                queue_offset,
+                offset,
+                size,
+                time_ms,
+                sys_flag,
+                text,
+                delay_times_ms,
+            )
+            for topic, queue_id, queue_offset, offset, size, time_ms, sys_flag, text in columns
+        ]
+
+    def _collect(
+        self,
+        entries: list[LogEntry],
+        last: LogEntry | None,
+        group: list[LogEntry],
+        dispatch_from: int,
+        report: RecoveryReport,
+    ) -> LogEntry:
+        """Queue records for dispatch but for the newest, which is returned: it may be torn."""
+        if last is not None and last.physical_offset >= dispatch_from:
+            group.append(last)
+        group += entries[:-1]
+        if len(group) >= _DISPATCH_RECORDS:
+            self._dispatch(group, report)
+        return entries[-1]
 
     def _dispatch(self, group: list[LogEntry], report: RecoveryReport) -> None:
         report.dispatched += len(group)

@@ -159,6 +159,20 @@ class FileScan:
                 return
             position = resumed
 
+    def until_flaw(self) -> Iterator[RecordBatch]:
+        """Batches of good records only, up to the one that would hold the first flaw, or the end.
+
+        ``end_position`` is where they end; what lies there is not looked at.
+        """
+        positions, stop = self._walk(self.end_position)
+        while positions:
+            batch, bad = self._check(np.array(positions, dtype=np.int64))
+            if bad or self.flaws:
+                return
+            self.end_position = stop
+            yield batch
+            positions, stop = self._walk(stop)
+
     def _walk(self, position: int) -> tuple[list[int], int]:
         """Positions that look like records, each where the one before ends, and the next one."""
         positions: list[int] = []

@@ -9,6 +9,7 @@ A file never shrinks while mapped. Deleting one unlinks the name; whoever still 
 the mapping, and with it the bytes, alive until the slice is dropped.
 """
 
+import mmap
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -30,11 +31,12 @@ def segment_name(base_offset: int) -> str:
 class Segment:
     """One file; ``base_offset`` is the offset of its first byte in the whole log."""
 
-    __slots__ = ("_fd", "_files", "_view", "base_offset", "path", "size")
+    __slots__ = ("_fd", "_files", "_map", "_view", "base_offset", "path", "size")
 
     def __init__(self, files: Files, path: Path, base_offset: int, size: int) -> None:
         self._files = files
         self._fd = -1
+        self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self.path = path
         self.base_offset = base_offset
@@ -48,9 +50,15 @@ class Segment:
     def view(self) -> memoryview:
         """The whole file, read-only. Mapped when first asked for."""
         if self._view is None:
-            with disk_errors("map", self.path):
-                self._view = memoryview(self._files.map(self._open(), self.size))
+            self._view = memoryview(self.map)
         return self._view
+
+    @property
+    def map(self) -> mmap.mmap:
+        if self._map is None:
+            with disk_errors("map", self.path):
+                self._map = self._files.map(self._open(), self.size)
+        return self._map
 
     def write(self, position: int, data: Data) -> None:
         try:
@@ -78,7 +86,7 @@ class Segment:
 
     def close(self) -> None:
         """Let go of the file. Slices that readers hold stay valid."""
-        self._view = None
+        self._view = self._map = None
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1

@@ -66,7 +66,7 @@ def test_a_tail_torn_at_every_byte_of_the_last_three_records(tmp_path: Path) -> 
         whole = sum(
             1 for entry in entries if torn[: entry.end_offset] == content[: entry.end_offset]
         )
-        with SmallStore(root, segment_bytes=SEGMENT) as store:
+        with SmallStore(root, files=FaultyFiles(root), segment_bytes=SEGMENT) as store:
             assert stored_bodies(store) == expected_bodies(whole)
             assert store.max_offset("TopicA", 0) == whole
             for i in range(len(entries)):
@@ -119,7 +119,7 @@ def test_every_flip_of_a_small_log_is_noticed(tmp_path: Path) -> None:
         shutil.copytree(original, root)
         flip(root / "commitlog" / name, position)
         place = next(i for i, entry in enumerate(entries) if position < entry.end_offset)
-        store = SmallStore(root, segment_bytes=SEGMENT).store
+        store = SmallStore(root, files=FaultyFiles(root), segment_bytes=SEGMENT).store
         try:
             report = store.open()
         except StoreCorruptError as error:
