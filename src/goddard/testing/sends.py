@@ -20,6 +20,7 @@ from goddard.clock import Clock
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.ids import UniqueIds
 from goddard.protocol.record import Record, decode_record
 from goddard.store.config import StoreConfig
 from goddard.store.store import MessageStore
@@ -93,6 +94,7 @@ class SendBench:
             stats=self.stats,
             as_half=as_half,
             has_live_locks=has_live_locks,
+            unique_ids=UniqueIds(bytes((127, 0, 0, 1)), 4711, 42),
         )
         self.hot_path = HotPath(
             store=store,

@@ -1,0 +1,155 @@
+"""The hot path against the long way: the same frames give the same answers and the same log.
+
+Each example sends one list of requests through two fresh brokers, one with the hot path and one
+without, and compares every answer and every stored byte.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goddard.protocol.codes import RequestCode, SerializeType
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.message import BatchEntry, encode_batch
+from goddard.store.config import FlushMode
+from goddard.testing.clock import ManualClock
+from goddard.testing.sends import SendBench, send_request
+
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "KEYS",
+            "TAGS",
+            "WAIT",
+            "DELAY",
+            "TRAN_MSG",
+            "POP_CK",
+            "MSG_REGION",
+            "TRACE_ON",
+            "CLUSTER",
+            "INNER_NUM",
+            "TIMER_DELAY_SEC",
+            "TIMER_OUT_MS",
+            "XTAGS",
+            "",
+        ]
+    ),
+    st.text("ab\x01é", max_size=3),
+)
+VALUES = st.one_of(
+    st.sampled_from(["true", "false", "1", "3", "99", "-1", "TagA", "a b", "x y z", ""]),
+    st.text("ab \x01é中😀", max_size=4),
+)
+UNIQUE_IDS = st.sampled_from(["7F0000014E9F5FFD2B274A0404820001", "id", 'q"uo\\te', "é"])
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> str:
+    pairs = draw(st.lists(st.tuples(NAMES, VALUES), max_size=4))
+    pairs.insert(draw(st.integers(0, len(pairs))), ("UNIQ_KEY", draw(UNIQUE_IDS)))
+    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+    return text + draw(st.sampled_from(["\x02", "\x02", "", "\x02\x02", "\x02x"]))
+
+
+ODD_NUMBERS = st.sampled_from(["", "x", "-1", "+1", "01", "2147483648", "-2147483649", "٣", "1_0"])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RemotingCommand:
+    code = draw(
+        st.sampled_from(
+            [
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.SEND_MESSAGE,
+                RequestCode.SEND_BATCH_MESSAGE,
+                RequestCode.HEART_BEAT,
+            ]
+        )
+    )
+    body = draw(st.sampled_from([b"hello", b"", b"x" * 300, b"y" * 900]))
+    if code == RequestCode.SEND_BATCH_MESSAGE:
+        entry = st.builds(
+            BatchEntry,
+            st.binary(max_size=20),
+            properties().map(str.encode),
+            st.integers(-(2**31), 2**31 - 1),
+        )
+        body = encode_batch(draw(st.lists(entry, min_size=1, max_size=4)))
+        body += draw(st.sampled_from([b"", b"", b"", b"\0", bytes(30)]))
+    request = send_request(
+        draw(st.sampled_from(["TopicTest"] * 6 + ["Fresh", "%RETRY%G", "Many", "TBW102", "n/a"])),
+        body,
+        properties=draw(properties()),
+        code=code,
+        serialize_type=draw(st.sampled_from(SerializeType)),
+        oneway=draw(st.sampled_from([False, False, False, True])),
+        version=draw(st.sampled_from([100, 401, 493])),
+    )
+    fields = request.fields
+    if draw(st.booleans()):
+        names = list(fields)
+        changed = draw(st.sampled_from(names))
+        value = draw(
+            st.one_of(st.sampled_from(["0", "1", "3", "4", "true", "false", "769"]), ODD_NUMBERS)
+        )
+        # Any queue is drawn at random, so that two brokers need not agree.
+        if not (changed in ("e", "queueId") and value == "-1"):
+            fields[changed] = value
+    if draw(st.sampled_from([False] * 9 + [True])):
+        del fields[draw(st.sampled_from(list(fields)))]
+    if draw(st.sampled_from([False] * 9 + [True])):
+        request.ext_fields = dict(reversed(fields.items()))
+    return request
+
+
+async def outcome(
+    root: Path, chunks: list[list[RemotingCommand]], *, hot: bool, flush_mode: FlushMode
+) -> tuple[list[RemotingCommand], list[bytes], dict[str, tuple[int, int]]]:
+    clock = ManualClock()
+    with SendBench(root, clock=clock, segment_bytes=4096, flush_mode=flush_mode) as bench:
+        bench.add_topic("TopicTest", 4)
+        bench.add_topic("Many", 4, topic_filter_type="MULTI_TAG")
+        peer, connection = bench.connect(hot=hot)
+        answers: list[RemotingCommand] = []
+        for chunk in chunks:
+            connection.data_received(b"".join(map(encode_frame, chunk)))
+            answers += await peer.receive(sum(not request.is_oneway for request in chunk))
+            await bench.appender.drain()
+            clock.advance(7)
+        assert peer.received.empty()
+        connection.close()
+        log = bench.store.log
+        stored = [
+            bytes(view)
+            for entry in log.scan(0)
+            if (view := log.read(entry.physical_offset, entry.size)) is not None
+        ]
+        answers.sort(key=lambda answer: answer.opaque)
+        return answers, stored, bench.stats.puts
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(requests(), min_size=1, max_size=5), min_size=1, max_size=3),
+    st.sampled_from(FlushMode),
+)
+def test_the_hot_path_does_what_the_long_way_does(
+    chunks: list[list[RemotingCommand]], flush_mode: FlushMode
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+
+        async def both() -> None:
+            quick = await outcome(root / "hot", chunks, hot=True, flush_mode=flush_mode)
+            long = await outcome(root / "long", chunks, hot=False, flush_mode=flush_mode)
+            assert quick[0] == long[0]
+            assert quick[1] == long[1]
+            assert quick[2] == long[2]
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(both())
