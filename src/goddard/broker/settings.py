@@ -257,7 +257,12 @@ class BrokerConfig(Configuration):
         properties["accessMessageInMemoryMaxBytes"] = str(
             _machine_memory_bytes() * self.memory_percent // 100
         )
-        return StoreConfig.from_properties(local_path(self.store_path), properties)
+        config = StoreConfig.from_properties(local_path(self.store_path), properties)
+        if self.commit_log_path is None:
+            return config
+        if "," in self.commit_log_path:
+            raise ConfigError("storePathCommitLog: a log over several folders is not supported")
+        return dataclasses.replace(config, log_path=local_path(self.commit_log_path))
 
     def refuses(self, name: str) -> bool:
         """Whether no peer may set this property: a list of what is safe, not of what is not.

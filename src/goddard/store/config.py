@@ -32,6 +32,8 @@ class StoreConfig:
     """
 
     root: Path
+    # The folder of the commit log where it is not in the root (a disk of its own).
+    log_path: Path | None = None
     segment_bytes: int = _wire("mappedFileSizeCommitLog", 1 << 30)
     queue_file_bytes: int = _wire("mappedFileSizeConsumeQueue", 300_000 * QUEUE_ENTRY_BYTES)
     index_slots: int = _wire("maxHashSlotNum", 5_000_000)
@@ -104,6 +106,10 @@ class StoreConfig:
         if size is not None:  # Java rounds up to whole entries
             values["queue_file_bytes"] = -(-size // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES
         return cls(root=root, **values)
+
+    @property
+    def log_directory(self) -> Path:
+        return self.log_path or self.root / "commitlog"
 
     @property
     def prezero(self) -> bool:

@@ -79,7 +79,7 @@ class MessageStore:
         self._checkpoint = Checkpoint()
         self._log = CommitLog(
             self._files,
-            root / "commitlog",
+            config.log_directory,
             segment_bytes=config.segment_bytes,
             max_record_bytes=config.max_record_bytes,
             delay_times_ms=config.delay_times_ms(),

@@ -147,6 +147,18 @@ async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
     assert (root / "checkpoint").exists()
 
 
+async def test_the_commit_log_can_have_a_place_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "fast disk" / "log"
+    for _ in range(2):
+        settings = config(tmp_path / "store", storePathCommitLog=str(log))
+        async with Broker(settings) as broker, Client() as client:
+            await send(client, broker.address, "orders", b"x")
+    assert (log / f"{0:020}").exists()
+    assert not (tmp_path / "store" / "commitlog").exists()
+    async with Broker(settings) as broker, Client() as client:
+        assert await bodies(client, broker.address, "orders") == [b"x", b"x"]
+
+
 async def test_both_ports_serve_and_both_close(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
         vip = f"127.0.0.1:{broker.port - 2}"

@@ -177,6 +177,7 @@ def test_store_properties_get_their_meaning() -> None:
         ("mappedFileSizeCommitLog", "-1"),
         ("diskMaxUsedSpaceRatio", "much"),
         ("defaultTopicQueueNums", "0"),
+        ("storePathCommitLog", "/one,/two"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(name: str, text: str) -> None:
