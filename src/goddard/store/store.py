@@ -184,6 +184,7 @@ class MessageStore:
             self._release(clean=False)
 
     def _stop_workers(self) -> None:
+        self._log.stop_preparing()
         self._file_worker.stop()
         self._flush_worker.stop()
 
@@ -597,6 +598,15 @@ class MessageStore:
                 self._files.sync_directory(self._log.directory)
             self._follow_log()
         return plan.delete_count
+
+    def clean_soon(self) -> None:
+        """Have expired files deleted without waiting for the hour; the cleaning worker does it."""
+
+        def clean_now() -> None:
+            with suppress(StoreDiskError):
+                self.clean(is_manual=True)
+
+        self._file_worker.submit(clean_now)
 
     def _follow_log(self) -> None:
         """Drop queue and index files whose records are gone, and correct first offsets."""

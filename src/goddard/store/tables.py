@@ -199,6 +199,11 @@ class SubscriptionGroupTable(_ConfigTable[SubscriptionGroupConfig]):
         super().__init__(config_directory, clock, files)
         self._forbidden: dict[str, dict[str, int]] = {}
 
+    @property
+    def all_forbidden(self) -> Mapping[str, Mapping[str, int]]:
+        """Group, then topic: the bits."""
+        return self._forbidden
+
     def forbidden(self, group: str, topic: str) -> int:
         return self._forbidden.get(group, {}).get(topic, 0)
 
