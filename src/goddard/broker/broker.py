@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
@@ -20,6 +21,7 @@ from typing import Final, Self
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
 from goddard.broker.clients import Clients
+from goddard.broker.delay import DelayDelivery
 from goddard.broker.filters import ConsumerFilters
 from goddard.broker.holds import Holds
 from goddard.broker.hotpath import HotPath
@@ -28,10 +30,14 @@ from goddard.broker.locks import QueueLockRequests
 from goddard.broker.offsets import Offsets
 from goddard.broker.pull import PullHotPath, Pulls
 from goddard.broker.registration import Registration
+from goddard.broker.reply import Replies
 from goddard.broker.saving import Table, TableSaver
 from goddard.broker.send import Sends
+from goddard.broker.sendback import SendBacks
 from goddard.broker.settings import BrokerConfig, Settings, with_port
+from goddard.broker.stats import Stats
 from goddard.broker.topics import Groups, Topics
+from goddard.broker.transaction import Transactions, as_half
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
 from goddard.store.jsonfile import Origin
@@ -54,6 +60,7 @@ _log = logging.getLogger(__name__)
 _STOP_GRACE_SECONDS: Final = 0.5
 _SAVE_SECONDS: Final = 10.0
 _SCAN_SECONDS: Final = 10.0
+_SAMPLE_SECONDS: Final = 1.0
 _EXECUTOR_THREADS: Final = 4
 _PORT_ATTEMPTS: Final = 20
 # What the store reads each time it needs it; its sizes and places are those it was opened with.
@@ -144,13 +151,20 @@ class Broker:
         self.registration = Registration(self.settings, self.topics)
 
         handlers = Handlers()
+        self.stats = Stats(config.cluster_name, self.topics.is_system)
+        self.store.add_listener(self.stats.stored)
         self._compose_sending(handlers)
         self._compose_consuming(handlers)
+        self._compose_flow(handlers)
+        stack.push_async_callback(self.delays.stop)
+        stack.push_async_callback(self.transactions.stop)
         tasks = Tasks(_log)
         stack.push_async_callback(tasks.stop)
         await self._listen(stack, handlers, config)
         stack.push_async_callback(self._finish_requests)
         self._run_housekeeping(tasks, config)
+        self.delays.start()
+        self.transactions.start()
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
 
@@ -187,7 +201,7 @@ class Broker:
         self.writer = MessageWriter(self.appender, self.settings)
         self.locks = QueueLockRequests(clock=self._clock)
         admission = Admission(self.appender, self.settings)
-        sends = Sends(
+        self.sends = Sends(
             store=self.store,
             appender=self.appender,
             writer=self.writer,
@@ -196,18 +210,21 @@ class Broker:
             groups=self.groups,
             settings=self.settings,
             clock=self._clock,
+            stats=self.stats,
+            as_half=as_half,
             has_live_locks=self._has_live_locks,
         )
         self._send_path = HotPath(
             store=self.store,
             appender=self.appender,
             admission=admission,
-            sends=sends,
+            sends=self.sends,
             topics=self.topics,
             settings=self.settings,
             clock=self._clock,
+            stats=self.stats,
         )
-        _register(handlers, sends.handlers(), self.locks.handlers())
+        _register(handlers, self.sends.handlers(), self.locks.handlers())
 
     def _compose_consuming(self, handlers: Handlers) -> None:
         self.filters = ConsumerFilters(self.filter_table, self.settings, clock=self._clock)
@@ -238,10 +255,49 @@ class Broker:
             filters=self.filters,
             offsets=self.offsets,
             holds=self.holds,
+            stats=self.stats,
         )
         self._pull_path = PullHotPath(pulls)
         self._closers += (self.clients.connection_closed, self.holds.connection_closed)
         _register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
+
+    def _compose_flow(self, handlers: Handlers) -> None:
+        """What happens to messages after they were taken."""
+        self.delays = DelayDelivery(
+            store=self.store,
+            table=self.delay_table,
+            appender=self.appender,
+            clock=self._clock,
+            stats=self.stats,
+        )
+        self.transactions = Transactions(
+            store=self.store,
+            appender=self.appender,
+            writer=self.writer,
+            topics=self.topics,
+            offsets=self.offset_table,
+            settings=self.settings,
+            find_producer=self.clients.producer_connection,
+            save_offsets=lambda: self._saver.save(self.offset_table),
+            clock=self._clock,
+        )
+        send_backs = SendBacks(
+            store=self.store,
+            writer=self.writer,
+            topics=self.topics,
+            groups=self.groups,
+            settings=self.settings,
+            stats=self.stats,
+        )
+        replies = Replies(
+            sends=self.sends,
+            writer=self.writer,
+            settings=self.settings,
+            find_client=self.clients.find_client,
+            clock=self._clock,
+            stats=self.stats,
+        )
+        _register(handlers, self.transactions.handlers(), send_backs.handlers(), replies.handlers())
 
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
@@ -266,6 +322,7 @@ class Broker:
             lambda: self._saver.save_all([self.offset_table]),
         )
         tasks.periodic("ClientHousekeepingService", _SCAN_SECONDS, self._scan)
+        tasks.periodic("StatsSample", _SAMPLE_SECONDS, self._sample)
         tasks.periodic("TableSave", _SAVE_SECONDS, lambda: self._saver.save_all(self._tables))
 
     # Running
@@ -276,6 +333,10 @@ class Broker:
     def _scan(self) -> None:
         self.clients.scan()
         self.locks.scan()
+
+    def _sample(self) -> None:
+        today = time.localtime(self._clock.now_ms() / 1000)
+        self.stats.sample(self._clock.monotonic_ms(), today.tm_year * 1000 + today.tm_yday)
 
     def _on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         rest = self._send_path.on_frames(connection, frames)
@@ -302,8 +363,7 @@ class Broker:
 
     async def _save_at_stop(self) -> None:
         await self.settings.drain()
-        await self._saver.save_all(self._tables)
-        await self._saver.stop()
+        await self._saver.close(self._tables)
 
     async def _close_store(self) -> None:
         loop = asyncio.get_running_loop()

@@ -3,17 +3,24 @@
 A table is encoded on the loop, which owns it, and written by the executor. Of one table only one
 save runs at a time; changes that come meanwhile are in the next one. A disk that fails is logged,
 and the table stays marked as changed, so that the next turn tries again.
+
+Encoding a large table takes a while on the loop. When many changes follow each other, a table
+rests so long between background saves that they take a small share of the loop's time.
 """
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterable
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Final, Protocol
 
 from goddard.errors import StoreError
 from goddard.store.jsonfile import JsonFile
 
 _log = logging.getLogger(__name__)
+
+_REST_FACTOR: Final = 20
 
 
 class Table(Protocol):
@@ -32,44 +39,59 @@ class TableSaver:
         self._executor = executor
         self._running: set[asyncio.Task[None]] = set()
         self._locks: dict[int, asyncio.Lock] = {}
-        self._waiting: set[int] = set()
+        self._wanted: set[int] = set()
+        # When each table may be saved again without being asked for by ``save``.
+        self._rested: dict[int, float] = {}
+        self._closing = asyncio.Event()
 
     def save_soon(self, table: Table) -> None:
-        """Have a table written as soon as the executor is free; many calls may become one save."""
+        """Have a table written in the background; many calls may become one save."""
         key = id(table)
-        if key not in self._waiting:
-            self._waiting.add(key)
-            task = asyncio.get_running_loop().create_task(self._save_logged(table))
+        if key not in self._wanted:
+            self._wanted.add(key)
+            task = asyncio.get_running_loop().create_task(self._save_rested(table))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def save(self, table: Table) -> None:
         """Write a table if it changed; when this returns it is on the disk, or StoreError says why.
 
-        A save under way when this is called may miss the latest change; then another follows.
+        Callers that come while a save is under way share the next one.
         """
         async with self._locks.setdefault(id(table), asyncio.Lock()):
-            self._waiting.discard(id(table))
+            self._wanted.discard(id(table))
             if not table.is_changed:
                 return
-            data = table.encode()
-            table.is_changed = False
             loop = asyncio.get_running_loop()
+            began = loop.time()
+            data = table.encode()
+            self._rested[id(table)] = loop.time() + _REST_FACTOR * (loop.time() - began)
+            table.is_changed = False
             try:
                 await loop.run_in_executor(self._executor, table.file.replace, data)
             except BaseException:
                 table.is_changed = True
                 raise
 
-    async def save_all(self, tables: list[Table]) -> None:
+    async def save_all(self, tables: Iterable[Table]) -> None:
         """Write every table that changed; what cannot be written is logged."""
         for table in tables:
             await self._save_logged(table)
 
-    async def stop(self) -> None:
-        """Wait for the saves under way."""
+    async def close(self, tables: Iterable[Table]) -> None:
+        """Finish the saves under way, and write what changed since."""
+        self._closing.set()
         if self._running:
             await asyncio.wait(self._running)
+        await self.save_all(tables)
+
+    async def _save_rested(self, table: Table) -> None:
+        rest_seconds = self._rested.get(id(table), 0.0) - asyncio.get_running_loop().time()
+        if rest_seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_seconds):
+                    await self._closing.wait()
+        await self._save_logged(table)
 
     async def _save_logged(self, table: Table) -> None:
         try:

@@ -149,8 +149,8 @@ async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
 
 async def test_the_commit_log_can_have_a_place_of_its_own(tmp_path: Path) -> None:
     log = tmp_path / "fast disk" / "log"
+    settings = config(tmp_path / "store", storePathCommitLog=str(log))
     for _ in range(2):
-        settings = config(tmp_path / "store", storePathCommitLog=str(log))
         async with Broker(settings) as broker, Client() as client:
             await send(client, broker.address, "orders", b"x")
     assert (log / f"{0:020}").exists()

@@ -1,0 +1,106 @@
+"""Saving tables off the loop: what is asked for is on disk, and a failure is tried again."""
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goddard.broker.saving import TableSaver
+from goddard.errors import StoreError
+from goddard.protocol.bodies import TopicConfig
+from goddard.store.tables import TopicTable
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TopicTable:
+    table = TopicTable(tmp_path)
+    table.put("one", TopicConfig(topic_name="one"))
+    return table
+
+
+def saved_topics(table: TopicTable) -> set[str]:
+    read = TopicTable(table.file.path.parent)
+    read.load()
+    return set(read)
+
+
+async def test_a_table_is_on_disk_when_its_save_returns(table: TopicTable) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        await TableSaver(executor).save(table)
+    assert saved_topics(table) == {"one"}
+    assert not table.is_changed
+
+
+async def test_a_table_without_changes_is_not_written(table: TopicTable) -> None:
+    table.is_changed = False
+    with ThreadPoolExecutor(1) as executor:
+        await TableSaver(executor).save(table)
+    assert not table.file.path.exists()
+
+
+async def test_many_wishes_become_few_saves_and_none_is_lost(table: TopicTable) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        saver = TableSaver(executor)
+        gate = threading.Event()
+        executor.submit(gate.wait, 10)
+        for number in range(100):
+            table.put(f"t{number}", TopicConfig(topic_name=f"t{number}"))
+            saver.save_soon(table)
+            await asyncio.sleep(0)  # the first save has begun, and waits for the executor
+        gate.set()
+        await saver.close([table])
+        assert saved_topics(table) == {"one", *(f"t{number}" for number in range(100))}
+        assert not table.is_changed
+
+
+async def test_a_failure_is_logged_and_the_change_stays(
+    table: TopicTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    lost = TopicTable(tmp_path / "file" / "config")
+    lost.put("one", TopicConfig(topic_name="one"))
+    with ThreadPoolExecutor(1) as executor:
+        saver = TableSaver(executor)
+        with pytest.raises(StoreError):
+            await saver.save(lost)
+        assert lost.is_changed
+        with caplog.at_level(logging.ERROR):
+            await saver.save_all([lost, table])
+    assert "topics.json was not saved" in caplog.text
+    assert lost.is_changed
+    assert saved_topics(table) == {"one"}
+
+
+async def test_callers_that_wait_share_a_save(table: TopicTable) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        saver = TableSaver(executor)
+        first = asyncio.create_task(saver.save(table))
+        await asyncio.sleep(0)
+        table.put("two", TopicConfig(topic_name="two"))
+        await asyncio.gather(first, *(saver.save(table) for _ in range(10)))
+    assert saved_topics(table) == {"one", "two"}
+
+
+async def test_a_table_that_rests_is_written_at_the_close(table: TopicTable) -> None:
+    class SlowTable(TopicTable):
+        def encode(self) -> bytes:
+            time.sleep(0.05)
+            return super().encode()
+
+    slow = SlowTable(table.file.path.parent)
+    slow.put("one", TopicConfig(topic_name="one"))
+    with ThreadPoolExecutor(1) as executor:
+        saver = TableSaver(executor)
+        await saver.save(slow)
+        slow.put("two", TopicConfig(topic_name="two"))
+        saver.save_soon(slow)
+        await asyncio.sleep(0.01)
+        assert saved_topics(table) == {"one"}
+        began = time.monotonic()
+        await saver.close([slow])
+        assert time.monotonic() - began < 0.9
+    assert saved_topics(table) == {"one", "two"}
