@@ -68,6 +68,7 @@ class CommitLog:
         """Take every file of the directory as full; recovery then finds the real end."""
         with disk_errors("create", self.directory):
             self._files.make_directories(self.directory)
+            self._files.sync_directory(self.directory.parent)
         offsets = load_offsets(self._files, self.directory, self._segment_bytes)
         for before, after in pairwise(offsets):
             if after != before + self._segment_bytes:
@@ -372,12 +373,16 @@ class CommitLog:
         return gone
 
     def prepare_next(self) -> None:
-        """Have the segment after the current one made."""
-        self._allocator.prepare(
-            -(-max(self.end_offset, 1) // self._segment_bytes) * self._segment_bytes
-            if self._segments
-            else self.end_offset
-        )
+        """Have the segment made that an append will want next."""
+        segment = self.segment_at(self.end_offset)
+        if segment is None:
+            self._allocator.prepare(self.end_offset, is_urgent=True)
+        else:
+            self._allocator.prepare(segment.end_offset)
+
+    def stop_preparing(self) -> None:
+        """Shorten what the worker may be doing, before it is stopped."""
+        self._allocator.stop_prezeroing()
 
     def first_store_time_ms(self, segment: Segment) -> int | None:
         """The store time of a segment's first record; None when it does not begin with one."""

@@ -104,22 +104,28 @@ class Segment:
 
 
 def create_segment(
-    files: Files, directory: Path, base_offset: int, size: int, *, prezero: bool
+    files: Files,
+    directory: Path,
+    base_offset: int,
+    size: int,
+    *,
+    prezero: Callable[[], bool] = lambda: False,
 ) -> Segment:
     """Make a file of full size that survives a power cut; on any error no file is left behind.
 
-    ``prezero`` writes every block: syncs of later appends then change no metadata of the file,
-    which about halves their time.
+    While ``prezero`` says so its blocks are written: syncs of later appends then change no metadata
+    of the file, which about halves their time. A file that is not written to its end is sparse.
     """
     path = directory / segment_name(base_offset)
     with disk_errors("create", path):
         fd = files.open(path, create=True)
         try:
             files.truncate(fd, size)
-            if prezero:
-                blank = bytes(min(_ZERO_CHUNK, size))
-                for start in range(0, size, len(blank)):
-                    files.pwrite(fd, blank[: size - start], start)
+            blank = bytes(min(_ZERO_CHUNK, size))
+            for start in range(0, size, len(blank)):
+                if not prezero():
+                    break
+                files.pwrite(fd, blank[: size - start], start)
             files.sync(fd)
             files.sync_directory(directory)
         except OSError:
@@ -172,12 +178,19 @@ class SegmentAllocator:
         self._files = files
         self._directory = directory
         self._size = size
-        self._prezero = prezero
+        self._is_prezeroing = prezero
         self._worker = worker
         self._next: tuple[int, Future[Segment]] | None = None
 
-    def prepare(self, base_offset: int) -> None:
-        """Start making the file at ``base_offset`` if nothing is being made."""
+    def stop_prezeroing(self) -> None:
+        """Let the worker finish soon: the file that it makes is not written to its end."""
+        self._is_prezeroing = False
+
+    def prepare(self, base_offset: int, *, is_urgent: bool = False) -> None:
+        """Start making the file at ``base_offset`` if nothing is being made.
+
+        An urgent one, which the next append will want, is not written beforehand.
+        """
         if self._next is not None:
             return
         future: Future[Segment] = Future()
@@ -187,7 +200,11 @@ class SegmentAllocator:
             _complete(
                 future,
                 lambda: create_segment(
-                    self._files, self._directory, base_offset, self._size, prezero=self._prezero
+                    self._files,
+                    self._directory,
+                    base_offset,
+                    self._size,
+                    prezero=lambda: self._is_prezeroing and not is_urgent,
                 ),
             )
 
@@ -202,7 +219,7 @@ class SegmentAllocator:
             if prepared_offset == base_offset:
                 return segment
             segment.delete()
-        return create_segment(self._files, self._directory, base_offset, self._size, prezero=False)
+        return create_segment(self._files, self._directory, base_offset, self._size)
 
     def give_back(self, segment: Segment) -> None:
         """Keep a file that was taken but not used after all."""
