@@ -302,6 +302,8 @@ class Broker:
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
     ) -> None:
+        servers: list[Server] = []
+        stack.push_async_callback(_stop_together, servers)
         for port in (config.listen_port, config.vip_port):
             if port is None:
                 continue
@@ -313,7 +315,7 @@ class Broker:
                 clock=self._clock,
             )
             await server.start()
-            stack.push_async_callback(server.stop, _STOP_GRACE_SECONDS)
+            servers.append(server)
 
     def _run_housekeeping(self, tasks: Tasks, config: BrokerConfig) -> None:
         tasks.periodic(
@@ -368,6 +370,10 @@ class Broker:
     async def _close_store(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self.store.close)
+
+
+async def _stop_together(servers: list[Server]) -> None:
+    await asyncio.gather(*(server.stop(_STOP_GRACE_SECONDS) for server in servers))
 
 
 def _register(handlers: Handlers, *answered: Mapping[int, Handler]) -> None:

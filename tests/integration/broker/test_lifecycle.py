@@ -265,6 +265,31 @@ async def test_sends_in_flight_at_the_stop_are_answered(tmp_path: Path) -> None:
         assert len(await bodies(client, again.address, "orders")) >= 1 + len(acknowledged)
 
 
+async def test_held_pulls_and_a_silent_name_server_do_not_hold_up_the_stop(tmp_path: Path) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    hanging = await asyncio.start_server(silent, "127.0.0.1", 0)
+    address = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
+    async with hanging, Client() as client:
+        broker = Broker(config(tmp_path, namesrvAddr=address))
+        await broker.start()
+        await send(client, broker.address, "orders", b"first")
+        request = pulling("orders", 1)
+        request.fields.update(sysFlag="6", suspendTimeoutMillis="20000")
+        held = asyncio.create_task(client.request(broker.address, request, 30_000))
+        async with asyncio.timeout(5):
+            while True:
+                if len(broker.holds):
+                    break
+                await asyncio.sleep(0.005)
+        began = time.monotonic()
+        await broker.stop()
+        assert time.monotonic() - began < 2.0
+        assert (await held).code == ResponseCode.PULL_NOT_FOUND
+
+
 async def test_live_settings_reach_the_store(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker:
         before = broker.store.config
