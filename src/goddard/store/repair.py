@@ -66,13 +66,14 @@ def repair(
         config = guess_config(view)
         _refuse_damaged_log(view, cut_corrupt=cut_corrupt)
         copied_bytes = copy_store(root, copy_to, on_progress)
+        # As after a crash and without a checkpoint, everything is read and dispatched anew; first
+        # of all, so that a broker started after a repair that broke off does the same.
+        (root / "abort").touch()
+        (root / "checkpoint").unlink(missing_ok=True)
         queues_removed = _remove_queues(view)
         index_files = view.index_files()
         for file in index_files:
             file.path.unlink()
-        # Without a checkpoint, and as after a crash, everything is read and dispatched anew.
-        (root / "checkpoint").unlink(missing_ok=True)
-        (root / "abort").touch()
     finally:
         lock.release()
     store = MessageStore(config)

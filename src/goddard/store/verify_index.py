@@ -6,6 +6,8 @@ stretch of entries that refers to it are compared as two arrays; where they diff
 record. Keys of a record are, in this order: its unique id, its keys, and (5.4 on) its tag.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -24,7 +26,7 @@ from goddard.protocol.message import (
 )
 from goddard.store.columns import prefixed_hashes
 from goddard.store.damage import Damage, Kind, Report
-from goddard.store.inspect import INDEX_ENTRY_BYTES, INDEX_HEADER, IndexView, StoreView
+from goddard.store.inspect import INDEX_ENTRY_BYTES, INDEX_HEADER, Entries, IndexView, StoreView
 from goddard.store.scan import RecordBatch
 
 _UNIQUE: Final = PROPERTY_UNIQUE_ID.encode()
@@ -32,31 +34,74 @@ _KEYS: Final = PROPERTY_KEYS.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _TOPIC_CACHE_SIZE: Final = 100_000
 _MAX_SECONDS: Final = 0x7FFFFFFF
+_MAX_OFFSET: Final = 2**63 - 1
+_CHUNK_ENTRIES: Final = 65_536
 
 Numbers = npt.NDArray[np.int64]
 
 
 class _File:
-    """An index file whose entries can be read, as columns in the order of the log."""
+    """An index file whose entries can be read. They stay in the mapped file: there may be many."""
 
     def __init__(self, view: IndexView, slot_count: int, base_ms: int | None) -> None:
         self.view = view
         self.slot_count = slot_count
         # The first entry's time counts from the end of the file before, an oddity of Java's.
         self.first_base_ms = base_ms
-        entries = view.entries(slot_count)[1:]  # entry 0 is never used
-        offsets = entries["physical_offset"].astype(np.int64)
-        self.numbers = np.arange(1, len(entries) + 1)
-        self.descents = np.flatnonzero(offsets[1:] < offsets[:-1]) + 2
-        if self.descents.size:
-            order = np.argsort(offsets, kind="stable")
-            entries, offsets, self.numbers = entries[order], offsets[order], order + 1
-        self.physical_offsets = offsets
-        self.hashes = entries["key_hash"].astype(np.int64)
-        self.seconds = entries["seconds"].astype(np.int64)
+        self.entries = view.entries(slot_count)[1:]  # entry 0 is never used
+        self.descents = self._find_descents()
+        # Where the order of the log is broken, numbers in that order; else they are the order.
+        self._order: Numbers | None = None
+        if self.descents:
+            self._order = np.argsort(self.entries["physical_offset"], kind="stable")
+            self.entries = self.entries[self._order]
+
+    def chunks(self) -> Iterator[tuple[int, Entries]]:
+        """The entries, some thousand at a time, with the number of the first."""
+        for first in range(0, len(self.entries), _CHUNK_ENTRIES):
+            yield first + 1, self.entries[first : first + _CHUNK_ENTRIES]
+
+    def _find_descents(self) -> list[int]:
+        """Numbers of the entries whose offset is lower than that of the entry before."""
+        found: list[int] = []
+        last = -1
+        for number, entries in self.chunks():
+            offsets = np.append(last, entries["physical_offset"].astype(np.int64))
+            found += (np.flatnonzero(offsets[1:] < offsets[:-1]) + number).tolist()
+            last = int(offsets[-1])
+        return found
+
+    def window(self, low: int, high: int) -> "_Window | None":
+        """The entries that refer to offsets from ``low`` to ``high``."""
+        places, offset_at = range(len(self.entries)), self._offset_at
+        first = bisect_left(places, low, key=offset_at)
+        end = bisect_right(places, high, key=offset_at)
+        if first >= end:
+            return None
+        entries = self.entries[first:end]
+        return _Window(
+            self,
+            np.arange(first, end) + 1 if self._order is None else self._order[first:end] + 1,
+            entries["physical_offset"].astype(np.int64),
+            entries["key_hash"].astype(np.int64),
+            entries["seconds"].astype(np.int64),
+        )
+
+    def _offset_at(self, place: int) -> int:
+        return int(self.entries["physical_offset"][place])
 
     def position(self, number: int) -> int:
         return self.view.entry_position(self.slot_count, number)
+
+
+class _Window(NamedTuple):
+    """Some entries of a file, in columns."""
+
+    file: _File
+    numbers: Numbers
+    physical_offsets: Numbers
+    hashes: Numbers
+    seconds: Numbers
 
 
 class _Prefix(NamedTuple):
@@ -134,23 +179,26 @@ class IndexCheck:
             self._add(view, 0, 16, f"times from {header.begin_ms} to {header.end_ms}")
 
     def _check_chains(self, file: _File) -> None:
-        entries = file.view.entries(file.slot_count)[1:]
-        hashes = entries["key_hash"].astype(np.int64)
-        for number in np.flatnonzero(hashes < 0).tolist():
-            self._add_entry(file, number + 1, f"a hash of {hashes[number]}")
-        slots = np.abs(hashes) % file.slot_count
-        order = np.argsort(slots, kind="stable")
-        same = slots[order[1:]] == slots[order[:-1]]
-        expected = np.zeros(len(hashes), dtype=np.int64)
-        expected[order[1:][same]] = order[:-1][same] + 1
-        for number in np.flatnonzero(entries["previous"] != expected).tolist():
-            found = int(entries["previous"][number])
-            detail = f"its chain goes on at {found}, not {expected[number]}"
-            self._add_entry(file, number + 1, detail)
+        """Follow the entries in their order, with the slots as they were at each."""
         heads = np.zeros(file.slot_count, dtype=np.int64)
-        is_newest = np.ones(len(order), dtype=np.bool_)
-        is_newest[:-1] = ~same
-        heads[slots[order[is_newest]]] = order[is_newest] + 1
+        entries = file.view.entries(file.slot_count)[1:]
+        for first in range(0, len(entries), _CHUNK_ENTRIES):
+            chunk = entries[first : first + _CHUNK_ENTRIES]
+            hashes = chunk["key_hash"].astype(np.int64)
+            for place in np.flatnonzero(hashes < 0).tolist():
+                self._add_entry(file, first + place + 1, f"a hash of {hashes[place]}")
+            slots = np.abs(hashes) % file.slot_count
+            order = np.argsort(slots, kind="stable")
+            is_same = slots[order[1:]] == slots[order[:-1]]
+            expected = heads[slots]
+            expected[order[1:][is_same]] = order[:-1][is_same] + first + 1
+            for place in np.flatnonzero(chunk["previous"] != expected).tolist():
+                found = int(chunk["previous"][place])
+                detail = f"its chain goes on at {found}, not {expected[place]}"
+                self._add_entry(file, first + place + 1, detail)
+            is_newest = np.ones(len(order), dtype=np.bool_)
+            is_newest[:-1] = ~is_same
+            heads[slots[order[is_newest]]] = order[is_newest] + first + 1
         table = file.view.slots(file.slot_count)
         for slot in np.flatnonzero(table != heads).tolist():
             position = INDEX_HEADER.size + 4 * slot
@@ -164,29 +212,29 @@ class IndexCheck:
         if not self._files or not len(batch):
             return
         physical_offsets = batch.positions + start
-        found = self._stretch(int(physical_offsets[0]), int(physical_offsets[-1]))
+        low, high = int(physical_offsets[0]), int(physical_offsets[-1])
+        windows = [file.window(low, high) for file in self._files]
+        found = [window for window in windows if window is not None]
         if not self._is_equal(batch, physical_offsets, found):
             # Before 5.4 tags are not indexed; a store has seen one kind of broker or both.
             self._has_tags = not self._has_tags
             if not self._is_equal(batch, physical_offsets, found):
                 self._has_tags = True
                 self._compare(batch, physical_offsets, found)
-        for file, first, end in found:
-            self._check_times(file, slice(first, end), physical_offsets, batch.store_ms)
+        for window in found:
+            self._check_times(window, physical_offsets, batch.store_ms)
 
     def finish(self, log_end: int) -> None:
         """What refers to nothing in the log, and what was missing."""
         report = self._report
         self._report_missing(is_end=True)
         for file in self._files:
-            offsets = file.physical_offsets
-            for number in file.descents.tolist():
+            for number in file.descents:
                 self._add_entry(file, number, "its offset is lower than that of the entry before")
-            past = np.flatnonzero(offsets >= log_end)
-            if past.size and not report.is_running:
-                first = int(past[0])
-                detail = f"it refers to {offsets[first]}, the log ends at {log_end}"
-                self._add_entry(file, int(file.numbers[first]), detail, count=past.size)
+            past = None if report.is_running else file.window(log_end, _MAX_OFFSET)
+            if past is not None:
+                detail = f"it refers to {past.physical_offsets[0]}, the log ends at {log_end}"
+                self._add_entry(file, int(past.numbers[0]), detail, count=len(past.numbers))
         # A running broker writes the header of its last file after the entries.
         settled = self._files[:-1] if report.is_running else self._files
         for before, after in pairwise(settled):
@@ -197,19 +245,19 @@ class IndexCheck:
             report.add(Damage(Kind.NO_INDEX, self._directory, 0, 0, detail, is_notice=True))
 
     def _is_equal(
-        self, batch: RecordBatch, physical_offsets: Numbers, found: list[tuple[_File, int, int]]
+        self, batch: RecordBatch, physical_offsets: Numbers, found: list[_Window]
     ) -> bool:
         """Whether the index has exactly what the batch should have there, in its order."""
         rows, hashes = self._expected(batch)
-        if sum(end - first for _, first, end in found) != len(rows):
+        if sum(len(window.numbers) for window in found) != len(rows):
             return False
         position = 0
-        for file, first, end in found:
-            part = slice(position, position + end - first)
+        for window in found:
+            part = slice(position, position + len(window.numbers))
             position = part.stop
-            if not np.array_equal(file.hashes[first:end], hashes[part]):
+            if not np.array_equal(window.hashes, hashes[part]):
                 return False
-            if not np.array_equal(file.physical_offsets[first:end], physical_offsets[rows[part]]):
+            if not np.array_equal(window.physical_offsets, physical_offsets[rows[part]]):
                 return False
         self._report_missing(is_end=False)
         return True
@@ -257,18 +305,7 @@ class IndexCheck:
                 self._prefixes[topic] = prefix
         return prefix
 
-    def _stretch(self, low: int, high: int) -> list[tuple[_File, int, int]]:
-        """The entries that refer to offsets from ``low`` to ``high``, file by file."""
-        found = []
-        for file in self._files:
-            first, end = np.searchsorted(file.physical_offsets, (low, high + 1))
-            if first < end:
-                found.append((file, int(first), int(end)))
-        return found
-
-    def _compare(
-        self, batch: RecordBatch, physical_offsets: Numbers, found: list[tuple[_File, int, int]]
-    ) -> None:
+    def _compare(self, batch: RecordBatch, physical_offsets: Numbers, found: list[_Window]) -> None:
         """Record by record: every key must have an entry, and every entry be of a key."""
         rows, hashes = self._expected(batch)
         wanted: dict[int, set[int]] = {}
@@ -276,14 +313,14 @@ class IndexCheck:
             wanted.setdefault(offset, set()).add(value)
         records = set(physical_offsets.tolist())
         present: dict[int, set[int]] = {}
-        for file, first, end in found:
-            for each in range(first, end):
-                offset, value = int(file.physical_offsets[each]), int(file.hashes[each])
+        for window in found:
+            columns = (window.numbers, window.physical_offsets, window.hashes)
+            for number, offset, value in zip(*map(np.ndarray.tolist, columns), strict=True):
                 present.setdefault(offset, set()).add(value)
                 if value not in wanted.get(offset, ()):
                     what = "no key of the record" if offset in records else "no record starts"
-                    number = int(file.numbers[each])
-                    self._add_entry(file, number, f"hash {value}, offset {offset}: {what} there")
+                    detail = f"hash {value}, offset {offset}: {what} there"
+                    self._add_entry(window.file, number, detail)
         for row, offset in enumerate(physical_offsets.tolist()):
             missing = wanted.get(offset, set()) - present.get(offset, set())
             tag = find_property(batch.properties[row], _TAGS)
@@ -297,25 +334,23 @@ class IndexCheck:
                 self._missing_from = offset
             self._missing_count += 1
 
-    def _check_times(
-        self, file: _File, part: slice, physical_offsets: Numbers, store_ms: Numbers
-    ) -> None:
+    def _check_times(self, window: _Window, physical_offsets: Numbers, store_ms: Numbers) -> None:
         """An entry's seconds are those from the file's begin to the record's store time."""
-        rows = np.searchsorted(physical_offsets, file.physical_offsets[part])
+        file, numbers = window.file, window.numbers
+        rows = np.searchsorted(physical_offsets, window.physical_offsets)
         rows = np.minimum(rows, len(physical_offsets) - 1)
-        is_record = physical_offsets[rows] == file.physical_offsets[part]
+        is_record = physical_offsets[rows] == window.physical_offsets
         times = store_ms[rows]
-        numbers, header = file.numbers[part], file.view.header
         self._check_ends(file, numbers[is_record], times[is_record])
-        begins = np.full(len(rows), header.begin_ms)
+        begins = np.full(len(rows), file.view.header.begin_ms)
         is_first = numbers == 1
         if file.first_base_ms is None:
             is_record &= ~is_first
         else:
             begins[is_first] = file.first_base_ms
         expected = np.clip((times - begins) // 1000, 0, _MAX_SECONDS)
-        for each in np.flatnonzero(is_record & (expected != file.seconds[part])).tolist():
-            detail = f"{file.seconds[part][each]} seconds after the first, not {expected[each]}"
+        for each in np.flatnonzero(is_record & (expected != window.seconds)).tolist():
+            detail = f"{window.seconds[each]} seconds after the first, not {expected[each]}"
             self._add_entry(file, int(numbers[each]), detail)
 
     def _check_ends(self, file: _File, numbers: Numbers, times: Numbers) -> None:

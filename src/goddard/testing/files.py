@@ -150,11 +150,20 @@ class FaultyFiles(SystemFiles):
 
     def rename(self, source: Path, target: Path) -> None:
         self._enter("rename", source)
+        self._bury(target)
         super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
         self._enter("unlink", path)
+        self._bury(path)
         super().unlink(path)
+
+    def _bury(self, path: Path) -> None:
+        """Keep a file that loses its name: its inode, by which it is known here, stays its own."""
+        if path.exists():
+            grave = self.root.with_name(f"{self.root.name}.unlinked")
+            grave.mkdir(exist_ok=True)
+            (grave / str(len(list(grave.iterdir())))).hardlink_to(path)
 
     def remove_directory(self, path: Path) -> None:
         self._enter("remove_directory", path)
