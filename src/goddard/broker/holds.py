@@ -85,6 +85,11 @@ class Holds:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is held, and nothing is remembered of what was."""
+        return not (self._count or self._by_queue or self._by_tick or self._by_connection)
+
     def park(self, hold: Hold, timeout_ms: int) -> bool:
         """Hold a pull for so long at most. False when too many are held: it must be answered."""
         of_connection = self._by_connection.get(hold.connection)

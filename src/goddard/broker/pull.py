@@ -86,7 +86,8 @@ _RESET_REMARK: Final = "OFFSET_RESET"
 
 _WORD: Final = Struct(">i")
 _PREFIX: Final = Struct(">iI")
-_JSON_HEAD: Final = (
+# As ``encode_head`` writes the header: code, PullResponse, opaque, remark.
+JSON_HEAD: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d",'
     b'"minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"},'
     b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON",'
@@ -515,7 +516,7 @@ class Pulls:
         else:
             broker_id = group.broker_id
         if ask.serialize_type is SerializeType.JSON:
-            header = _JSON_HEAD % (
+            header = JSON_HEAD % (
                 code,
                 broker_id,
                 result.next_offset,

@@ -1,0 +1,442 @@
+"""Heartbeats, who is known afterwards, and who is told of it."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.protocol import fastjson
+from goddard.protocol.bodies import ConsumeType, MessageModel
+from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from goddard.testing.consumers import Consumer, ConsumerBench, sql, tags
+
+NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+
+async def consumer_ids(consumer: Consumer, group: str = "G") -> list[str] | None:
+    answer = await consumer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    if answer.code != ResponseCode.SUCCESS:
+        assert answer.remark == f"no consumer for this group, {group}"
+        return None
+    ids = fastjson.loads(bytes(answer.body))["consumerIdList"]
+    assert isinstance(ids, list)
+    return ids
+
+
+class TestHeartbeats:
+    async def test_a_consumer_and_a_producer_are_known(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            answer = await one.heartbeat("G", tags("T"), client_id="c1", producer="P")
+            assert answer.code == ResponseCode.SUCCESS
+            assert answer.ext_fields == {
+                "IS_SUPPORT_HEART_BEAT_V2": "true",
+                "IS_SUB_CHANGE": "true",
+            }
+            assert await consumer_ids(one) == ["c1"]
+            assert bench.clients.producer_connection("P") is one.connection
+            assert bench.clients.find_client("c1") is one.connection
+            assert bench.clients.connections_of("G") == [one.connection]
+            assert bench.clients.groups_of("T") == ["G"]
+            subscription = bench.clients.subscription("G", "T")
+            assert subscription is not None
+            assert subscription.sub_string == "*"
+
+    async def test_the_retry_topic_is_there_at_once(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            told: list[str] = []
+            bench.topics.add_listener(told.extend)
+            await bench.connect().heartbeat("G", tags("T"), unit_mode=True)
+            config = bench.topics.get("%RETRY%G")
+            assert config is not None
+            assert (config.read_queue_nums, config.perm, config.topic_sys_flag) == (1, 6, 2)
+            assert told == ["%RETRY%G"]
+            assert "G" in bench.groups
+
+    async def test_an_ordered_topic_makes_the_retry_topic_ordered(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T", order=True)
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"))
+            assert bench.topics.is_ordered("%RETRY%G")
+            await one.heartbeat("G", fingerprint=5, without_sub=True)
+            assert bench.topics.is_ordered("%RETRY%G")
+
+    async def test_groups_that_may_not_be_created_are_passed_over(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"autoCreateSubscriptionGroup": "false"}) as bench:
+            one = bench.connect()
+            answer = await one.heartbeat("G", tags("T"))
+            assert answer.code == ResponseCode.SUCCESS
+            assert await consumer_ids(one) is None
+            assert "%RETRY%G" not in bench.topics
+
+    async def test_pull_consumers_can_be_turned_away(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"), consume_type=ConsumeType.ACTIVELY)
+            assert await consumer_ids(one) is None
+
+    async def test_a_later_version_of_a_subscription_wins(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T", "A", version=5), client_id="c1")
+            await two.heartbeat("G", tags("T", "B", version=4), client_id="c2")
+            kept = bench.clients.subscription("G", "T")
+            assert kept is not None
+            assert kept.sub_string == "A"
+            await two.heartbeat("G", tags("T", "B", version=6), client_id="c2")
+            kept = bench.clients.subscription("G", "T")
+            assert kept is not None
+            assert kept.sub_string == "B"
+
+    async def test_topics_that_are_left_out_are_gone(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"), tags("U"))
+            await one.heartbeat("G", tags("U"))
+            assert bench.clients.subscription("G", "T") is None
+            assert bench.clients.subscription("G", "U") is not None
+
+    async def test_members_that_want_different_things_are_named(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench, caplog.at_level(logging.WARNING):
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T", "A"), client_id="c-one")
+            await two.heartbeat("G", tags("T", "A"), client_id="c-two")
+            assert "differ" not in caplog.text
+            await two.heartbeat("G", tags("T", "B", version=2), client_id="c-two")
+            (line,) = [text for text in caplog.messages if "differ" in text]
+            assert "c-one" in line
+            assert "c-two" in line
+            assert "topics: T" in line
+            await two.heartbeat("G", tags("T", "B", version=2), client_id="c-two")
+            assert len([text for text in caplog.messages if "differ" in text]) == 1
+
+
+class TestFingerprints:
+    async def test_subscriptions_may_be_left_out_while_they_are_known(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            answer = await one.heartbeat("G", tags("T"), fingerprint=7)
+            assert answer.fields["IS_SUB_CHANGE"] == "false"
+            answer = await one.heartbeat("G", fingerprint=7, without_sub=True)
+            assert answer.fields["IS_SUB_CHANGE"] == "false"
+            assert bench.clients.subscription("G", "T") is not None
+
+    async def test_another_fingerprint_asks_for_the_data(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), fingerprint=7)
+            answer = await two.heartbeat("G", fingerprint=8, without_sub=True, client_id="c2")
+            assert answer.fields["IS_SUB_CHANGE"] == "true"
+
+    async def test_a_broker_that_forgot_asks_for_the_data(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            answer = await bench.connect().heartbeat("G", fingerprint=7, without_sub=True)
+            assert answer.fields["IS_SUB_CHANGE"] == "true"
+
+
+class TestOtherClients:
+    """What clients in other languages send; see the fields they leave out."""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+            b'"groupName":"G","messageModel":1,"subscriptionDataSet":[{"subString":"A || B",'
+            b'"subVersion":"12","topic":"T"}],"unitMode":0}],"producerDataSet":[]}',
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":'
+            b'[{"topic":"T","subString":"A||B","tagsSet":["A","B"],"codeSet":["65","66"],'
+            b'"expressionType":""}]}]}',
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":'
+            b'[{"topic":"T","subString":"A||B","tagsSet":null,"codeSet":null,'
+            b'"expressionType":null}]}],"producerDataSet":null}\n',
+        ],
+    )
+    async def test_subscriptions_work_without_what_is_left_out(
+        self, tmp_path: Path, body: bytes
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            answer = await bench.connect().ask(RequestCode.HEART_BEAT, None, body)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            subscription = bench.clients.subscription("G", "T")
+            assert subscription is not None
+            assert sorted(subscription.code_set) == [65, 66]
+            group = bench.clients.consumer_group("G")
+            assert group is not None
+            assert group.message_model is MessageModel.CLUSTERING
+            assert group.consume_type is ConsumeType.PASSIVELY
+
+    async def test_an_empty_expression_is_everything(self, tmp_path: Path) -> None:
+        body = (
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":'
+            b'[{"topic":"T","subString":""}]}]}'
+        )
+        with ConsumerBench(tmp_path) as bench:
+            await bench.connect().ask(RequestCode.HEART_BEAT, None, body)
+            subscription = bench.clients.subscription("G", "T")
+            assert subscription is not None
+            assert subscription.sub_string == "*"
+
+    @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"clientID":7e999}', b"\xff"])
+    async def test_what_is_no_heartbeat_is_refused(self, tmp_path: Path, body: bytes) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            answer = await bench.connect().ask(RequestCode.HEART_BEAT, None, body)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert not bench.clients.consumer_groups
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {"clientID": "c" * 2000},
+            {"clientID": "c", "producerDataSet": [{"groupName": "p" * 2000}]},
+            {"clientID": "c", "producerDataSet": [{"groupName": f"p{n}"} for n in range(5000)]},
+        ],
+    )
+    async def test_absurd_heartbeats_are_refused(
+        self, tmp_path: Path, data: dict[str, Any]
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            answer = await bench.connect().ask(RequestCode.HEART_BEAT, None, fastjson.dumps(data))
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert not bench.clients.producer_groups
+
+    async def test_a_group_with_a_bad_name_is_passed_over(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            for name in ("a b", "x" * 300, ""):
+                answer = await one.heartbeat(name, tags("T"))
+                assert answer.code == ResponseCode.SUCCESS
+            assert not bench.clients.consumer_groups
+
+
+class TestLeaving:
+    async def test_unregister(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"), client_id="c1", producer="P")
+            answer = await one.ask(
+                RequestCode.UNREGISTER_CLIENT,
+                {"clientID": "c1", "consumerGroup": "G", "producerGroup": ""},
+            )
+            assert (answer.code, answer.ext_fields) == (0, {})
+            assert await consumer_ids(one) is None
+            assert bench.clients.producer_connection("P") is one.connection
+            await one.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "producerGroup": "P"})
+            assert bench.clients.producer_connection("P") is None
+            assert bench.clients.find_client("c1") is None
+            # What is not there can leave as well.
+            answer = await one.ask(
+                RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"}
+            )
+            assert answer.code == 0
+            answer = await one.ask(RequestCode.UNREGISTER_CLIENT, {})
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    async def test_the_end_of_a_connection(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), client_id="c1", producer="P")
+            await two.heartbeat("G", tags("T"), client_id="c2")
+            assert (await two.next_push()).code == NOTIFY
+            one.peer.transport.close()
+            await asyncio.wait_for(one.connection.wait_closed(), 5)
+            assert await consumer_ids(two) == ["c2"]
+            assert bench.clients.producer_connection("P") is None
+            assert bench.clients.find_client("c1") is None
+            pushed = await two.next_push()
+            assert (pushed.code, pushed.fields) == (NOTIFY, {"consumerGroup": "G"})
+            assert pushed.is_oneway
+
+    async def test_clients_without_heartbeats_expire(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), client_id="c1", producer="P")
+            bench.clock.advance(60_000)
+            await two.heartbeat("G", tags("T"), client_id="c2")
+            bench.clock.advance(60_000)
+            bench.clients.scan()
+            assert await consumer_ids(two) == ["c1", "c2"]
+            bench.clock.advance(1)
+            bench.clients.scan()
+            assert await consumer_ids(two) == ["c2"]
+            assert bench.clients.producer_connection("P") is None
+            await asyncio.wait_for(one.connection.wait_closed(), 5)
+
+    async def test_the_same_client_on_a_new_connection(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), client_id="c1")
+            await two.heartbeat("G", tags("T"), client_id="c1")
+            assert bench.clients.find_client("c1") is two.connection
+            bench.connection_closed(one.connection)
+            assert bench.clients.find_client("c1") is two.connection
+
+
+class TestNotifying:
+    async def test_every_member_is_told_once_of_many_changes(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            members = [bench.connect() for _ in range(5)]
+            for number, member in enumerate(members):
+                await member.heartbeat("G", tags("T"), client_id=f"c{number}")
+            for member in members:
+                assert (await member.next_push()).fields == {"consumerGroup": "G"}
+            # An unchanged heartbeat is told to nobody: it would be along with another group's.
+            await members[0].heartbeat("G", tags("T"), client_id="c0")
+            other = bench.connect()
+            await other.heartbeat("Other", tags("T"), client_id="other")
+            assert (await other.next_push()).fields == {"consumerGroup": "Other"}
+            assert all(member.peer.received.empty() for member in members)
+            await members[0].heartbeat("G", tags("T"), tags("U"), client_id="c0")
+            for member in members:
+                assert (await member.next_push()).code == NOTIFY
+
+    @pytest.mark.parametrize(
+        ("properties", "model", "is_enabled"),
+        [
+            ({}, MessageModel.BROADCASTING, True),
+            ({}, MessageModel.CLUSTERING, False),
+            ({"notifyConsumerIdsChangedEnable": "false"}, MessageModel.CLUSTERING, True),
+        ],
+    )
+    async def test_who_is_not_told(
+        self,
+        tmp_path: Path,
+        properties: dict[str, str],
+        model: MessageModel,
+        is_enabled: bool,
+    ) -> None:
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            config = bench.groups.find("G")
+            assert config is not None
+            config.notify_consumer_ids_changed_enable = is_enabled
+            one, told = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), message_model=model)
+            if not properties:
+                # Once another group has been told, this one would have been too.
+                await told.heartbeat("Other", tags("T"), client_id="c2")
+                assert (await told.next_push()).code == NOTIFY
+            assert one.peer.received.empty()
+
+    async def test_a_member_that_does_not_read_holds_nobody_up(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", tags("T"), client_id="c1")
+            one.peer.transport.pause_reading()
+            one.connection.send_encoded(bytes(2 << 20))
+            await two.heartbeat("G", tags("T"), client_id="c2")
+            assert (await two.next_push()).code == NOTIFY
+
+    async def test_a_thousand_members_that_start_together(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            members = [bench.connect() for _ in range(1000)]
+            for number, member in enumerate(members):
+                await member.heartbeat("G", tags("T"), client_id=f"c{number}")
+            assert len(await consumer_ids(members[0]) or []) == 1000
+            assert (await members[-1].next_push()).code == NOTIFY
+            assert (await members[0].next_push()).code == NOTIFY
+            assert len(members[0].pushed) + members[0].peer.received.qsize() < 500
+
+
+class TestProducers:
+    async def test_lookups_take_turns(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            producers = [bench.connect() for _ in range(3)]
+            for number, producer in enumerate(producers):
+                await producer.heartbeat(producer="P", client_id=f"c{number}")
+            found = {bench.clients.producer_connection("P") for _ in range(3)}
+            assert found == {producer.connection for producer in producers}
+            assert bench.clients.producer_connection("nobody") is None
+
+    async def test_producers_are_not_kept_where_nobody_asks_for_them(self, tmp_path: Path) -> None:
+        properties = {"enableRegisterProducer": "false", "rejectTransactionMessage": "true"}
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            await bench.connect().heartbeat(producer="P")
+            assert not bench.clients.producer_groups
+
+
+class TestCheckingSubscriptions:
+    async def check(
+        self, bench: ConsumerBench, expression: str, kind: str | None = "SQL92"
+    ) -> tuple[int, str | None]:
+        subscription = {"topic": "T", "subString": expression, "expressionType": kind}
+        body = {"clientId": "c", "group": "G", "subscriptionData": subscription}
+        answer = await bench.connect().ask(
+            RequestCode.CHECK_CLIENT_CONFIG, None, fastjson.dumps(body)
+        )
+        return answer.code, answer.remark
+
+    async def test_with_property_filters(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
+            assert await self.check(bench, "a > 5 AND b = 'x'") == (0, None)
+            assert await self.check(bench, "A || B", "TAG") == (0, None)
+            assert await self.check(bench, "whatever", None) == (0, None)
+            for wrong in ("a >", "", "(" * 100_000, "a = 'x" * 200_000):
+                code, remark = await self.check(bench, wrong)
+                assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                assert remark
+            code, _ = await self.check(bench, "a > 5", "GROOVY")
+            assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    async def test_without(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            assert await self.check(bench, "a > 5") == (
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92",
+            )
+            answer = await bench.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, None)
+            assert answer.code == 0
+
+
+class TestFilters:
+    async def test_filters_live_and_die_with_their_consumers(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"filterDataCleanTimeSpan": "1000"}) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a > 1", 5), sql("U", "b > 1", 5))
+            found = bench.filters.table.get("T", "G")
+            assert found is not None
+            assert (found.expression, found.client_version, found.is_dead) == ("a > 1", 5, False)
+            assert found.bloom_filter_data is not None
+            assert found.bloom_filter_data.bit_num == 112
+            bench.clock.advance(10)
+            await one.heartbeat("G", sql("T", "a > 2", 6))
+            changed = bench.filters.get("T", "G")
+            assert changed is not None
+            assert changed[0].expression == "a > 2"
+            left_out = bench.filters.table.get("U", "G")
+            assert left_out is not None
+            assert left_out.is_dead
+            await one.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "x", "consumerGroup": "G"})
+            assert all(each.is_dead for each in bench.filters.table)
+            bench.clock.advance(10)
+            await one.heartbeat("G", sql("T", "a > 2", 6))
+            revived = bench.filters.table.get("T", "G")
+            assert revived is not None
+            assert not revived.is_dead
+            bench.clock.advance(2000)
+            bench.clients.scan()
+            assert [each.topic for each in bench.filters.table] == ["T"]
+
+    async def test_an_expression_that_is_wrong_replaces_none(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a >", 5))
+            assert bench.filters.get("T", "G") is None
+            await one.heartbeat("G", sql("T", "a > 1", 6))
+            assert bench.filters.get("T", "G") is not None
+            await one.heartbeat("G", sql("T", "a >", 7))
+            assert bench.filters.get("T", "G") is None
+            await one.heartbeat("G", sql("T", "a > 1", 8))
+            assert bench.filters.get("T", "G") is not None
+
+
+async def test_oneway_heartbeats_are_not_answered(tmp_path: Path) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        one = bench.connect()
+        body = b'{"clientID":"c","producerDataSet":[{"groupName":"P"}]}'
+        one.send(RequestCode.HEART_BEAT, None, body, flag=CommandFlag.ONEWAY)
+        assert await consumer_ids(one) is None
+        assert bench.clients.find_client("c") is one.connection

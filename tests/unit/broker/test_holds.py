@@ -1,0 +1,344 @@
+"""Long polling: who is woken, by what, when, and what becomes of the rest."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.broker import holds as holds_module
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.store.config import FlushMode
+from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, sql, tags
+
+PULL = RequestCode.PULL_MESSAGE
+
+
+def waiting(topic: str, queue_offset: int = 0, **fields: Any) -> dict[str, Any]:
+    return pull_fields(topic, queue_offset, sysFlag=6) | fields
+
+
+async def parked(bench: ConsumerBench, count: int) -> None:
+    """Let the loop turn until so many pulls are held; in memory that takes a few turns."""
+    for _ in range(1000):
+        if len(bench.holds) >= count:
+            break
+        await asyncio.sleep(0)
+    assert len(bench.holds) == count
+
+
+both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "frames"])
+
+
+class TestWaking:
+    @both_ways
+    async def test_a_message_wakes_within_its_tick(self, tmp_path: Path, hot: bool) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect(hot=hot)
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            bench.put("T", b"hello")
+            # Before the loop does anything else the answer is on its way.
+            assert len(bench.holds) == 0
+            assert one.connection.unsent_bytes > 0
+            answer = await one.answer(opaque)
+            assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
+            assert bodies_of(answer) == [b"hello"]
+
+    async def test_only_the_queue_that_it_waits_for(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.add_topic("U")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T", queueId=1))
+            await parked(bench, 1)
+            bench.put("U", b"x", queue_id=1)
+            bench.put("T", b"x", queue_id=0)
+            assert len(bench.holds) == 1
+            bench.put("T", b"mine", queue_id=1)
+            assert bodies_of(await one.answer(opaque)) == [b"mine"]
+
+    async def test_everyone_who_waits_for_a_queue(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            consumers = [bench.connect() for _ in range(20)]
+            opaques = [each.send(PULL, waiting("T")) for each in consumers]
+            await parked(bench, 20)
+            bench.put("T", b"x")
+            for consumer, opaque in zip(consumers, opaques, strict=True):
+                assert bodies_of(await consumer.answer(opaque)) == [b"x"]
+
+    async def test_a_group_of_messages_wakes_once_and_comes_whole(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            bench.put("T", b"1", b"2", b"3")
+            assert bodies_of(await one.answer(opaque)) == [b"1", b"2", b"3"]
+            assert one.peer.received.empty()
+
+    @pytest.mark.parametrize("fields", [{}, {"sysFlag": 2}])
+    async def test_tags_are_looked_at_first(self, tmp_path: Path, fields: dict[str, Any]) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            await one.heartbeat("G", tags("T", "B || C"))
+            opaque = one.send(PULL, waiting("T", subscription="B || C") | fields)
+            await parked(bench, 1)
+            bench.put("T", b"a", tags="A")
+            bench.put("T", b"none")
+            assert len(bench.holds) == 1
+            bench.put("T", b"b", tags="B")
+            assert bodies_of(await one.answer(opaque)) == [b"b"]
+
+    async def test_sql_is_looked_at_first(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a > 5"))
+            opaque = one.send(PULL, waiting("T", sysFlag=2))
+            await parked(bench, 1)
+            bench.put("T", b"no", properties=b"a\x014\x02")
+            assert len(bench.holds) == 1
+            bench.put("T", b"yes", properties=b"a\x016\x02")
+            assert bodies_of(await one.answer(opaque)) == [b"yes"]
+
+    async def test_the_flushing_thread_wakes_through_the_loop(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            bench.flush_worker.is_held = True
+            bench.put("T", b"safe")
+            thread = threading.Thread(target=bench.flush_worker.run)
+            thread.start()
+            thread.join(10)
+            # The message is visible, but what the loop owns was left alone.
+            assert bench.store.max_offset("T", 0) == 1
+            assert len(bench.holds) == 1
+            assert bodies_of(await one.answer(opaque)) == [b"safe"]
+
+
+class TestTime:
+    async def expire(self, bench: ConsumerBench, milliseconds: int) -> None:
+        bench.clock.advance(milliseconds)
+        bench.holds.expire()
+
+    @pytest.mark.parametrize(
+        ("asked_ms", "held_ms"),
+        [
+            (4_000, 4_000),
+            (15_000, 15_000),
+            (15_000_000_000, 30_000),
+            (2**63 - 1, 30_000),
+            (0, 0),
+            (-5, 0),
+        ],
+    )
+    async def test_a_pull_is_answered_when_its_time_is_over(
+        self, tmp_path: Path, asked_ms: int, held_ms: int
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T", 1, suspendTimeoutMillis=asked_ms))
+            await parked(bench, 1)
+            if held_ms:
+                await self.expire(bench, held_ms - 1)
+                assert len(bench.holds) == 1
+            await self.expire(bench, 100)
+            answer = await one.answer(opaque)
+            assert (answer.code, answer.remark) == (
+                ResponseCode.PULL_NOT_FOUND,
+                "OFFSET_OVERFLOW_ONE",
+            )
+            assert answer.fields["nextBeginOffset"] == "1"
+            assert len(bench.holds) == 0
+
+    async def test_the_loop_itself_keeps_time(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T", suspendTimeoutMillis=1))
+            await parked(bench, 1)
+            bench.clock.advance(1000)
+            assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
+
+    async def test_without_long_polling_the_wait_is_short(self, tmp_path: Path) -> None:
+        properties = {"longPollingEnable": "false", "shortPollingTimeMills": "300"}
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            await self.expire(bench, 250)
+            assert len(bench.holds) == 1
+            await self.expire(bench, 100)
+            assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
+
+    async def test_messages_that_nobody_wanted_are_passed_after_five_seconds(
+        self, tmp_path: Path
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T", subscription="B"))
+            await parked(bench, 1)
+            bench.put("T", b"a", tags="A")
+            await self.expire(bench, 4_900)
+            assert len(bench.holds) == 1
+            await self.expire(bench, 200)
+            answer = await one.answer(opaque)
+            assert (answer.code, answer.remark) == (
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                "NO_MATCHED_MESSAGE",
+            )
+            assert answer.fields["nextBeginOffset"] == "1"
+
+    async def test_a_clock_that_leaps_answers_everyone(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaques = [
+                one.send(PULL, waiting("T", suspendTimeoutMillis=wait))
+                for wait in (1_000, 7_000, 29_000)
+            ]
+            await parked(bench, 3)
+            await self.expire(bench, 10_000_000)
+            for opaque in opaques:
+                assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
+
+    async def test_a_pull_without_the_flag_does_not_wait(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            answer = await bench.connect().ask(PULL, pull_fields("T", sysFlag=4))
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert len(bench.holds) == 0
+
+
+class TestCommits:
+    async def test_a_woken_pull_does_not_commit_again(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", *[b"x"] * 9)
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T", 9, sysFlag=7, commitOffset=5))
+            await parked(bench, 1)
+            assert bench.offsets.query("G", "T", 0) == 5
+            bench.offsets.commit("G", "T", 0, 8, "test")
+            bench.put("T", b"y")
+            await one.answer(opaque)
+            assert bench.offsets.query("G", "T", 0) == 8
+
+
+class TestEnding:
+    async def test_a_connection_that_ends_takes_its_pulls_along(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one, two = bench.connect(), bench.connect()
+            for queue_id in range(4):
+                one.send(PULL, waiting("T", queueId=queue_id))
+            opaque = two.send(PULL, waiting("T"))
+            await parked(bench, 5)
+            one.peer.transport.close()
+            await asyncio.wait_for(one.connection.wait_closed(), 5)
+            assert len(bench.holds) == 1
+            bench.put("T", b"x")
+            assert bodies_of(await two.answer(opaque)) == [b"x"]
+
+    async def test_a_stop_answers_everyone(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            bench.holds.stop()
+            assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
+            answer = await one.ask(PULL, waiting("T"))
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+
+    async def test_a_topic_that_is_deleted_meanwhile(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            opaque = one.send(PULL, waiting("T"))
+            await parked(bench, 1)
+            bench.topics.delete("T")
+            bench.clock.advance(15_100)
+            bench.holds.expire()
+            assert (await one.answer(opaque)).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+class TestNumbers:
+    async def test_ten_thousand_pulls_of_one_connection(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T", queues=10_000)
+            one = bench.connect(hot=True)
+            opaques = [one.send(PULL, waiting("T", queueId=number)) for number in range(10_000)]
+            await parked(bench, 10_000)
+            bench.put("T", b"x", queue_id=7_777)
+            assert bodies_of(await one.answer(opaques[7_777])) == [b"x"]
+            assert len(bench.holds) == 9_999
+            bench.clock.advance(15_100)
+            bench.holds.expire()
+            assert len(bench.holds) == 0
+            for number in (0, 9_999):
+                assert (await one.answer(opaques[number])).code == ResponseCode.PULL_NOT_FOUND
+
+    async def test_a_connection_has_a_limit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(holds_module, "MAX_HOLDS_PER_CONNECTION", 3)
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one, two = bench.connect(), bench.connect()
+            for _ in range(3):
+                one.send(PULL, waiting("T"))
+            answer = await one.ask(PULL, waiting("T"))
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            two.send(PULL, waiting("T"))
+            await parked(bench, 4)
+
+    async def test_the_broker_has_a_limit(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"pullThreadPoolQueueCapacity": "2"}) as bench:
+            bench.add_topic("T")
+            one, two = bench.connect(), bench.connect()
+            one.send(PULL, waiting("T"))
+            one.send(PULL, waiting("T"))
+            await parked(bench, 2)
+            assert (await two.ask(PULL, waiting("T"))).code == ResponseCode.SYSTEM_BUSY
+            bench.put("T", b"x")
+            assert len(bench.holds) == 0
+
+    async def test_many_turns_leave_nothing_behind(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect(hot=True)
+            for turn in range(200):
+                opaque = one.send(PULL, waiting("T", turn))
+                await parked(bench, 1)
+                bench.put("T", b"x")
+                assert (await one.answer(opaque)).fields["nextBeginOffset"] == str(turn + 1)
+            assert bench.holds.is_idle
+
+    @both_ways
+    async def test_a_consumer_that_never_reads(self, tmp_path: Path, hot: bool) -> None:
+        with ConsumerBench(tmp_path, segment_bytes=8 << 20) as bench:
+            bench.add_topic("T")
+            bench.put("T", bytes(1 << 20), bytes(1 << 20))
+            deaf, other = bench.connect(hot=hot), bench.connect(hot=hot)
+            deaf.peer.transport.pause_reading()
+            for _ in range(500):
+                deaf.send(PULL, pull_fields("T"))
+            for _ in range(3):
+                assert len(bodies_of(await other.ask(PULL, pull_fields("T", maxMsgNums=1)))) == 1
+            # A few answers of a megabyte wait; the other requests do, unread.
+            assert deaf.connection.unsent_bytes < 8 << 20
+            assert deaf.connection.is_held
+            deaf.peer.transport.abort()
+            await asyncio.wait_for(deaf.connection.wait_closed(), 5)

@@ -1,0 +1,122 @@
+"""Locks of queues: who gets them, for how long, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from goddard.broker.locks import LOCK_LIFE_MS, QueueLocks
+from goddard.protocol import fastjson
+from goddard.protocol.bodies import MessageQueue
+from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from goddard.testing.consumers import ConsumerBench
+
+QUEUES = [MessageQueue(broker_name="b", queue_id=number, topic="T") for number in range(3)]
+
+
+def test_a_queue_has_one_holder() -> None:
+    locks = QueueLocks()
+    assert locks.lock("G", "one", QUEUES[:2], 0) == QUEUES[:2]
+    assert locks.lock("G", "two", QUEUES, 10) == QUEUES[2:]
+    assert locks.holder("G", QUEUES[0], 10) == "one"
+    assert locks.holder("G", QUEUES[2], 10) == "two"
+
+
+def test_groups_do_not_share_locks() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", QUEUES, 0)
+    assert locks.lock("H", "two", QUEUES, 0) == QUEUES
+
+
+def test_locking_again_renews() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", QUEUES, 0)
+    assert locks.lock("G", "one", QUEUES, LOCK_LIFE_MS - 1) == QUEUES
+    assert locks.lock("G", "two", QUEUES, LOCK_LIFE_MS + 1) == []
+
+
+def test_a_lock_that_is_not_renewed_expires() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", QUEUES, 0)
+    assert locks.is_any_held("G", LOCK_LIFE_MS)
+    assert locks.lock("G", "two", QUEUES, LOCK_LIFE_MS) == []
+    assert not locks.is_any_held("G", LOCK_LIFE_MS + 1)
+    assert locks.holder("G", QUEUES[0], LOCK_LIFE_MS + 1) is None
+    assert locks.lock("G", "two", QUEUES, LOCK_LIFE_MS + 1) == QUEUES
+
+
+def test_only_the_holder_unlocks() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", QUEUES, 0)
+    locks.unlock("G", "two", QUEUES)
+    assert locks.lock("G", "two", QUEUES, 1) == []
+    locks.unlock("G", "one", QUEUES)
+    assert locks.lock("G", "two", QUEUES, 1) == QUEUES
+    locks.unlock("nobody", "one", QUEUES)
+
+
+def test_expired_locks_are_forgotten() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", QUEUES, 0)
+    locks.lock("H", "one", QUEUES[:1], 1000)
+    locks.expire(LOCK_LIFE_MS + 500)
+    assert len(locks) == 1
+    locks.unlock("H", "one", QUEUES)
+    assert len(locks) == 0
+
+
+async def test_requests_lock_and_unlock(tmp_path: Path) -> None:
+    body = {
+        "clientId": "one",
+        "consumerGroup": "G",
+        "mqSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}],
+        "onlyThisBroker": False,
+    }
+    with ConsumerBench(tmp_path) as bench:
+        consumer = bench.connect()
+        answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(body))
+        assert answer.code == ResponseCode.SUCCESS
+        assert answer.ext_fields is None
+        assert bytes(answer.body) == (
+            b'{"lockOKMQSet":[{"brokerName":"b","queueId":1,"topic":"T"}]}'
+        )
+        assert bench.locks.is_any_held("G")
+        other = {**body, "clientId": "two"}
+        answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(other))
+        assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
+        consumer.send(
+            RequestCode.UNLOCK_BATCH_MQ, {}, fastjson.dumps(body), flag=CommandFlag.ONEWAY
+        )
+        answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(other))
+        assert b'"queueId":1' in bytes(answer.body)
+        bench.clock.advance(LOCK_LIFE_MS + 1)
+        assert not bench.locks.is_any_held("G")
+        bench.locks.scan()
+        assert len(bench.locks.locks) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"{}",
+        b'{"clientId":"x"}',
+        b'{"clientId":"x","consumerGroup":"G","mqSet":7}',
+        b'{"clientId":"x","consumerGroup":"G","mqSet":[{"queueId":99999999999}]}',
+        b'{"clientId":"x","consumerGroup":"G","mqSet":[{"topic":"' + b"t" * 2000 + b'"}]}',
+    ],
+)
+async def test_bad_bodies_are_refused(tmp_path: Path, body: bytes) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        consumer = bench.connect()
+        answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, body)
+        assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
+        assert len(bench.locks.locks) == 0
+
+
+async def test_a_null_set_locks_nothing(tmp_path: Path) -> None:
+    body = b'{"clientId":"x","consumerGroup":"G","mqSet":null}'
+    with ConsumerBench(tmp_path) as bench:
+        answer = await bench.connect().ask(RequestCode.LOCK_BATCH_MQ, {}, body)
+        assert bytes(answer.body) == b'{"lockOKMQSet":[]}'

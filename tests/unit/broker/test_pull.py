@@ -1,0 +1,571 @@
+"""Pulls: every check, every correction of an offset, every kind of filter, by both ways in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.broker.pull import JSON_HEAD, read_pull
+from goddard.protocol.bodies import ConsumeType, MessageModel
+from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.headers_message import PullResponse
+from goddard.store.errors import StoreDiskError
+from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, records_of, sql, tags
+
+PULL = RequestCode.PULL_MESSAGE
+LITE_PULL = RequestCode.LITE_PULL_MESSAGE
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+WITH_SQL = {"enablePropertyFilter": "true"}
+
+both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "frames"])
+
+
+@both_ways
+async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        bench.add_topic("T", topic_sys_flag=3)
+        bench.put("T", b"one", b"two", b"three")
+        consumer = bench.connect(hot=hot)
+        answer = await consumer.ask(PULL, pull_fields("T", 1))
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
+        assert answer.ext_fields == {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": "3",
+            "minOffset": "0",
+            "maxOffset": "3",
+            "topicSysFlag": "3",
+            "groupSysFlag": "0",
+        }
+        assert bodies_of(answer) == [b"two", b"three"]
+        assert [record.queue_offset for record in records_of(answer)] == [1, 2]
+        assert bench.stats.gets == {("T", "G"): (2, len(answer.body))}
+        assert bench.offsets.pulled("G", "T", 0) == 3
+        assert "G" in bench.groups
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize("queue_offset", [0, 2, 5])
+async def test_both_ways_answer_alike_and_as_commands_are_written(
+    tmp_path: Path, serialize_type: SerializeType, queue_offset: int
+) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        bench.add_topic("T")
+        bench.put("T", b"one", b"two")
+        fields = {name: str(value) for name, value in pull_fields("T", queue_offset).items()}
+        request = encode_frame(
+            RemotingCommand(LITE_PULL, fields, opaque=7, serialize_type=serialize_type)
+        )
+        answers = []
+        for hot in (False, True):
+            consumer = bench.connect(hot=hot)
+            consumer.peer.transport.write(request)
+            (answer,) = await consumer.peer.receive(1)
+            assert answer.serialize_type is serialize_type
+            answers.append(answer)
+        assert answers[0] == answers[1]
+
+
+def test_the_answer_is_written_as_any_command_is() -> None:
+    fields = PullResponse(
+        suggest_which_broker_id=1,
+        next_begin_offset=2,
+        min_offset=3,
+        max_offset=4,
+        topic_sys_flag=5,
+        group_sys_flag=6,
+    ).encode()
+    command = RemotingCommand(0, fields, opaque=7, flag=1, remark="FOUND")
+    assert encode_frame(command)[8:] == JSON_HEAD % (0, 1, 2, 3, 4, 5, 6, 7, b"FOUND")
+
+
+@pytest.mark.parametrize(
+    ("stored", "queue_offset", "code", "remark", "next_offset"),
+    [
+        (0, 0, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0),
+        (0, 5, ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", 0),
+        (0, -1, ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", 0),
+        (3, 3, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 3),
+        (3, 4, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+        (3, 2**63 - 1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+        (3, -1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+        (3, -(2**63), ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+        (3, 2, ResponseCode.SUCCESS, "FOUND", 3),
+    ],
+)
+@both_ways
+async def test_corrections_of_offsets(
+    tmp_path: Path,
+    hot: bool,
+    stored: int,
+    queue_offset: int,
+    code: int,
+    remark: str,
+    next_offset: int,
+) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        bench.add_topic("T")
+        bench.put("T", *[b"x"] * stored)
+        answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T", queue_offset))
+        assert (answer.code, answer.remark) == (code, remark)
+        assert answer.fields["nextBeginOffset"] == str(next_offset)
+        assert answer.fields["maxOffset"] == str(stored)
+        assert answer.fields["minOffset"] == "0"
+
+
+async def test_an_offset_before_the_first_message_is_moved(tmp_path: Path) -> None:
+    with ConsumerBench(tmp_path, segment_bytes=4096, queue_file_bytes=40) as bench:
+        bench.add_topic("T")
+        bench.put("T", *[bytes(1000)] * 12)
+        for segment in bench.store.log.forget_first(2):
+            segment.delete()
+        queue = bench.store.queues.get("T", 0)
+        assert queue is not None
+        queue.delete_before(bench.store.log_min_offset)
+        first = bench.store.min_offset("T", 0)
+        assert first > 0
+        answer = await bench.connect().ask(PULL, pull_fields("T", 0))
+        assert (answer.code, answer.remark) == (
+            ResponseCode.PULL_OFFSET_MOVED,
+            "OFFSET_TOO_SMALL",
+        )
+        assert answer.fields["nextBeginOffset"] == answer.fields["minOffset"] == str(first)
+        answer = await bench.connect().ask(PULL, pull_fields("T", first))
+        assert answer.code == ResponseCode.SUCCESS
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "code", "remark"),
+        [
+            (
+                {"topic": "X"},
+                ResponseCode.TOPIC_NOT_EXIST,
+                "topic[X] not exist, apply first please! " + FAQ,
+            ),
+            (
+                {"consumerGroup": "a b"},
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                "subscription group [a b] does not exist, " + FAQ,
+            ),
+            (
+                {"queueId": 4},
+                ResponseCode.INVALID_PARAMETER,
+                "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4] "
+                "consumer:[/127.0.0.1:50001]",
+            ),
+            (
+                {"queueId": -1},
+                ResponseCode.INVALID_PARAMETER,
+                "queueId[-1] is illegal, topic:[T] topicConfig.readQueueNums:[4] "
+                "consumer:[/127.0.0.1:50001]",
+            ),
+            (
+                {"sysFlag": 0},
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist" + FAQ,
+            ),
+            (
+                {"subscription": "||"},
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                "parse the consumer's subscription failed",
+            ),
+            (
+                {"expressionType": "SQL92", "subscription": "a >"},
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                "parse the consumer's subscription failed",
+            ),
+            (
+                {"expressionType": "SQL92", "subscription": "a > 1"},
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92",
+            ),
+            (
+                {"expressionType": "SQL92", "subscription": "a = 'x' OR " * 100_000},
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                "parse the consumer's subscription failed",
+            ),
+            (
+                {"expressionType": "GROOVY"},
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                "parse the consumer's subscription failed",
+            ),
+            (
+                {"sysFlag": 12},
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by CLASS",
+            ),
+        ],
+    )
+    @both_ways
+    async def test_what_is_wrong_is_said(
+        self, tmp_path: Path, hot: bool, changes: dict[str, Any], code: int, remark: str
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T") | changes)
+            assert (answer.code, answer.remark) == (code, remark)
+            assert answer.ext_fields == {}
+            assert not answer.body
+
+    @pytest.mark.parametrize("name", sorted(set(pull_fields("T")) - {"subscription"}))
+    @pytest.mark.parametrize("value", [None, "", "x", "1.5", "99999999999999999999"])
+    async def test_fields_that_are_missing_or_mistyped(
+        self, tmp_path: Path, name: str, value: str | None
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            answers = []
+            for hot in (False, True):
+                fields = pull_fields("T") | {name: value}
+                answer = await bench.connect(hot=hot).ask(PULL, fields)
+                answers.append((answer.code, answer.remark))
+            assert answers[0] == answers[1]
+            if name not in ("consumerGroup", "topic", "expressionType"):
+                assert answers[0][0] == ResponseCode.SYSTEM_ERROR
+                assert name in (answers[0][1] or "")
+
+    @pytest.mark.parametrize(
+        ("properties", "code", "remark"),
+        [
+            (
+                {"brokerPermission": "2"},
+                PULL,
+                "the broker[127.0.0.1] pulling message is forbidden",
+            ),
+            (
+                {"litePullMessageEnable": "false"},
+                LITE_PULL,
+                "the broker[127.0.0.1] for lite pull consumer is forbidden",
+            ),
+        ],
+    )
+    async def test_a_broker_that_may_not_be_read(
+        self, tmp_path: Path, properties: dict[str, str], code: int, remark: str
+    ) -> None:
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            bench.add_topic("T")
+            answer = await bench.connect().ask(code, pull_fields("T"))
+            assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, remark)
+            assert answer.ext_fields == {"forbiddenType": "1"}
+
+    async def test_a_group_that_may_not_consume(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.groups.find("G")
+            bench.groups.disable_consuming("G")
+            answer = await bench.connect().ask(PULL, pull_fields("T"))
+            assert answer.remark == "subscription group no permission, G"
+            assert answer.ext_fields == {"forbiddenType": "2"}
+
+    async def test_a_topic_that_may_not_be_read(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T", perm=2)
+            answer = await bench.connect().ask(PULL, pull_fields("T"))
+            assert answer.remark == "the topic[T] pulling message is forbidden"
+            assert answer.ext_fields == {"forbiddenType": "3"}
+
+    async def test_broadcasting_can_be_forbidden(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            config = bench.groups.find("G")
+            assert config is not None
+            config.consume_broadcast_enable = False
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"), message_model=MessageModel.BROADCASTING)
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
+            assert answer.remark == "the consumer group[G] can not consume by broadcast way"
+            assert answer.ext_fields == {"forbiddenType": "4"}
+
+    async def test_a_topic_can_be_forbidden_to_a_group(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"))
+            bench.groups.forbid("G", "T", 1 << 2)
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
+            assert answer.remark == "the consumer group[G] is forbidden for topic[T]"
+            assert answer.ext_fields == {"forbiddenType": "5"}
+
+    async def test_a_pull_newer_than_the_heartbeat(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.add_topic("U")
+            bench.put("T", b"x")
+            one = bench.connect()
+            await one.heartbeat("G", tags("T", version=5))
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=6))
+            assert answer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+            assert answer.remark == "the consumer's subscription not latest"
+            await one.heartbeat("G", tags("T", version=6))
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=6))
+            assert answer.code == ResponseCode.SUCCESS
+            answer = await one.ask(PULL, pull_fields("U", sysFlag=0))
+            assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            assert answer.remark == "the consumer's subscription not exist" + FAQ
+
+    async def test_pull_consumers_can_be_turned_away(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            one = bench.connect()
+            answer = await one.ask(PULL, pull_fields("T"))
+            assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            await one.heartbeat("G", tags("T"), consume_type=ConsumeType.PASSIVELY)
+            assert (await one.ask(PULL, pull_fields("T"))).code == ResponseCode.SUCCESS
+            answer = await one.ask(PULL, pull_fields("T", consumerGroup="CID_RMQ_SYS_X"))
+            assert answer.code == ResponseCode.SUCCESS
+
+    @both_ways
+    async def test_a_broken_disk_is_an_answer(
+        self, tmp_path: Path, hot: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+
+            def fail(*_: object, **__: object) -> None:
+                raise StoreDiskError("cannot read the queue")
+
+            monkeypatch.setattr(bench.store, "get", fail)
+            answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T"))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "cannot read the queue" in (answer.remark or "")
+
+    @both_ways
+    async def test_oneway_pulls_are_not_answered(self, tmp_path: Path, hot: bool) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            one = bench.connect(hot=hot)
+            one.send(PULL, pull_fields("T"), flag=CommandFlag.ONEWAY)
+            opaque = one.send(PULL, pull_fields("T"))
+            (first,) = await one.peer.receive(1)
+            assert first.opaque == opaque
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("wanted", "expected"), [(1, 1), (5, 5), (0, 1), (-7, 1), (33, 32), (2**31 - 1, 32)]
+    )
+    async def test_of_messages(self, tmp_path: Path, wanted: int, expected: int) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", *[b"x"] * 40)
+            answer = await bench.connect().ask(PULL, pull_fields("T", maxMsgNums=wanted))
+            assert len(records_of(answer)) == expected
+            assert answer.fields["nextBeginOffset"] == str(expected)
+
+    @pytest.mark.parametrize(("wanted", "expected"), [(None, 4), (0, 1), (-1, 1), (2500, 2)])
+    async def test_of_bytes(self, tmp_path: Path, wanted: int | None, expected: int) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", *[bytes(1000)] * 4)
+            answer = await bench.connect().ask(PULL, pull_fields("T", maxMsgBytes=wanted))
+            assert len(records_of(answer)) == expected
+
+    async def test_the_first_message_comes_whatever_its_size(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, segment_bytes=8 << 20) as bench:
+            bench.add_topic("T")
+            bench.put("T", bytes(range(256)) * 12_000, b"next")
+            answer = await bench.connect(hot=True).ask(PULL, pull_fields("T"))
+            assert bodies_of(answer) == [bytes(range(256)) * 12_000]
+
+
+class TestFilters:
+    @both_ways
+    async def test_tags_that_a_pull_brings_along(self, tmp_path: Path, hot: bool) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            for tag in ("A", "B", "", "C", "A"):
+                bench.put("T", tag.encode() or b"none", tags=tag)
+            one = bench.connect(hot=hot)
+            for expression, expected in (
+                ("A", [b"A", b"A"]),
+                ("A || C", [b"A", b"C", b"A"]),
+                ("*", [b"A", b"B", b"none", b"C", b"A"]),
+                ("", [b"A", b"B", b"none", b"C", b"A"]),
+                (None, [b"A", b"B", b"none", b"C", b"A"]),
+            ):
+                fields = pull_fields("T", subscription=expression, expressionType=None)
+                answer = await one.ask(PULL, fields)
+                assert bodies_of(answer) == expected, expression
+                assert answer.fields["nextBeginOffset"] == "5"
+            answer = await one.ask(PULL, pull_fields("T", subscription="D"))
+            assert (answer.code, answer.remark) == (
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                "NO_MATCHED_MESSAGE",
+            )
+            assert answer.fields["nextBeginOffset"] == "5"
+
+    async def test_tags_of_the_heartbeat(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            for tag in ("A", "polygenelubricants"):
+                bench.put("T", tag.encode(), tags=tag)
+            one = bench.connect()
+            await one.heartbeat("G", tags("T", "polygenelubricants"))
+            # The subscription of a pull without flag 4 does not count.
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subscription="A"))
+            assert bodies_of(answer) == [b"polygenelubricants"]
+
+    async def test_sql_that_a_pull_brings_along(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
+            bench.add_topic("T")
+            for number in range(6):
+                bench.put("T", b"%d" % number, properties=b"a\x01%d\x02" % number)
+            answer = await bench.connect().ask(
+                PULL, pull_fields("T", subscription="a BETWEEN 2 AND 4", expressionType="SQL92")
+            )
+            assert bodies_of(answer) == [b"2", b"3", b"4"]
+
+    async def test_sql_of_the_heartbeat(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"no", properties=b"a\x011\x02")
+            bench.put("T", b"yes", properties=b"a\x019\x02")
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a > 5", 3))
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=3))
+            assert bodies_of(answer) == [b"yes"]
+
+    async def test_filter_data_that_is_missing_or_old(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
+            bench.add_topic("T")
+            one, two = bench.connect(), bench.connect()
+            await one.heartbeat("G", sql("T", "a >", 3))
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=3))
+            assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
+            assert answer.remark == (
+                "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            )
+            await one.heartbeat("G", sql("T", "a > 1", 4))
+            # A consumer whose newer expression comes along as a tag leaves the filter behind.
+            subscription = bench.clients.subscription("G", "T")
+            assert subscription is not None
+            subscription.sub_version = 9
+            answer = await two.ask(PULL, pull_fields("T", sysFlag=0, subVersion=9))
+            assert answer.code == ResponseCode.FILTER_DATA_NOT_LATEST
+            assert answer.remark == "the consumer's consumer filter data not latest"
+
+    async def test_sql_needs_to_be_enabled(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a > 5"))
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
+            assert (answer.code, answer.remark) == (
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92",
+            )
+
+    async def test_retries_are_judged_by_the_filter_of_their_topic(self, tmp_path: Path) -> None:
+        properties = WITH_SQL | {"filterSupportRetry": "true"}
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            retry = "%RETRY%G"
+            one = bench.connect()
+            await one.heartbeat("G", sql("T", "a > 5"), sql(retry, "a > 100"))
+            for value in (b"1", b"9"):
+                bench.put(retry, value, properties=b"RETRY_TOPIC\x01T\x02a\x01%b\x02" % value)
+            bench.put(retry, b"unknown", properties=b"RETRY_TOPIC\x01U\x02a\x011\x02")
+            answer = await one.ask(PULL, pull_fields(retry, sysFlag=0))
+            assert bodies_of(answer) == [b"9", b"unknown"]
+
+    async def test_class_filters_of_the_heartbeat_are_refused(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            subscription = tags("T")
+            subscription.class_filter_mode = True
+            await one.heartbeat("G", subscription)
+            answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "does not support" in (answer.remark or "")
+
+
+class TestCommits:
+    @both_ways
+    @pytest.mark.parametrize(
+        ("sys_flag", "commit_offset", "expected"),
+        [(5, 2, 2), (4, 2, -1), (5, -1, -1), (5, 0, 0), (5, -(2**63), -1)],
+    )
+    async def test_offsets_come_along(
+        self, tmp_path: Path, hot: bool, sys_flag: int, commit_offset: int, expected: int
+    ) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            await bench.connect(hot=hot).ask(
+                PULL, pull_fields("T", sysFlag=sys_flag, commitOffset=commit_offset)
+            )
+            assert bench.offsets.query("G", "T", 0) == expected
+
+
+class TestSuggestedBroker:
+    async def test_a_slow_consumer_is_sent_to_a_slave_that_may_be_read(
+        self, tmp_path: Path
+    ) -> None:
+        properties = {"slaveReadEnable": "true"}
+        with ConsumerBench(tmp_path, properties=properties, memory_bytes=3000) as bench:
+            bench.add_topic("T")
+            config = bench.groups.find("G")
+            assert config is not None
+            config.which_broker_when_consume_slowly = 7
+            bench.put("T", *[bytes(900)] * 30)
+            one = bench.connect()
+            answer = await one.ask(PULL, pull_fields("T", 0))
+            assert answer.fields["suggestWhichBrokerId"] == "7"
+            assert len(records_of(answer)) == 8
+            answer = await one.ask(PULL, pull_fields("T", 29))
+            assert answer.fields["suggestWhichBrokerId"] == "0"
+
+
+class TestFrames:
+    """What the short way takes, and what it leaves."""
+
+    @staticmethod
+    def frame(**changes: Any) -> memoryview:
+        texts = {name: str(value) for name, value in pull_fields("T").items()}
+        command = RemotingCommand(PULL, texts)
+        for name, value in changes.items():
+            setattr(command, name, value)
+        return memoryview(encode_frame(command))[4:]
+
+    def test_pulls_are_taken(self) -> None:
+        header = read_pull(self.frame(opaque=-5))
+        assert header is not None
+        assert (header.code, header.opaque, header.fields.topic) == (PULL, -5, "T")
+        header = read_pull(self.frame(code=LITE_PULL))
+        assert header is not None
+        assert header.code == LITE_PULL
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"code": 10},
+            {"code": 110},
+            {"code": 3610},
+            {"flag": CommandFlag.RESPONSE},
+            {"flag": CommandFlag.ONEWAY},
+            {"serialize_type": SerializeType.ROCKETMQ},
+            {"ext_fields": None},
+            {"ext_fields": {}},
+        ],
+    )
+    def test_others_are_left(self, changes: dict[str, Any]) -> None:
+        assert read_pull(self.frame(**changes)) is None
+
+    def test_bytes_that_are_cut_or_lie_are_left(self) -> None:
+        whole = bytes(self.frame())
+        for end in range(len(whole)):
+            assert read_pull(memoryview(whole[:end])) is None
+        assert read_pull(memoryview(b"\x7f" + whole[1:])) is None
+
+    async def test_what_is_left_keeps_its_order(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            other = memoryview(encode_frame(RemotingCommand(RequestCode.HEART_BEAT)))[4:]
+            one = bench.connect()
+            frames = [other, self.frame(opaque=1), other, self.frame(opaque=2)]
+            assert bench.hot_path.on_frames(one.connection, frames) == [other, other]
+            assert [answer.opaque for answer in await one.peer.receive(2)] == [1, 2]
