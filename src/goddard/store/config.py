@@ -4,9 +4,11 @@
 the other parts of the broker.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,8 +63,10 @@ class StoreConfig:
     )
     # 5.4 also indexes ``topic#T#tag``; older brokers do not, and none minds the extra entries.
     is_tag_indexed: bool = True
-    # Past this much behind the end of the log a record counts as no longer in memory.
-    memory_bytes: int = _wire("accessMessageInMemoryMaxBytes", 4 << 30)
+    # A record further behind the end of the log counts as no longer in memory: percent of the
+    # machine's memory, unless bytes are given.
+    memory_percent: int = _wire("accessMessageInMemoryMaxRatio", 40)
+    memory_bytes: int | None = None
     max_get_memory_bytes: int = _wire("maxTransferBytesOnMessageInMemory", 256 << 10)
     max_get_memory_count: int = _wire("maxTransferCountOnMessageInMemory", 32)
     max_get_disk_bytes: int = _wire("maxTransferBytesOnMessageInDisk", 64 << 10)
@@ -96,9 +100,9 @@ class StoreConfig:
             text = properties.get(wire) if wire else None
             if text is not None:
                 values[item.name] = _convert(str(wire), text.strip(), item.default)
-        # Java gives this one mark in percent, and the two others as ratios.
-        if values.get("disk_high_ratio", 0) > 1:
-            values["disk_high_ratio"] /= 100
+        for name in ("disk_high_ratio", "disk_force_ratio", "disk_full_ratio"):
+            if values.get(name, 0) > 1:  # Java's files have percents
+                values[name] /= 100
         high = values.get("disk_high_ratio", 0.75)
         values.setdefault("disk_force_ratio", max(high, 0.85))
         values.setdefault("disk_full_ratio", max(values["disk_force_ratio"], 0.90))
@@ -114,6 +118,12 @@ class StoreConfig:
     @property
     def prezero(self) -> bool:
         return self.flush_mode is FlushMode.SYNC if self.is_prezeroed is None else self.is_prezeroed
+
+    @property
+    def in_memory_bytes(self) -> int:
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        return _physical_memory_bytes() * self.memory_percent // 100
 
     @property
     def max_record_bytes(self) -> int:
@@ -135,6 +145,11 @@ class StoreConfig:
             return frozenset(int(text) for text in self.delete_when.split(";") if text.strip())
         except ValueError as error:
             raise ConfigError(f"deleteWhen {self.delete_when!r} is no list of hours") from error
+
+
+@cache
+def _physical_memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _convert(name: str, text: str, example: Any) -> Any:

@@ -308,11 +308,7 @@ class ConsumeQueue:
 
     def correct_min(self, log_min_offset: int) -> None:
         """Move ``min_offset`` to the first entry whose record still exists."""
-        low = self._bases[0] // QUEUE_ENTRY_BYTES if self._bases else self._written
-        if not self._bases:
-            low = self._written // QUEUE_ENTRY_BYTES
-        low = max(low, self.min_offset)
-        high = self.max_offset
+        low, high = max(self._first_offset(), self.min_offset), self.max_offset
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)

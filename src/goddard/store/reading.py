@@ -122,7 +122,7 @@ def _gather(
             queue_offset += 1
             continue
         if records:
-            if end_offset - physical_offset > config.memory_bytes:
+            if end_offset - physical_offset > config.in_memory_bytes:
                 bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
             else:
                 bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
@@ -149,7 +149,7 @@ def _gather(
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset
-    result.is_slave_suggested = end_offset - last_physical > config.memory_bytes
+    result.is_slave_suggested = end_offset - last_physical > config.in_memory_bytes
 
 
 def _gather_joined(
@@ -181,7 +181,7 @@ def _gather_joined(
             queue_offset += 1
             continue
         if not queue_offsets:
-            if end_offset - physical_offset > config.memory_bytes:
+            if end_offset - physical_offset > config.in_memory_bytes:
                 bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
             else:
                 bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
@@ -215,7 +215,7 @@ def _gather_joined(
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset
-    result.is_slave_suggested = end_offset - last_physical > config.memory_bytes
+    result.is_slave_suggested = end_offset - last_physical > config.in_memory_bytes
 
 
 def query_messages(

@@ -218,6 +218,8 @@ def test_config_of_a_broker(tmp_path: Path) -> None:
             "mappedFileSizeConsumeQueue": "6001",
             "flushDiskType": "SYNC_FLUSH",
             "diskMaxUsedSpaceRatio": "95",
+            "diskSpaceCleanForciblyRatio": "96",
+            "accessMessageInMemoryMaxRatio": "50",
             "deleteWhen": "04;16",
             "brokerName": "not ours",
         },
@@ -225,6 +227,8 @@ def test_config_of_a_broker(tmp_path: Path) -> None:
     assert config.segment_bytes == 1048576
     assert config.queue_file_bytes == 6020
     assert config.prezero
-    assert (config.disk_high_ratio, config.disk_full_ratio) == (0.95, 0.95)
+    ratios = (config.disk_high_ratio, config.disk_force_ratio, config.disk_full_ratio)
+    assert ratios == (0.95, 0.96, 0.96)
+    assert config.in_memory_bytes > 1 << 24
     assert config.delete_hours() == {4, 16}
     assert len(config.delay_times_ms()) == 18
