@@ -176,13 +176,16 @@ class FileScan:
     def _walk(self, position: int) -> tuple[list[int], int]:
         """Positions that look like records, each where the one before ends, and the next one."""
         positions: list[int] = []
-        unpack, data = _START.unpack_from, self._data
-        last = self._size - _MIN_RECORD_BYTES
-        while position <= last and len(positions) < BATCH_RECORDS:
-            size, magic = unpack(data, position)
-            if magic not in _MAGICS or size < _MIN_RECORD_BYTES or position + size > self._size:
+        unpack, data, add = _START.unpack_from, self._data, positions.append
+        end = self._size
+        last = end - _MIN_RECORD_BYTES
+        for _ in range(BATCH_RECORDS):
+            if position > last:
                 break
-            positions.append(position)
+            size, magic = unpack(data, position)
+            if magic not in _MAGICS or size < _MIN_RECORD_BYTES or position + size > end:
+                break
+            add(position)
             position += size
         return positions, position
 
@@ -231,7 +234,11 @@ class FileScan:
         return batch, bad
 
     def _check_contents(
-        self, batch: RecordBatch, heads: npt.NDArray[np.void], body_at: Numbers, lengths: Numbers
+        self,
+        batch: RecordBatch,
+        heads: npt.NDArray[np.void],
+        body_at: Numbers,
+        body_lengths: Numbers,
     ) -> None:
         """What can be wrong with a record whose parts are in their places."""
         strays = np.flatnonzero(heads["physical_offset"] != batch.positions + self._start)
@@ -245,19 +252,21 @@ class FileScan:
             )
         if self._check_crc:
             view = memoryview(self._data)
-            ends = (body_at + lengths).tolist()
-            crcs = [crc32(view[a:b]) for a, b in zip(body_at.tolist(), ends, strict=True)]
+            body_ends = (body_at + body_lengths).tolist()
+            crcs = [crc32(view[a:b]) for a, b in zip(body_at.tolist(), body_ends, strict=True)]
             found = np.array(crcs, dtype=np.int64) & 0x7FFFFFFF
             # As in Java, the field of an empty body means nothing.
-            for number in np.flatnonzero((found != heads["crc"]) & (lengths > 0)).tolist():
+            for number in np.flatnonzero((found != heads["crc"]) & (body_lengths > 0)).tolist():
                 detail = f"stored {heads['crc'][number]:#010x}, computed {found[number]:#010x}"
                 self._report(Fault.BAD_CRC, batch, number, detail)
-        for number, properties in enumerate(batch.properties):
-            if not properties:
-                continue
-            if properties[-1] == 0:
-                self._report(Fault.CUT_PROPERTIES, batch, number, "the end was never written")
-            elif self._check_crc and properties.startswith(_CRC_PROPERTY, -_CRC_PROPERTY_BYTES):
+        ends = batch.positions + batch.sizes
+        lengths = np.fromiter(map(len, batch.properties), np.int64, len(batch))
+        for number in np.flatnonzero((self._raw[ends - 1] == 0) & (lengths > 0)).tolist():
+            self._report(Fault.CUT_PROPERTIES, batch, number, "the end was never written")
+        if self._check_crc:
+            names = _take(self._raw, ends - _CRC_PROPERTY_BYTES, len(_CRC_PROPERTY))
+            named = (names == np.frombuffer(_CRC_PROPERTY, dtype=np.uint8)).all(axis=1)
+            for number in np.flatnonzero(named & (lengths >= _CRC_PROPERTY_BYTES)).tolist():
                 self._check_property_crc(batch, number)
 
     def _check_property_crc(self, batch: RecordBatch, number: int) -> None:

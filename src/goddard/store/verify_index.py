@@ -265,8 +265,8 @@ class IndexCheck:
     def _expected(self, batch: RecordBatch) -> tuple[Numbers, Numbers]:
         """Rows and hashes of the entries that the batch should have, in their order."""
         columns = batch.columns
-        topics = [self._prefix(topic) for topic in batch.topics]
-        prefixes = np.array([prefix.key_hash for prefix in topics], dtype=np.uint32)
+        known = {topic: self._prefix(topic) for topic in set(batch.topics)}
+        prefixes = _column({topic: prefix.key_hash for topic, prefix in known.items()}, batch)
         unique = columns.find(_UNIQUE)
         parts = [
             (
@@ -279,7 +279,7 @@ class IndexCheck:
         ]
         if self._has_tags:
             tags = columns.find(_TAGS)
-            tag_prefixes = np.array([prefix.tag_hash for prefix in topics], dtype=np.uint32)
+            tag_prefixes = _column({name: each.tag_hash for name, each in known.items()}, batch)
             parts.append(
                 (
                     tags.rows,
@@ -395,6 +395,13 @@ class IndexCheck:
         kind = Kind.BEHIND if is_behind else Kind.BAD_INDEX
         path = view.file.path
         self._report.add(Damage(kind, path, position, length, detail, is_notice=is_behind))
+
+
+def _column(hashes: dict[bytes, int], batch: RecordBatch) -> npt.NDArray[np.uint32]:
+    """A number of each record's topic."""
+    if len(hashes) == 1:
+        return np.full(len(batch), next(iter(hashes.values())), dtype=np.uint32)
+    return np.array([hashes[topic] for topic in batch.topics], dtype=np.uint32)
 
 
 def _tag_hash(topic: bytes, tag: bytes) -> int:

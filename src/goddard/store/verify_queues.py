@@ -116,19 +116,20 @@ class QueueCheck:
         """Compare the records of a batch, of a file that starts at ``start``, with their queues."""
         kinds = batch.sys_flags & TRANSACTION_MASK
         queued = (kinds != TransactionType.PREPARED) & (kinds != TransactionType.ROLLBACK)
-        rows: dict[tuple[bytes, int], list[int]] = {}
-        queue_ids = batch.queue_ids.tolist()
-        for row in range(len(batch)) if queued.all() else np.flatnonzero(queued).tolist():
-            key = batch.topics[row], queue_ids[row]
-            found = rows.get(key)
-            if found is None:
-                rows[key] = [row]
-            else:
-                found.append(row)
+        names = list(dict.fromkeys(batch.topics))
+        ids = dict(zip(names, range(len(names)), strict=True))
+        topic_ids = np.array([ids[topic] for topic in batch.topics], dtype=np.int64)
+        keys = topic_ids << 32 | batch.queue_ids
+        rows = np.flatnonzero(queued)
+        rows = rows[np.argsort(keys[rows], kind="stable")]
         codes = _tag_codes(batch)
-        for key, numbers in rows.items():
-            if key[0] not in self._batch_topics:
-                self._take_queue(key, batch, start, np.array(numbers, dtype=np.int64), codes)
+        for part in np.split(rows, np.flatnonzero(np.diff(keys[rows])) + 1):
+            if not len(part):
+                continue
+            topic = batch.topics[part[0]]
+            if topic not in self._batch_topics:
+                key = topic, int(batch.queue_ids[part[0]])
+                self._take_queue(key, batch, start, part, codes)
 
     def finish(self, log_end: int) -> None:
         """Look at the entries that no record asked for, and say what was missing."""
