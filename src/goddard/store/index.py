@@ -88,7 +88,7 @@ class IndexFile:
             self._fd = self._files.open(self.path, create=True)
             try:
                 self._files.truncate(self._fd, self.size)
-                self._map_slots()
+                self._map_slots(writable=True)
             except OSError:
                 self.close()
                 self._files.unlink(self.path)
@@ -98,7 +98,7 @@ class IndexFile:
             self.begin_offset = self.end_offset = before.end_offset
         self._write_header()
 
-    def load(self) -> None:
+    def load(self, *, writable: bool) -> None:
         with disk_errors("open", self.path):
             facts = self._files.facts(self.path)
             if facts is None or facts.size != self.size:
@@ -108,17 +108,18 @@ class IndexFile:
                     self.path,
                 )
             self._fd = self._files.open(self.path)
-            self._map_slots()
+            self._map_slots(writable=writable)
             values = HEADER.unpack(self._files.pread(self._fd, HEADER.size, 0))
         self.begin_time_ms, self.end_time_ms, self.begin_offset, self.end_offset = values[:4]
         self.used_slots = values[4]
         self.count = min(max(values[5], 1), self._capacity)
 
-    def _map_slots(self) -> None:
-        # Blocks first: writing a mapped hole on a full disk would end the process.
-        self._files.allocate(self._fd, 0, self._entries_at)
-        self._map = self._files.map(self._fd, self._entries_at, writable=True)
+    def _map_slots(self, *, writable: bool) -> npt.NDArray[np.int32]:
+        if writable:  # blocks first: writing a mapped hole on a full disk would end the process
+            self._files.allocate(self._fd, 0, self._entries_at)
+        self._map = self._files.map(self._fd, self._entries_at, writable=writable)
         self._table = np.frombuffer(self._map, ">i4", self._slots, HEADER.size)
+        return self._table
 
     def add(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> int:
         """Add what fits of the given entries; returns how many did."""
@@ -195,9 +196,10 @@ class IndexFile:
 
         True when entries that should be there turned out to be damaged.
         """
-        assert self._table is not None
+        with disk_errors("map", self.path):
+            table = self._map_slots(writable=True)
         old_count = self.count
-        self._table[:] = 0
+        table[:] = 0
         self.count = 1
         self.used_slots = 0
         last_offset = -1
@@ -294,7 +296,7 @@ class KeyIndex:
                 self._files.unlink(path)  # a crash between creation and sizing
                 continue
             index_file = self._new_file(path)
-            index_file.load()
+            index_file.load(writable=name == names[-1])
             self._index_files.append(index_file)
 
     def repair(self, keep_below: int, trusted_time_ms: int) -> int | None:
