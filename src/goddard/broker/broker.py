@@ -18,6 +18,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
+from goddard.broker.admin_broker import AdminBroker
+from goddard.broker.admin_clients import AdminClients
+from goddard.broker.admin_groups import AdminGroups
+from goddard.broker.admin_offsets import AdminOffsets
+from goddard.broker.admin_topics import AdminTopics
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
 from goddard.broker.clients import Clients
@@ -29,6 +34,7 @@ from goddard.broker.incoming import MessageWriter
 from goddard.broker.locks import QueueLockRequests
 from goddard.broker.offsets import Offsets
 from goddard.broker.pull import PullHotPath, Pulls
+from goddard.broker.queries import Queries
 from goddard.broker.registration import Registration
 from goddard.broker.reply import Replies
 from goddard.broker.saving import Table, TableSaver
@@ -156,6 +162,7 @@ class Broker:
         self._compose_sending(handlers)
         self._compose_consuming(handlers)
         self._compose_flow(handlers)
+        self._compose_administration(handlers)
         stack.push_async_callback(self.delays.stop)
         stack.push_async_callback(self.transactions.stop)
         tasks = Tasks(_log)
@@ -298,6 +305,56 @@ class Broker:
             stats=self.stats,
         )
         _register(handlers, self.transactions.handlers(), send_backs.handlers(), replies.handlers())
+
+    def _compose_administration(self, handlers: Handlers) -> None:
+        topics = AdminTopics(
+            settings=self.settings,
+            topics=self.topics,
+            offsets=self.offsets,
+            store=self.store,
+            stats=self.stats,
+            executor=self._executor,
+        )
+        groups = AdminGroups(
+            settings=self.settings,
+            groups=self.groups,
+            clients=self.clients,
+            offsets=self.offsets,
+            stats=self.stats,
+        )
+        offsets = AdminOffsets(
+            settings=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+            clients=self.clients,
+            offsets=self.offsets,
+            delays=self.delay_table,
+            store=self.store,
+            stats=self.stats,
+            clock=self._clock,
+        )
+        clients = AdminClients(
+            settings=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+            clients=self.clients,
+            store=self.store,
+            clock=self._clock,
+        )
+        broker = AdminBroker(
+            settings=self.settings,
+            topics=self.topics,
+            delays=self.delay_table,
+            store=self.store,
+            stats=self.stats,
+            executor=self._executor,
+            clock=self._clock,
+        )
+        queries = Queries(
+            settings=self.settings, store=self.store, clients=self.clients, filters=self.filters
+        )
+        for part in (topics, groups, offsets, clients, broker, queries):
+            _register(handlers, part.handlers())
 
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig
