@@ -168,7 +168,7 @@ class Transactions:
             await self._task
             self._task = None
         await self._appender.drain()  # commits under way are decisions, too
-        self._write_ops()
+        self.note_decisions()
         await self._appender.drain()
         if self._op_timer is not None:
             self._op_timer.cancel()
@@ -281,9 +281,10 @@ class Transactions:
 
     def _write_ops_after(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._op_timer = loop.call_later(seconds, self._write_ops)
+        self._op_timer = loop.call_later(seconds, self.note_decisions)
 
-    def _write_ops(self) -> None:
+    def note_decisions(self) -> None:
+        """Write what was decided since the last op to the op queue, with the end of this tick."""
         if self._op_timer is not None:
             self._op_timer.cancel()
             self._op_timer = None
