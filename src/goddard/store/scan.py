@@ -11,7 +11,6 @@ The owner maps the file and may scan it while a broker writes to it; the scan ne
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from mmap import mmap
 from struct import Struct
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32
+from goddard.protocol.message import PROPERTY_TAGS
 from goddard.protocol.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
@@ -31,7 +31,7 @@ from goddard.protocol.record import (
     decode_record,
     read_summary,
 )
-from goddard.store.columns import PropertyColumns
+from goddard.store.columns import Hashes, PropertyColumns, Spans
 
 BATCH_RECORDS: Final = 4096
 
@@ -55,12 +55,12 @@ _HEAD_TYPE: Final = np.dtype(
 _BORN_HOST_AT: Final = 48
 _V4_BYTES: Final = 8
 _V6_BYTES: Final = 20
+_TAGS: Final = PROPERTY_TAGS.encode()
 # The property that may end a record: name, 0x01, ten digits (lowest first), 0x02.
 _CRC_PROPERTY: Final = b"__CRC32#\x01"
 _CRC_PROPERTY_BYTES: Final = 20
 
 Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 class Fault(Enum):
@@ -105,6 +105,7 @@ class RecordBatch:
     topics: list[bytes]
     properties: list[bytes]
     _columns: PropertyColumns | None = None
+    _tags: tuple[Spans, Hashes] | None = None
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -115,6 +116,14 @@ class RecordBatch:
         if self._columns is None:
             self._columns = PropertyColumns(self.properties)
         return self._columns
+
+    @property
+    def tags(self) -> tuple[Spans, Hashes]:
+        """Where the tags are, and their hashes; queues and index both want them."""
+        if self._tags is None:
+            spans = self.columns.find(_TAGS)
+            self._tags = spans, self.columns.hashes(spans)
+        return self._tags
 
 
 class FileScan:
@@ -384,7 +393,7 @@ def record_positions(data: mmap, first: int = 0) -> Iterator[int]:
 def chain_end(data: mmap) -> tuple[int, FileEnd]:
     """Where the chain of records ends, without looking into them, and whether a file follows."""
     position = 0
-    for last in islice(record_positions(data), 0, None):
+    for last in record_positions(data):
         position = last + read_size(data, last)
     room = len(data) - position
     if room < BLANK_BYTES:

@@ -24,7 +24,7 @@ from goddard.protocol.message import (
     TransactionType,
     find_property,
 )
-from goddard.store.columns import prefixed_hashes
+from goddard.store.columns import Hashes, PropertyColumns, Spans, prefixed_hashes
 from goddard.store.damage import Damage, Kind, Report
 from goddard.store.inspect import INDEX_ENTRY_BYTES, INDEX_HEADER, Entries, IndexView, StoreView
 from goddard.store.scan import RecordBatch
@@ -269,25 +269,12 @@ class IndexCheck:
         prefixes = _column({topic: prefix.key_hash for topic, prefix in known.items()}, batch)
         unique = columns.find(_UNIQUE)
         parts = [
-            (
-                unique.rows,
-                prefixed_hashes(
-                    prefixes[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique)
-                ),
-            ),
+            _joined_hashes(columns, unique, columns.hashes(unique), prefixes),
             _key_hashes(batch),
         ]
         if self._has_tags:
-            tags = columns.find(_TAGS)
             tag_prefixes = _column({name: each.tag_hash for name, each in known.items()}, batch)
-            parts.append(
-                (
-                    tags.rows,
-                    prefixed_hashes(
-                        tag_prefixes[tags.rows], columns.hashes(tags), columns.utf16_lengths(tags)
-                    ),
-                )
-            )
+            parts.append(_joined_hashes(columns, *batch.tags, tag_prefixes))
         rows = np.concatenate([part[0] for part in parts])
         hashes = np.concatenate([part[1] for part in parts])
         order = np.argsort(rows, kind="stable")
@@ -397,7 +384,7 @@ class IndexCheck:
         self._report.add(Damage(kind, path, position, length, detail, is_notice=is_behind))
 
 
-def _column(hashes: dict[bytes, int], batch: RecordBatch) -> npt.NDArray[np.uint32]:
+def _column(hashes: dict[bytes, int], batch: RecordBatch) -> Hashes:
     """A number of each record's topic."""
     if len(hashes) == 1:
         return np.full(len(batch), next(iter(hashes.values())), dtype=np.uint32)
@@ -406,6 +393,14 @@ def _column(hashes: dict[bytes, int], batch: RecordBatch) -> npt.NDArray[np.uint
 
 def _tag_hash(topic: bytes, tag: bytes) -> int:
     return index_hash(f"{topic.decode('utf-8', 'replace')}#T#{tag.decode('utf-8', 'replace')}")
+
+
+def _joined_hashes(
+    columns: PropertyColumns, spans: Spans, hashes: Hashes, prefixes: Hashes
+) -> tuple[Numbers, Numbers]:
+    """Rows and hashes of prefix + value, for the records that have the property."""
+    lengths = columns.utf16_lengths(spans)
+    return spans.rows, prefixed_hashes(prefixes[spans.rows], hashes, lengths)
 
 
 def _key_hashes(batch: RecordBatch) -> tuple[Numbers, Numbers]:

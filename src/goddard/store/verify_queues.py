@@ -18,7 +18,6 @@ from goddard.errors import ProtocolError
 from goddard.protocol.message import (
     PROPERTY_DELAY,
     PROPERTY_INNER_MULTI_DISPATCH,
-    PROPERTY_TAGS,
     TRANSACTION_MASK,
     TransactionType,
     find_property,
@@ -41,7 +40,6 @@ from goddard.store.tables import TopicTable
 
 _SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _LIGHT_PREFIX: Final = "%LMQ%"
-_TAGS: Final = PROPERTY_TAGS.encode()
 _DELAY: Final = PROPERTY_DELAY.encode()
 _MULTI_DISPATCH: Final = PROPERTY_INNER_MULTI_DISPATCH.encode()
 # Below this a tag code is the address of an extension of the entry (consumequeue_ext).
@@ -460,8 +458,8 @@ def _tag_codes(batch: RecordBatch) -> Numbers:
     """The tag code that each record's entry should have; _DELIVERY where it is a time."""
     codes = np.zeros(len(batch), dtype=np.int64)
     columns = batch.columns
-    tags = columns.find(_TAGS)
-    codes[tags.rows] = columns.hashes(tags).view(np.int32)
+    tags, hashes = batch.tags
+    codes[tags.rows] = hashes.view(np.int32)
     if _SCHEDULE_TOPIC in batch.topics:
         for row in columns.find(_DELAY).rows.tolist():
             if batch.topics[row] == _SCHEDULE_TOPIC:
