@@ -128,8 +128,8 @@ class _Verification:
         report = self._report
         suspects: list[tuple[StoreFile, Flaw]] = []
         opened: tuple[StoreFile, int] | None = None
-        for file, following in pairwise([*files, None]):
-            assert file is not None
+        for number, file in enumerate(files):
+            following = files[number + 1] if number + 1 < len(files) else None
             try:
                 end, end_position, flaws, seen = self._scan_file(file, following, queues, index)
             except FileNotFoundError:
