@@ -31,7 +31,7 @@ class BrokerParts:
     """
 
     def __init__(
-        self, root: Path, *, clock: ManualClock | None = None, config: dict[str, Any], **store: Any
+        self, root: Path, clock: ManualClock | None, config: dict[str, Any], store: dict[str, Any]
     ) -> None:
         self.clock = clock or ManualClock()
         self.small = SmallStore(root, clock=self.clock, **{"segment_bytes": 1 << 16} | store)
@@ -70,18 +70,18 @@ class BrokerParts:
 
 @asynccontextmanager
 async def broker_parts(
-    root: Path, *, clock: ManualClock | None = None, crash: bool = False, **options: Any
+    root: Path,
+    *,
+    clock: ManualClock | None = None,
+    crash: bool = False,
+    store: dict[str, Any] | None = None,
+    **config: Any,
 ) -> AsyncIterator[BrokerParts]:
-    """Parts around an open store. ``crash``: it is abandoned at the end, tables unsaved.
+    """Parts around an open store, with these settings of the store and of the broker.
 
-    Options are settings of the broker; those of the store begin with ``store_``.
+    ``crash``: the store is abandoned at the end, tables unsaved.
     """
-    store = {
-        name.removeprefix("store_"): options.pop(name)
-        for name in list(options)
-        if name.startswith("store_")
-    }
-    parts = BrokerParts(root, clock=clock, config=options, **store)
+    parts = BrokerParts(root, clock, config, store or {})
     parts.store.open()
     try:
         yield parts

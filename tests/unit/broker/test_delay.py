@@ -118,7 +118,7 @@ async def test_order_within_a_level_and_independence_of_levels(tmp_path: Path) -
 
 async def test_a_flood_is_delivered_in_turns(tmp_path: Path) -> None:
     async with broker_parts(
-        tmp_path, store_segment_bytes=1 << 20, store_queue_file_bytes=20_000
+        tmp_path, store={"segment_bytes": 1 << 20, "queue_file_bytes": 20_000}
     ) as parts:
         delays = delivery(parts)
         for number in range(300):

@@ -1,0 +1,336 @@
+"""Messages that consumers send back: retries through the levels, and the dead-letter queue."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from goddard.broker.delay import DelayDelivery
+from goddard.broker.sendback import SendBacks
+from goddard.protocol.bodies import TopicConfig
+from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.headers_message import SendBackRequest
+from goddard.protocol.ids import offset_message_id
+from goddard.protocol.names import SCHEDULE_TOPIC
+from goddard.store.errors import StoreDiskError, StoreUnavailableError
+from goddard.store.records import LogEntry
+from goddard.testing.memory import RawPeer, join_raw
+from goddard.testing.parts import BrokerParts, broker_parts, properties_of
+from goddard.testing.store import HOST, prepared
+from goddard.transport.handlers import Handlers
+
+BORN = 1_600_000_000_000
+
+
+class CountingStats:
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+        self.returned: list[tuple[str, str]] = []
+
+    def put(self, topic: str, count: int, size: int) -> None:
+        self.stored.append(topic)
+
+    def sendback(self, topic: str, group: str) -> None:
+        self.returned.append((topic, group))
+
+
+@dataclass
+class Bench:
+    parts: BrokerParts
+    peer: RawPeer
+    stats: CountingStats
+
+    def consumed(self, **fields: Any) -> LogEntry:
+        """A message that a consumer has got."""
+        return self.parts.put(
+            prepared(
+                "TopicA",
+                0,
+                b"order 1",
+                tags="T",
+                unique_key="U1",
+                born_timestamp_ms=BORN,
+                **{"flag": 7, "sys_flag": 1} | fields,
+            )
+        )
+
+    async def send_back(self, offset: int, **fields: Any) -> RemotingCommand:
+        values: dict[str, Any] = {"group": "G", "delay_level": 0, "origin_topic": "TopicA"} | fields
+        version = values.pop("version", 493)
+        header = SendBackRequest(offset=offset, **values)
+        return await self.request(header.encode(), version)
+
+    async def request(self, fields: dict[str, str], version: int = 493) -> RemotingCommand:
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields, version=version)
+        self.peer.transport.write(encode_frame(command))
+        (answer,) = await self.peer.receive(1)
+        return answer
+
+
+@asynccontextmanager
+async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
+    async with broker_parts(root, **options) as parts:
+        stats = CountingStats()
+        handlers = Handlers()
+        send_backs = SendBacks(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            groups=parts.groups,
+            settings=parts.settings,
+            stats=stats,
+        )
+        for code, handler in send_backs.handlers().items():
+            handlers.register(code, handler)
+        peer, connection = join_raw(handlers)
+        try:
+            yield Bench(parts, peer, stats)
+        finally:
+            connection.close()
+            await peer.lost.wait()
+
+
+async def test_a_message_comes_back_after_a_delay(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed()
+        answer = await made.send_back(entry.physical_offset, delay_level=1)
+        assert (answer.code, answer.remark, answer.ext_fields) == (0, None, None)
+        (waiting,) = made.parts.records(SCHEDULE_TOPIC, 0)
+        made.parts.clock.advance(1_000)
+        await DelayDelivery(
+            store=made.parts.store,
+            table=made.parts.delay_table,
+            appender=made.parts.appender,
+            clock=made.parts.clock,
+        ).deliver()
+        (retried,) = made.parts.records("%RETRY%G")
+        topic = made.parts.topics.get("%RETRY%G")
+    # As RocketMQ 5.4.0 stores both.
+    for record in (waiting, retried):
+        assert properties_of(record) == {
+            "TAGS": "T",
+            "UNIQ_KEY": "U1",
+            "RETRY_TOPIC": "TopicA",
+            "ORIGIN_MESSAGE_ID": offset_message_id(HOST, entry.physical_offset),
+            "WAIT": "false",
+            "DELAY": "1",
+            "REAL_TOPIC": "%RETRY%G",
+            "REAL_QID": "0",
+        }
+        assert record.body == b"order 1"
+        assert (record.flag, record.sys_flag, record.reconsume_times) == (7, 1, 1)
+        assert (record.born_timestamp_ms, record.born_host) == (BORN, HOST)
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+    assert made.stats.stored == [SCHEDULE_TOPIC]
+    assert made.stats.returned == [("TopicA", "G")]
+
+
+@pytest.mark.parametrize(
+    ("tries", "level", "queue_id"),
+    [(0, 0, 2), (1, 0, 3), (15, 0, 17), (0, 5, 4), (0, 18, 17), (0, 99, 17), (0, 2**31 - 1, 17)],
+)
+async def test_the_delay_rises_with_each_try(
+    tmp_path: Path, tries: int, level: int, queue_id: int
+) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed(reconsume_times=tries)
+        await made.send_back(entry.physical_offset, delay_level=level)
+        (waiting,) = made.parts.records(SCHEDULE_TOPIC, queue_id)
+        assert properties_of(waiting)["DELAY"] == str(queue_id + 1)
+        assert waiting.reconsume_times == tries + 1
+
+
+async def test_later_tries_keep_where_a_message_came_from(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.parts.put(
+            prepared(
+                "%RETRY%G",
+                properties=b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01AB\x02DELAY\x013\x02"
+                b"REAL_TOPIC\x01%RETRY%G\x02REAL_QID\x010\x02WAIT\x01false\x02",
+                reconsume_times=1,
+            )
+        )
+        await made.send_back(entry.physical_offset)
+        (waiting,) = made.parts.records(SCHEDULE_TOPIC, 3)
+        properties = properties_of(waiting)
+        assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("First", "AB")
+        assert made.stats.returned == [("First", "G")]
+
+
+@pytest.mark.parametrize(
+    ("tries", "fields"),
+    [
+        (16, {}),  # the group's own limit
+        (3, {"max_reconsume_times": 3}),
+        (0, {"max_reconsume_times": 0}),
+        (0, {"max_reconsume_times": -1}),
+        (0, {"delay_level": -1}),  # the consumer gives up at once
+        (16, {"max_reconsume_times": 99, "version": 120}),  # too old to say how often
+    ],
+)
+async def test_after_its_last_try_a_message_is_dead(
+    tmp_path: Path, tries: int, fields: dict[str, Any]
+) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed(reconsume_times=tries)
+        answer = await made.send_back(entry.physical_offset, **fields)
+        assert answer.code == ResponseCode.SUCCESS
+        (dead,) = made.parts.records("%DLQ%G")
+        topic = made.parts.topics.get("%DLQ%G")
+    assert properties_of(dead) == {
+        "TAGS": "T",
+        "UNIQ_KEY": "U1",
+        "RETRY_TOPIC": "TopicA",
+        "ORIGIN_MESSAGE_ID": offset_message_id(HOST, entry.physical_offset),
+        "WAIT": "false",
+        "DELAY": "0",
+    }
+    assert dead.reconsume_times == tries + 1
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.perm) == (1, 6)
+    assert made.stats.stored == ["%DLQ%G"]
+
+
+async def test_one_try_below_the_limit_is_not_the_last(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed(reconsume_times=2)
+        await made.send_back(entry.physical_offset, max_reconsume_times=3)
+        assert made.parts.topics.get("%DLQ%G") is None
+        assert len(made.parts.records(SCHEDULE_TOPIC, 4)) == 1
+
+
+async def test_a_group_of_a_unit_marks_its_retry_topic(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.send_back(made.consumed().physical_offset, unit_mode=True)
+        topic = made.parts.topics.get("%RETRY%G")
+        assert topic is not None
+        assert topic.topic_sys_flag == 2
+
+
+async def test_a_group_without_retry_queues_wants_nothing_back(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        made.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
+        answer = await made.send_back(made.consumed().physical_offset)
+        assert answer.code == ResponseCode.SUCCESS
+        assert made.parts.topics.get("%RETRY%G") is None
+        assert made.stats.returned == []
+
+
+async def test_retries_use_every_queue_of_the_group(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        made.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+        offset = made.consumed().physical_offset
+        for _ in range(60):
+            await made.send_back(offset, delay_level=1)
+        waiting = made.parts.records(SCHEDULE_TOPIC, 0)
+        assert {properties_of(record)["REAL_QID"] for record in waiting} == {"0", "1", "2"}
+
+
+async def test_an_unknown_group(tmp_path: Path) -> None:
+    async with bench(tmp_path, auto_create_group=False) as made:
+        answer = await made.send_back(made.consumed().physical_offset)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (answer.remark or "").startswith("subscription group not exist, G ")
+
+
+@pytest.mark.parametrize("group", ["", "bad name", "x" * 300, "../etc"])
+async def test_an_impossible_group(tmp_path: Path, group: str) -> None:
+    async with bench(tmp_path) as made:
+        answer = await made.send_back(made.consumed().physical_offset, group=group)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_broker_that_takes_no_messages(tmp_path: Path) -> None:
+    async with bench(tmp_path, broker_permission=4) as made:
+        answer = await made.send_back(made.consumed().physical_offset)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
+
+
+async def test_a_retry_topic_that_takes_no_messages(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        made.parts.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
+        answer = await made.send_back(made.consumed().physical_offset)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the topic[%RETRY%G] sending message is forbidden"
+
+
+@pytest.mark.parametrize("offset", [3, -1, 2**62, -(2**63)])
+async def test_an_offset_where_no_message_is(tmp_path: Path, offset: int) -> None:
+    async with bench(tmp_path) as made:
+        made.consumed()
+        answer = await made.send_back(offset)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == f"look message by offset failed, {offset}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("offset", None),
+        ("group", None),
+        ("delayLevel", None),
+        ("offset", "x"),
+        ("offset", str(2**63)),
+        ("delayLevel", str(2**31)),
+        ("maxReconsumeTimes", "1.5"),
+    ],
+)
+async def test_missing_and_mistyped_fields(tmp_path: Path, name: str, value: str | None) -> None:
+    async with bench(tmp_path) as made:
+        fields = SendBackRequest(offset=0, group="G", delay_level=0).encode()
+        fields.pop(name, None)
+        if value is not None:
+            fields[name] = value
+        answer = await made.request(fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert name in (answer.remark or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StoreUnavailableError("full"), "SERVICE_NOT_AVAILABLE"),
+        (StoreDiskError("broken"), "CREATE_MAPPED_FILE_FAILED"),
+    ],
+)
+async def test_what_is_not_stored_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
+) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed()
+
+        def refuse(records: object) -> list[LogEntry]:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(made.parts.store, "put_many", refuse)
+            answer = await made.send_back(entry.physical_offset)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, status)
+        assert made.stats.returned == []
+
+
+async def test_properties_that_have_no_room_for_more(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        entry = made.consumed(properties=b"filler\x01" + b"x" * 32_700 + b"\x02")
+        answer = await made.send_back(entry.physical_offset)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "PROPERTIES_SIZE_EXCEEDED",
+        )
+
+
+async def test_the_group_is_told_how_it_may_retry_by_an_administrator(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        group = made.parts.groups.find("G")
+        assert group is not None
+        made.parts.groups.put(msgspec.structs.replace(group, retry_max_times=1))
+        await made.send_back(made.consumed(reconsume_times=1).physical_offset)
+        assert len(made.parts.records("%DLQ%G")) == 1
