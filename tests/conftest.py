@@ -16,6 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="goddard",
         help="whose name server the interop suite tests; `java` checks the suite itself",
     )
+    parser.addoption(
+        "--broker",
+        choices=("goddard", "java", "both"),
+        default="goddard",
+        help="whose broker the client suites test; `java` checks the suites themselves",
+    )
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -1,7 +1,9 @@
 """Java brokers, clients and mqadmin around the name servers under test.
 
 Those are Goddard's, or with ``--name-server=java`` RocketMQ's own: a test that fails there expects
-something that RocketMQ does not do. JVMs are shared by the tests of a module.
+something that RocketMQ does not do. JVMs are shared by the tests of a module. ``--broker`` chooses
+in the same way whose broker the suites of clients talk to; those share brokers and JVMs through the
+whole run, so each of their tests has topics and groups of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers
+from goddard.testing.java import JavaPeers, JavaProgram
+from goddard.testing.java_clients import JavaClients
 from goddard.testing.process import Process
+from goddard.testing.site import Site
+
+CLIENT_VERSIONS = ("5.4.0", "4.9.4")
 
 StartNameServer = Callable[[Mapping[str, str]], Process]
 
@@ -50,3 +56,49 @@ def start_name_server(
         return
     with Cluster(directory / "goddard") as cluster:
         yield lambda properties: cluster.start_name_server(properties=properties)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker_kind" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--broker")
+        kinds = ["goddard", "java"] if chosen == "both" else [chosen]
+        metafunc.parametrize("broker_kind", kinds, scope="session")
+
+
+@pytest.fixture(scope="session")
+def site(
+    broker_kind: str, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A name server and a broker, of the makes that the command line chose."""
+    directory = tmp_path_factory.mktemp(f"site-{broker_kind}")
+    with JavaPeers("5.4.0", directory) as java, Cluster(directory / "goddard") as cluster:
+        is_java = pytestconfig.getoption("--name-server") == "java"
+        site = Site(java.start_name_server() if is_java else cluster.start_name_server())
+        if broker_kind == "java":
+            site.start_java_broker(java)
+        else:
+            site.start_goddard_broker(cluster)
+        yield site
+
+
+@pytest.fixture(scope="session", params=CLIENT_VERSIONS)
+def client_version(request: pytest.FixtureRequest) -> str:
+    version = request.param
+    assert isinstance(version, str)
+    return version
+
+
+@pytest.fixture(scope="session")
+def client_jvm(
+    client_version: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaProgram]:
+    with JavaPeers(client_version, tmp_path_factory.mktemp(f"client-{client_version}")) as java:
+        yield java.client_suite()
+
+
+@pytest.fixture
+def clients(site: Site, client_jvm: JavaProgram) -> Iterator[JavaClients]:
+    """Clients of one version at the site; those that a test leaves open are closed after it."""
+    clients = JavaClients(client_jvm, site.namesrv)
+    yield clients
+    clients.close_all()

@@ -6,6 +6,7 @@
         print(java.mqadmin("clusterList", "-n", namesrv.address))   # a JVM of its own: 1-2 s
         driver = java.driver()                                      # one JVM for many commands
         print(driver.admin("topicList", "-n", namesrv.address))
+        clients = java.client_suite()                               # see testing/java_clients.py
         broker.stop()                                               # or kill(), pause(), resume()
 
 Servers return when they print ``boot success``; a failure shows the end of their output. Each has
@@ -36,8 +37,9 @@ _START_TIMEOUT_SECONDS = 60
 _START_ATTEMPTS = 3
 _VIP_PORT_OFFSET = -2
 _HA_PORT_OFFSET = 1
-_DRIVER_SOURCE = POM_DIR / "java" / "Driver.java"
+_SOURCES = POM_DIR / "java"
 _LOG_FILE_TAIL_BYTES = 3_000
+_SHOWN_WORDS = 2_000
 
 _OPENED_PACKAGES = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
 _EXPORTED_PACKAGES = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
@@ -114,6 +116,7 @@ class JavaServer(Process):
 
 
 Server = TypeVar("Server", bound=JavaServer)
+Program = TypeVar("Program", bound="JavaProgram")
 
 
 class JavaBroker(JavaServer):
@@ -133,7 +136,7 @@ class JavaPeers:
         self.directory = directory
         self._class_path = str(release.lib / "*")
         self._processes: list[Process] = []
-        self._drivers: list[JavaDriver] = []
+        self._programs: list[JavaProgram] = []
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +151,8 @@ class JavaPeers:
 
     def close(self) -> None:
         """Kill everything; a server that is to leave its files in order is stopped first."""
-        while self._drivers:
-            self._drivers.pop().close()
+        while self._programs:
+            self._programs.pop().close()
         while self._processes:
             self._processes.pop().kill()
 
@@ -255,13 +258,23 @@ class JavaPeers:
 
     def driver(self) -> "JavaDriver":
         """A JVM that runs mqadmin, producers and consumers of this version on request."""
-        home = self._make_home(f"driver-{len(self._drivers)}")
-        classes = compile_driver(self.version)
+        return self._program(JavaDriver, "Driver", ["Pipe.java", "Driver.java"])
+
+    def client_suite(self) -> "JavaProgram":
+        """A JVM with every kind of client of this version; ``JavaClients`` speaks to it."""
+        names = [path.name for path in _SOURCES.glob("ClientSuite*.java")]
+        major = self.version.partition(".")[0]
+        sources = ["Pipe.java", *names, f"v{major}/ClientSuiteVersion.java"]
+        return self._program(JavaProgram, "ClientSuite", sources)
+
+    def _program(self, kind: type[Program], main: str, sources: list[str]) -> Program:
+        home = self._make_home(f"{main.lower()}-{len(self._programs)}")
+        classes = compile_java(self.version, main, sources)
         flags = ("-Xmx256m", "-Drocketmq.client.rebalance.waitInterval=1000")
-        command = self._java(home, ("Driver",), *flags, extra_class_path=(str(classes),))
-        driver = JavaDriver(command, self._environment(home), home / "driver.log")
-        self._drivers.append(driver)
-        return driver
+        command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
+        program = kind(command, self._environment(home), home / "driver.log")
+        self._programs.append(program)
+        return program
 
     def _start(
         self,
@@ -337,8 +350,8 @@ class JavaPeers:
         return [java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
 
 
-class JavaDriver:
-    """The official client and mqadmin in one JVM; see Driver.java for what is said on the pipe.
+class JavaProgram:
+    """A JVM that does what it is asked; see Pipe.java for what is said on the pipe.
 
     One request at a time. A request that does not end in time takes the JVM with it, so that
     nothing waits for an answer that belongs to somebody else.
@@ -369,57 +382,15 @@ class JavaDriver:
         if self._jvm.stdout is not None:
             self._jvm.stdout.close()
 
-    def admin(self, *arguments: str, timeout: float = 60) -> str:
-        """Run an mqadmin command; what it wrote to stdout and then what it wrote to stderr.
-
-        mqadmin reports most failures by printing a stack trace, so the text is all there is.
-        """
-        _, out, err = self._ask("admin", *arguments, timeout=timeout)
-        return out + err
-
-    def open_producer(self, name: str, namesrv: str, group: str = "driver-producers") -> None:
-        self._do("open-producer", name, namesrv, group)
-
-    def send(
-        self,
-        producer: str,
-        topic: str,
-        count: int,
-        *,
-        size_bytes: int = 100,
-        tag: str = "",
-        timeout: float = 60,
-    ) -> list[str]:
-        """Send and return the message ids; any send that is not SEND_OK is an error."""
-        ids = self._do("send", producer, topic, str(count), str(size_bytes), tag, timeout=timeout)
-        return ids.split()
-
-    def close_producer(self, name: str) -> None:
-        self._do("close-producer", name)
-
-    def open_consumer(
-        self, name: str, namesrv: str, topic: str, *, group: str = "", expression: str = "*"
-    ) -> None:
-        """Start a push consumer that reads its group's queues from the beginning."""
-        self._do("open-consumer", name, namesrv, group or name, topic, expression)
-
-    def receive(self, consumer: str, count: int, timeout: float = 30) -> list[str]:
-        """The ids of all messages so far, once there are `count` distinct ones or time is up."""
-        answer = self._do(
-            "receive", consumer, str(count), str(int(timeout * 1000)), timeout=timeout + 10
-        )
-        return answer.split()
-
-    def close_consumer(self, name: str) -> None:
-        self._do("close-consumer", name)
-
-    def _do(self, *words: str, timeout: float = 60) -> str:
-        outcome, out, err = self._ask(*words, timeout=timeout)
+    def do(self, *words: str, timeout: float = 60) -> str:
+        """What a verb printed; its failure, with Java's stack trace, is an error."""
+        outcome, out, err = self.ask(*words, timeout=timeout)
         if outcome != "ok":
-            raise ProcessError(f"Java driver: {' '.join(words)} failed:\n{out}{err}")
+            raise ProcessError(f"Java: {' '.join(words)[:_SHOWN_WORDS]} failed:\n{out}{err}")
         return out
 
-    def _ask(self, *words: str, timeout: float) -> tuple[str, str, str]:
+    def ask(self, *words: str, timeout: float) -> tuple[str, str, str]:
+        """A verb's outcome, ``ok`` or ``failed``, and what it wrote to stdout and stderr."""
         jvm = self._jvm
         assert jvm.stdin is not None
         assert jvm.stdout is not None
@@ -437,17 +408,66 @@ class JavaDriver:
             seconds = time.monotonic() - started
             tail = self._log.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace")
             raise ProcessError(
-                f"Java driver ended after {seconds:.1f} s in: {' '.join(words)}\n{tail}"
+                f"Java ended after {seconds:.1f} s in: {' '.join(words)[:_SHOWN_WORDS]}\n{tail}"
             ) from None
         finally:
             watchdog.cancel()
         return outcome, out, err
 
 
-def compile_driver(version: str) -> Path:
-    """Compile Driver.java against one version's jars, once per state of the source."""
-    digest = hashlib.sha256(_DRIVER_SOURCE.read_bytes()).hexdigest()[:16]
-    classes = peers_dir() / "classes" / version
+class JavaDriver(JavaProgram):
+    """mqadmin and simple clients in one JVM."""
+
+    def admin(self, *arguments: str, timeout: float = 60) -> str:
+        """Run an mqadmin command; what it wrote to stdout and then what it wrote to stderr.
+
+        mqadmin reports most failures by printing a stack trace, so the text is all there is.
+        """
+        _, out, err = self.ask("admin", *arguments, timeout=timeout)
+        return out + err
+
+    def open_producer(self, name: str, namesrv: str, group: str = "driver-producers") -> None:
+        self.do("open-producer", name, namesrv, group)
+
+    def send(
+        self,
+        producer: str,
+        topic: str,
+        count: int,
+        *,
+        size_bytes: int = 100,
+        tag: str = "",
+        timeout: float = 60,
+    ) -> list[str]:
+        """Send and return the message ids; any send that is not SEND_OK is an error."""
+        ids = self.do("send", producer, topic, str(count), str(size_bytes), tag, timeout=timeout)
+        return ids.split()
+
+    def close_producer(self, name: str) -> None:
+        self.do("close-producer", name)
+
+    def open_consumer(
+        self, name: str, namesrv: str, topic: str, *, group: str = "", expression: str = "*"
+    ) -> None:
+        """Start a push consumer that reads its group's queues from the beginning."""
+        self.do("open-consumer", name, namesrv, group or name, topic, expression)
+
+    def receive(self, consumer: str, count: int, timeout: float = 30) -> list[str]:
+        """The ids of all messages so far, once there are `count` distinct ones or time is up."""
+        answer = self.do(
+            "receive", consumer, str(count), str(int(timeout * 1000)), timeout=timeout + 10
+        )
+        return answer.split()
+
+    def close_consumer(self, name: str) -> None:
+        self.do("close-consumer", name)
+
+
+def compile_java(version: str, name: str, sources: list[str]) -> Path:
+    """Compile a program against one version's jars, once per state of its sources."""
+    paths = [_SOURCES / source for source in sorted(sources)]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+    classes = peers_dir() / "classes" / version / name
     stamp = classes / f"{digest}.compiled"
     with exclusive(peers_dir() / f"classes-{version}.lock"):
         if stamp.exists():
@@ -457,14 +477,14 @@ def compile_driver(version: str) -> Path:
         class_path = str(RELEASES[version].lib / "*")
         command = ["javac", "-encoding", "UTF-8", "-d", str(classes), "-cp", class_path]
         done = subprocess.run(
-            [*command, str(_DRIVER_SOURCE)],
+            [*command, *(str(path) for path in paths)],
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
         )
         if done.returncode != 0:
-            raise PeersError(f"javac failed on {_DRIVER_SOURCE}:\n{done.stderr}")
+            raise PeersError(f"javac failed on {name}:\n{done.stderr}")
         stamp.touch()
         return classes
 

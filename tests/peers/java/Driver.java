@@ -1,10 +1,4 @@
-import java.io.BufferedReader;
-import java.io.ByteArrayOutputStream;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import java.util.Base64;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
@@ -22,61 +16,24 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * The official client and mqadmin in one long-lived JVM, so that a test does not pay for a new one
- * with every command.
- *
- * <p>A request is a line of space-separated words in Base64: the verb and its arguments. The answer
- * is a line "ok|failed OUT_BYTES ERR_BYTES" followed by what the verb wrote to System.out and
- * System.err. Verbs run one at a time; clients live on between them under the name given.
+ * with every command. Clients live on between verbs under the name given.
  */
 public final class Driver {
     private static final int POLL_ROUTES_MS = 1000;
     private static final int SEND_TIMEOUT_MS = 5000;
     private static final int ROUTE_TIMEOUT_MS = 15000;
-    private static final int WAKE_INTERVAL_MS = 50;
 
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, Subscriber> subscribers = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
-        new Driver().serve();
-        // Clients that were not closed have threads that would keep the JVM alive.
-        Runtime.getRuntime().halt(0);
-    }
-
-    private void serve() throws Exception {
-        PrintStream answers = System.out;
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
-            ByteArrayOutputStream out = new ByteArrayOutputStream();
-            ByteArrayOutputStream err = new ByteArrayOutputStream();
-            System.setOut(new PrintStream(out, true, "UTF-8"));
-            System.setErr(new PrintStream(err, true, "UTF-8"));
-            String outcome = "ok";
-            try {
-                String[] words = Arrays.stream(line.split(" ", -1))
-                    .map(word -> new String(Base64.getDecoder().decode(word), StandardCharsets.UTF_8))
-                    .toArray(String[]::new);
-                run(words[0], Arrays.copyOfRange(words, 1, words.length));
-            } catch (Throwable problem) {
-                outcome = "failed";
-                problem.printStackTrace();
-            }
-            System.out.flush();
-            System.err.flush();
-            byte[] outBytes = out.toByteArray();
-            byte[] errBytes = err.toByteArray();
-            answers.print(outcome + " " + outBytes.length + " " + errBytes.length + "\n");
-            answers.write(outBytes);
-            answers.write(errBytes);
-            answers.flush();
-        }
+        Pipe.serve(new Driver()::run);
     }
 
     private void run(String verb, String[] a) throws Exception {
         switch (verb) {
             case "admin":
-                admin(a);
+                Pipe.hurrying(() -> MQAdminStartup.main0(a, null));
                 break;
             case "open-producer":
                 openProducer(a[0], a[1], a[2]);
@@ -98,34 +55,6 @@ public final class Driver {
                 break;
             default:
                 throw new IllegalArgumentException("unknown verb " + verb);
-        }
-    }
-
-    /**
-     * Runs mqadmin, and spares it the end of a 5.x client: that waits for its NettyEventExecutor,
-     * which may sleep for 3 s before it sees that it is to stop. An interrupt makes it look.
-     */
-    private static void admin(String[] arguments) throws InterruptedException {
-        Thread waker = new Thread(() -> {
-            try {
-                while (true) {
-                    Thread.sleep(WAKE_INTERVAL_MS);
-                    for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                        if (thread.getName().equals("NettyEventExecutor")) {
-                            thread.interrupt();
-                        }
-                    }
-                }
-            } catch (InterruptedException done) {
-                return;
-            }
-        });
-        waker.start();
-        try {
-            MQAdminStartup.main0(arguments, null);
-        } finally {
-            waker.interrupt();
-            waker.join();
         }
     }
 
@@ -153,7 +82,7 @@ public final class Driver {
                 if (System.nanoTime() > deadline) {
                     throw problem;
                 }
-                Thread.sleep(WAKE_INTERVAL_MS);
+                Thread.sleep(Pipe.WAKE_INTERVAL_MS);
             }
         }
     }
@@ -198,7 +127,7 @@ public final class Driver {
                     if (System.nanoTime() > deadline) {
                         throw problem;
                     }
-                    Thread.sleep(WAKE_INTERVAL_MS);
+                    Thread.sleep(Pipe.WAKE_INTERVAL_MS);
                 }
             }
         }

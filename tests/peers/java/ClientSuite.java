@@ -1,0 +1,122 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.serializer.SerializerFeature;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+
+/**
+ * Every kind of client that the official library has, driven one verb at a time (see Pipe).
+ *
+ * <p>The verb is "kind-action", its one argument a JSON object, and so is what it prints. Clients
+ * live on between verbs under the name given. The source compiles with 4.x and 5.x; what the two
+ * spell differently is in ClientSuiteVersion.
+ */
+public final class ClientSuite {
+    static final int POLL_ROUTES_MS = 1000;
+
+    private final Map<String, ClientSuiteProducer> producers = new HashMap<>();
+    private final Map<String, ClientSuitePush> pushes = new HashMap<>();
+    private final Map<String, ClientSuitePull> pulls = new HashMap<>();
+    private final Map<String, ClientSuiteLitePull> lites = new HashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        Pipe.serve(new ClientSuite()::run);
+    }
+
+    private void run(String verb, String[] arguments) throws Exception {
+        JSONObject parameters = JSON.parseObject(arguments[0]);
+        String[] parts = verb.split("-", 2);
+        String name = parameters.getString("name");
+        Object answer;
+        switch (parts[0]) {
+            case "producer":
+                answer = produce(parts[1], name, parameters);
+                break;
+            case "push":
+                answer = push(parts[1], name, parameters);
+                break;
+            case "pull":
+                answer = pull(parts[1], name, parameters);
+                break;
+            case "lite":
+                answer = lite(parts[1], name, parameters);
+                break;
+            default:
+                throw new IllegalArgumentException("unknown verb " + verb);
+        }
+        System.out.print(JSON.toJSONString(
+            answer, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue));
+    }
+
+    private Object produce(String action, String name, JSONObject p) throws Exception {
+        switch (action) {
+            case "open":
+                producers.put(name, new ClientSuiteProducer(p));
+                return null;
+            case "send":
+                return producers.get(name).send(p);
+            case "request":
+                return producers.get(name).request(p);
+            case "checked":
+                return producers.get(name).checked();
+            case "query":
+                return ClientSuiteJson.describeAll(producers.get(name).producer.queryMessage(
+                    p.getString("topic"), p.getString("key"), p.getIntValue("count"),
+                    p.getLongValue("beginMs"), p.getLongValue("endMs")).getMessageList());
+            case "view":
+                return ClientSuiteJson.describe(
+                    producers.get(name).producer.viewMessage(p.getString("topic"), p.getString("id")));
+            case "close":
+                Pipe.hurrying(producers.remove(name).producer::shutdown);
+                return null;
+            default:
+                throw new IllegalArgumentException("unknown action " + action);
+        }
+    }
+
+    private Object push(String action, String name, JSONObject p) throws Exception {
+        switch (action) {
+            case "open":
+                String replier = p.getString("replier");
+                DefaultMQProducer producer = replier == null ? null : producers.get(replier).producer;
+                pushes.put(name, new ClientSuitePush(p, producer));
+                return null;
+            case "received":
+                return pushes.get(name).received(p.getIntValue("count"), p.getLongValue("timeoutMs"));
+            case "queues":
+                return pushes.get(name).queues();
+            case "close":
+                Pipe.hurrying(pushes.remove(name).consumer::shutdown);
+                return null;
+            default:
+                throw new IllegalArgumentException("unknown action " + action);
+        }
+    }
+
+    private Object pull(String action, String name, JSONObject p) throws Exception {
+        switch (action) {
+            case "open":
+                pulls.put(name, new ClientSuitePull(p));
+                return null;
+            case "close":
+                pulls.remove(name).close();
+                return null;
+            default:
+                return pulls.get(name).run(action, p);
+        }
+    }
+
+    private Object lite(String action, String name, JSONObject p) throws Exception {
+        switch (action) {
+            case "open":
+                lites.put(name, new ClientSuiteLitePull(p));
+                return null;
+            case "close":
+                Pipe.hurrying(lites.remove(name).consumer::shutdown);
+                return null;
+            default:
+                return lites.get(name).run(action, p);
+        }
+    }
+}
