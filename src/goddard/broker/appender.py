@@ -19,7 +19,7 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode
 from goddard.store.errors import MessageIllegalError
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.store import MessageStore
 
 _logger: Final = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class LateError(StoreError):
 
 
 class _Group(NamedTuple):
-    records: Sequence[PreparedRecord]
+    records: Sequence[AppendableRecord]
     done: Done
     whole: bool
     wait_durable: bool
@@ -84,7 +84,7 @@ class Appender:
 
     def submit(
         self,
-        records: Sequence[PreparedRecord],
+        records: Sequence[AppendableRecord],
         done: Done,
         *,
         whole: bool = False,
@@ -106,7 +106,7 @@ class Appender:
 
     async def put(
         self,
-        records: Sequence[PreparedRecord],
+        records: Sequence[AppendableRecord],
         *,
         whole: bool = False,
         wait_durable: bool = True,

@@ -10,13 +10,15 @@ not plain on, the rest of the chunk goes the long way. Everything is checked bef
 so that an append never meets a record that does not fit.
 
 What peers repeat is remembered: topics, tags, and the names of a message's properties in their
-order (its *shape*). Each memory is bounded. Belongs to the loop.
+order (its *shape*). A shape that comes often gets a pattern, which reads such properties at a
+stroke. Each memory is bounded. Belongs to the loop.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
@@ -43,20 +45,23 @@ from goddard.protocol.record import MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
     MAX_QUEUE_ID,
+    AppendableRecord,
     LogEntry,
     PlainRecord,
-    find_property,
     pack_host,
+    plain_size,
+    tags_code_of,
 )
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_PACKED_HOST: Final = "packed_born_host"
 _JSON: Final = int(SerializeType.JSON)
 _BINARY: Final = int(SerializeType.ROCKETMQ)
 
-_WORD: Final = Struct(">i")
+_START: Final = Struct(f">i{JSON_START_BYTES}s")  # the word before the header, and its beginning
 _U16: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # size, magic, CRC (both 0), flag, length of the body
 _BATCH_HEAD_BYTES: Final = _BATCH_HEAD.size
@@ -66,6 +71,7 @@ _MIN_BATCH_BYTES: Final = _BATCH_HEAD_BYTES + 2
 _SPECIAL_SYS_FLAGS: Final = ~0x703
 _MAX_MEMORIES: Final = 4096
 _MAX_MEMORY_BYTES: Final = 512
+_USES_BEFORE_PATTERN: Final = 8
 
 _PAIR_END: Final = 2
 _SEPARATORS: Final = b"\x01\x02"
@@ -96,20 +102,59 @@ _WAIT: Final = message.PROPERTY_WAIT.encode()
 _Mark: TypeAlias = tuple[int, int, bytes | None, int]
 
 
-class _OpenTopic(NamedTuple):
-    """A topic that plain sends may go to. ``part`` is its name as records hold it."""
+class _Shape:
+    """Properties of certain names in a certain order, none of them special.
 
-    part: bytes
-    queue_count: int
-    queue_keys: tuple[tuple[str, int], ...]
+    ``unique_id``, ``tags`` and ``wait`` say where these values stand in ``name value name value``
+    (0: nowhere), and among the groups of the pattern.
+    """
+
+    __slots__ = ("_names", "_uses", "groups", "match", "tags", "unique_id", "wait")
+
+    def __init__(self, names_: tuple[bytes, ...]) -> None:
+        def value_of(name: bytes) -> int:
+            return 2 * names_.index(name) + 1 if name in names_ else 0
+
+        self.unique_id = value_of(_UNIQUE_ID)
+        self.tags = value_of(_TAGS)
+        self.wait = value_of(_WAIT)
+        # Places of the same three among the groups of the pattern, -1 for nowhere.
+        self.groups = (-1, -1, -1)
+        self.match: Callable[[bytes], re.Match[bytes] | None] | None = None
+        self._names = names_
+        self._uses = 0
+
+    def count(self) -> None:
+        """Another use; the pattern, dear to make, comes with the eighth."""
+        self._uses += 1
+        if self._uses != _USES_BEFORE_PATTERN:
+            return
+        wanted = [name for name in self._names if name in (_UNIQUE_ID, _TAGS, _WAIT)]
+        self.match = re.compile(
+            b"".join(
+                re.escape(name)
+                + (b"\x01([^\x01\x02]+)\x02" if name in wanted else b"\x01[^\x01\x02]+\x02")
+                for name in self._names
+            )
+        ).fullmatch
+        unique_id, tags, wait = (
+            wanted.index(name) if name in wanted else -1 for name in (_UNIQUE_ID, _TAGS, _WAIT)
+        )
+        self.groups = (unique_id, tags, wait)
 
 
-class _Shape(NamedTuple):
-    """Where the properties that matter stand, as places in ``name value name value ...``."""
+class _OpenTopic:
+    """A topic that plain sends may go to. ``part`` is its name as records hold it; ``shape`` is
+    that of the last message, and so probably of the next."""
 
-    unique_id: int
-    tags: int
-    wait: int
+    __slots__ = ("part", "queue_count", "queue_keys", "shape")
+
+    def __init__(self, name: str, queue_count: int) -> None:
+        encoded = name.encode()
+        self.part = bytes((len(encoded),)) + encoded
+        self.queue_count = queue_count
+        self.queue_keys = tuple((name, queue_id) for queue_id in range(queue_count))
+        self.shape: _Shape | None = None
 
 
 class HotPath:
@@ -136,7 +181,7 @@ class HotPath:
         self._stats = stats
         self._is_sync = store.config.flush_mode is FlushMode.SYNC
         self._open_topics: dict[str, _OpenTopic] = {}
-        self._shapes: dict[tuple[bytes, ...], _Shape | None] = {}
+        self._shapes: dict[tuple[bytes, ...], _Shape] = {}
         self._tag_codes: dict[bytes, int] = {}
         self._binary = BinarySends()
         self._configure(settings.current)
@@ -166,36 +211,38 @@ class HotPath:
 
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Take the plain sends among the frames of a chunk; returns the others, in order."""
-        host = born_host(connection)
+        born = connection.attachments.get(_PACKED_HOST) or _packed_host(connection)
         if (
             not self._is_open
-            or host.is_v6
+            or not born
             or self._admission.refusal() is not None
             or (self._accepts_from_ms and self._clock.now_ms() < self._accepts_from_ms)
         ):
             return frames
-        born = pack_host(host)
         others: list[memoryview] = []
-        records: list[PlainRecord] = []
+        records: list[AppendableRecord] = []
         marks: list[_Mark | None] = []
         for position, frame in enumerate(frames):
-            (word,) = _WORD.unpack_from(frame)
+            if len(frame) < _START.size:
+                others.append(frame)  # too short for a send
+                continue
+            word, start = _START.unpack_from(frame)
             encoding = word >> 24
-            body_at = 4 + (word & 0xFFFFFF)
-            header = bytes(frame[4:body_at])
             if encoding == _JSON:
-                read = JSON_READERS.get(header[:JSON_START_BYTES])
-            elif encoding == _BINARY:
-                read = self._binary.read if header[:2] in BINARY_CODES else None
+                read = JSON_READERS.get(start)
+            elif encoding == _BINARY and start[:2] in BINARY_CODES:
+                read = self._binary.read
             else:
                 read = None
             if read is None:
                 others.append(frame)  # no send: it may be overtaken
                 continue
-            request = read(header)
+            body_at = 4 + (word & 0xFFFFFF)
+            request = read(frame[4:body_at])
             if request is not None:
                 body = frame[body_at:]
-                if not request.fields.batch or request.fields.batch == "false":
+                batch = request.fields.batch
+                if not batch or batch == "false":
                     if self._take(request, body, born, encoding, records, marks):
                         continue
                 elif self._take_batch(request, body, born, encoding, connection, records, marks):
@@ -216,7 +263,7 @@ class HotPath:
         body: memoryview,
         born: bytes,
         encoding: int,
-        records: list[PlainRecord],
+        records: list[AppendableRecord],
         marks: list[_Mark | None],
     ) -> bool:
         """Add the record of one message; False when it is not plain."""
@@ -233,17 +280,19 @@ class HotPath:
             or request.flag & _RESPONSE
         ):
             return False
-        found = self._properties(fields.properties)
+        found = self._properties(topic, fields.properties)
         if found is None:
             return False
         raw, unique_id, tags = found
         if unique_id is None or not unique_id.isalnum():
             return False
         properties = raw + self._added_properties
-        if len(properties) > MAX_PROPERTIES_BYTES:
+        size = plain_size(body_bytes, len(topic.part), len(properties))
+        if len(properties) > MAX_PROPERTIES_BYTES or size > self._max_record_bytes:
             return False
         record = PlainRecord(
             topic.queue_keys[queue_id],
+            size,
             topic.part,
             body,
             properties,
@@ -254,8 +303,6 @@ class HotPath:
             born,
             self._store_host,
         )
-        if record.size > self._max_record_bytes:
-            return False
         records.append(record)
         marks.append(
             None if request.flag & _ONEWAY else (request.opaque, queue_id, unique_id, encoding)
@@ -269,7 +316,7 @@ class HotPath:
         born: bytes,
         encoding: int,
         connection: Connection,
-        before: list[PlainRecord],
+        before: list[AppendableRecord],
         before_marks: list[_Mark | None],
     ) -> bool:
         """Submit a batch, and ``before`` it what came before it; False when it is not plain."""
@@ -286,7 +333,7 @@ class HotPath:
             or request.flag & _RESPONSE
         ):
             return False
-        found = self._properties(fields.properties)
+        found = self._properties(topic, fields.properties)
         if found is None:
             return False
         unique_id = found[1]
@@ -314,9 +361,9 @@ class HotPath:
         fields: ShortFields | LongFields,
         body: memoryview,
         born: bytes,
-    ) -> list[PlainRecord] | None:
+    ) -> list[AppendableRecord] | None:
         """The messages of a batch body (see protocol.message); None unless all of it is good."""
-        records: list[PlainRecord] = []
+        records: list[AppendableRecord] = []
         end = len(body)
         position = 0
         queue_key = topic.queue_keys[fields.queue_id]
@@ -325,7 +372,6 @@ class HotPath:
         born_timestamp_ms = fields.born_timestamp
         store_host = self._store_host
         max_record_bytes = self._max_record_bytes
-        tag_codes = self._tag_codes
         unpack_head = _BATCH_HEAD.unpack_from
         while position < end:
             if end - position < _MIN_BATCH_BYTES:
@@ -339,22 +385,24 @@ class HotPath:
             properties = bytes(body[properties_at:position])
             if len(properties) != _U16.unpack_from(body, properties_at - 2)[0]:
                 return None
-            tags = find_property(properties, _TAGS)
-            record = PlainRecord(
-                queue_key,
-                part,
-                body[body_at : properties_at - 2],
-                properties,
-                0 if tags is None else tag_codes.get(tags) or self._tag_code(tags),
-                flag,
-                sys_flag,
-                born_timestamp_ms,
-                born,
-                store_host,
-            )
-            if record.size > max_record_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+            record_size = plain_size(body_length, len(part), len(properties))
+            if record_size > max_record_bytes or len(properties) > MAX_PROPERTIES_BYTES:
                 return None
-            records.append(record)
+            records.append(
+                PlainRecord(
+                    queue_key,
+                    record_size,
+                    part,
+                    body[body_at : properties_at - 2],
+                    properties,
+                    tags_code_of(properties),
+                    flag,
+                    sys_flag,
+                    born_timestamp_ms,
+                    born,
+                    store_host,
+                )
+            )
         return records
 
     def _opened(self, name: str) -> _OpenTopic | None:
@@ -373,54 +421,58 @@ class HotPath:
         queue_count = max(config.write_queue_nums, config.read_queue_nums)
         if not 0 < queue_count <= MAX_QUEUE_ID + 1:
             return None
-        encoded = name.encode()
-        topic = _OpenTopic(
-            bytes((len(encoded),)) + encoded,
-            queue_count,
-            tuple((name, queue_id) for queue_id in range(queue_count)),
-        )
+        topic = _OpenTopic(name, queue_count)
         self._open_topics[name] = topic
         return topic
 
-    def _properties(self, text: str) -> tuple[bytes, bytes | None, bytes | None] | None:
+    def _properties(
+        self, topic: _OpenTopic, text: str
+    ) -> tuple[bytes, bytes | None, bytes | None] | None:
         """Properties as they are stored, their unique id and tags; None when one is special."""
         raw = text.encode()
         if raw and raw[-1] != _PAIR_END:
             raw += b"\x02"  # clients 4.9.1 to 5.1.4 leave the last one out
+        shape = topic.shape
+        if shape is not None and shape.match is not None:
+            matched = shape.match(raw)
+            if matched is not None:
+                values = matched.groups()
+                unique_id, tags, wait = shape.groups
+                if wait >= 0 and self._is_sync and values[wait] != b"true":
+                    return None  # this one does not wait for the disk
+                return (
+                    raw,
+                    values[unique_id] if unique_id >= 0 else None,
+                    values[tags] if tags >= 0 else None,
+                )
+        return self._other_properties(topic, raw)
+
+    def _other_properties(
+        self, topic: _OpenTopic, raw: bytes
+    ) -> tuple[bytes, bytes | None, bytes | None] | None:
+        """The same for properties that are not of the expected shape."""
         if raw.translate(None, _NOT_SEPARATORS) not in _PAIRS:
             return None
-        joined = raw.replace(b"\x02", b"\x01")
-        if b"\x01\x01" in joined or joined[:1] == b"\x01":
+        parts = raw.replace(b"\x02", b"\x01").split(b"\x01")
+        if b"" in parts[:-1]:
             return None  # an empty name or value
-        parts = joined.split(b"\x01")
-        key = tuple(parts[:-1:2])
-        shape = self._shapes.get(key)
+        names_ = tuple(parts[:-1:2])
+        shape = self._shapes.get(names_)
         if shape is None:
-            shape = self._new_shape(key)
-            if shape is None:
+            if _is_special(names_):
                 return None
-        unique_id, tags, wait = shape
-        if wait and self._is_sync and parts[wait] != b"true":
-            return None  # this one does not wait for the disk
-        return raw, parts[unique_id] if unique_id else None, parts[tags] if tags else None
-
-    def _new_shape(self, key: tuple[bytes, ...]) -> _Shape | None:
-        if (
-            len(set(key)) != len(key)
-            or not _SPECIAL_NAMES.isdisjoint(key)
-            or any(name.startswith(_SPECIAL_PREFIX) for name in key)
-            or sum(map(len, key)) > _MAX_MEMORY_BYTES
-        ):
+            if len(self._shapes) >= _MAX_MEMORIES:
+                self._shapes.clear()
+            shape = self._shapes[names_] = _Shape(names_)
+        shape.count()
+        topic.shape = shape
+        if shape.wait and self._is_sync and parts[shape.wait] != b"true":
             return None
-
-        def value_of(name: bytes) -> int:
-            return 2 * key.index(name) + 1 if name in key else 0
-
-        shape = _Shape(value_of(_UNIQUE_ID), value_of(_TAGS), value_of(_WAIT))
-        if len(self._shapes) >= _MAX_MEMORIES:
-            self._shapes.clear()
-        self._shapes[key] = shape
-        return shape
+        return (
+            raw,
+            parts[shape.unique_id] if shape.unique_id else None,
+            parts[shape.tags] if shape.tags else None,
+        )
 
     def _tag_code(self, tags: bytes) -> int:
         code = tag_code(tags.decode("utf-8", "replace"))
@@ -433,7 +485,7 @@ class HotPath:
     # Storing and answering
 
     def _submit(
-        self, connection: Connection, records: list[PlainRecord], marks: list[_Mark | None]
+        self, connection: Connection, records: list[AppendableRecord], marks: list[_Mark | None]
     ) -> None:
         self._appender.submit(
             records,
@@ -511,3 +563,21 @@ class HotPath:
             return encode_frame(self._sends.failure(request, error))
         text = None if unique_id is None else unique_id.decode()
         return encode_frame(self._sends.success(request, entries, queue_id, text, error))
+
+
+def _is_special(names_: tuple[bytes, ...]) -> bool:
+    """Whether properties of these names need the long way (or more memory than they are worth)."""
+    return (
+        len(set(names_)) != len(names_)
+        or not _SPECIAL_NAMES.isdisjoint(names_)
+        or any(name.startswith(_SPECIAL_PREFIX) for name in names_)
+        or sum(map(len, names_)) > _MAX_MEMORY_BYTES
+    )
+
+
+def _packed_host(connection: Connection) -> bytes:
+    """The peer's address as records hold it; empty for IPv6, whose records are longer."""
+    host = born_host(connection)
+    packed = b"" if host.is_v6 else pack_host(host)
+    connection.attachments[_PACKED_HOST] = packed
+    return packed

@@ -62,6 +62,7 @@ _UNIT: Final = 0x1
 _UNIT_SUBSCRIPTION: Final = 0x2
 # Clients before this version do not say how often a message may be tried again.
 _VERSION_3_4_9: Final = 121
+_LOG_INTERVAL_MS: Final = 1_000
 _NOWHERE: Final = Host(bytes(4), 0)
 _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -130,6 +131,8 @@ class Sends:
         self._stats = stats
         self._as_half = as_half
         self._has_live_locks = has_live_locks
+        self._failures = 0
+        self._next_log_ms = 0
         self._unique_ids = unique_ids or UniqueIds(
             settings.current.store_host.ip, os.getpid(), random.getrandbits(31)
         )

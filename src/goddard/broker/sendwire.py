@@ -11,7 +11,9 @@ from request to request; what they mean is remembered, and only the middle is re
 Nothing here does I/O; a BinarySends belongs to one thread.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Annotated, Final, TypeAlias
 
@@ -32,6 +34,7 @@ _SEND: Final = int(RequestCode.SEND_MESSAGE)
 _SHORT_CODES: Final = (int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE))
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _BINARY: Final = int(SerializeType.ROCKETMQ)
+_JAVA: Final = int(LanguageCode.JAVA)
 _MAX_MEMORIES: Final = 1024
 _MAX_MEMORY_BYTES: Final = 512
 
@@ -39,10 +42,28 @@ _I32: Final = Struct(">i")
 _PREFIX: Final = Struct(">iI")
 # code, language, version, opaque, flag, length of the remark (0 here), length of the fields
 _BINARY_HEAD: Final = Struct(">hBhiiii")
+_BINARY_START: Final = Struct(">iIhBhiiii")  # the same behind the words of the frame
 _KEY_LENGTH: Final = Struct(">h")
-_SHORT_FIELD: Final = Struct(">hBi")
-_SHORT_FIELD_BYTES: Final = _SHORT_FIELD.size
-_MIDDLE_START: Final = b"\0\1e\0\0\0"
+
+
+def _number_pattern(name: bytes, max_digits: int) -> bytes:
+    """A field with a short name and a number for its value; the group is the last byte of the
+    length and as many digits."""
+    lengths = (
+        re.escape(bytes((count,))) + b"[0-9]{%d}" % count for count in range(1, max_digits + 1)
+    )
+    return b"\x00\x01" + name + b"\x00\x00\x00(" + b"|".join(lengths) + b")"
+
+
+# Fields e to i; of the last only name and length. Nine and eighteen digits fit 32 and 64 bits.
+_find_middle: Final = re.compile(
+    _number_pattern(b"e", 9)
+    + _number_pattern(b"f", 9)
+    + _number_pattern(b"g", 18)
+    + _number_pattern(b"h", 9)
+    + b"\x00\x01i(.{4})",
+    re.DOTALL,
+).search
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -99,13 +120,13 @@ class LongHeader(msgspec.Struct):
 
 
 SendHeader: TypeAlias = ShortHeader | LongHeader
-SendReader: TypeAlias = Callable[[bytes], SendHeader | None]
+SendReader: TypeAlias = Callable[[memoryview], SendHeader | None]
 
 _decode_short = msgspec.json.Decoder(ShortHeader, strict=False).decode
 _decode_long = msgspec.json.Decoder(LongHeader, strict=False).decode
 
 
-def read_short(header: bytes) -> ShortHeader | None:
+def read_short(header: memoryview) -> ShortHeader | None:
     try:
         read = _decode_short(header)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -113,7 +134,7 @@ def read_short(header: bytes) -> ShortHeader | None:
     return read if read.code in _SHORT_CODES else None
 
 
-def read_long(header: bytes) -> LongHeader | None:
+def read_long(header: memoryview) -> LongHeader | None:
     try:
         read = _decode_long(header)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -139,60 +160,34 @@ class BinarySends:
         self._starts: dict[bytes, tuple[str, str, str, int] | None] = {}
         self._ends: dict[bytes, tuple[int | None, int | None, str | None] | None] = {}
 
-    def read(self, header: bytes) -> SendHeader | None:
+    def read(self, frame_header: memoryview) -> SendHeader | None:
+        header = bytes(frame_header)
         if len(header) < _BINARY_HEAD.size:
             return None
         code, _, _, opaque, flag, remark_length, fields_length = _BINARY_HEAD.unpack_from(header)
         if remark_length or fields_length != len(header) - _BINARY_HEAD.size:
             return None
-        fields = None if code == _SEND else self._usual(header)
-        try:
-            if fields is None:
-                fields = _general_fields(header)
-        except (UnicodeDecodeError, HeaderError):
-            return None
+        fields = self._usual(header) or _general_fields(header)
         return None if fields is None else ShortHeader(code, opaque, fields, flag)
 
     def _usual(self, header: bytes) -> ShortFields | None:
         """The fields of a header in the usual order."""
-        middle = header.find(_MIDDLE_START, _BINARY_HEAD.size)
-        if middle < 0:
+        matched = _find_middle(header, _BINARY_HEAD.size)
+        if matched is None:
             return None
-        start = header[_BINARY_HEAD.size : middle]
+        queue_id, sys_flag, born_timestamp, flag, length = matched.groups()
+        start = header[_BINARY_HEAD.size : matched.start()]
         known_start = self._starts.get(start) or self._learn_start(start)
-        if known_start is None:
+        properties_at = matched.end()
+        end_at = properties_at + int.from_bytes(length, "big")
+        if known_start is None or end_at > len(header):
             return None
-        position = middle
-        end = len(header)
-        values: list[bytes] = []
-        for name in b"efghi":
-            if position + _SHORT_FIELD_BYTES > end:
-                return None
-            name_length, found, length = _SHORT_FIELD.unpack_from(header, position)
-            position += _SHORT_FIELD_BYTES
-            if name_length != 1 or found != name or not 0 <= length <= end - position:
-                return None
-            values.append(header[position : position + length])
-            position += length
-        queue_id, sys_flag, born_timestamp, flag, properties = values
-        if not (
-            (queue_id + sys_flag + flag).isdigit()
-            and born_timestamp.isdigit()
-            and queue_id
-            and sys_flag
-            and flag
-            and len(queue_id) < 10
-            and len(sys_flag) < 10
-            and len(flag) < 10
-            and len(born_timestamp) < 19
-        ):
-            return None
-        rest = header[position:]
-        known_end = self._ends.get(rest) or self._learn_end(rest)
+        end = header[end_at:]
+        known_end = self._ends.get(end) or self._learn_end(end)
         if known_end is None:
             return None
         try:
-            text = properties.decode()
+            properties = header[properties_at:end_at].decode()
         except UnicodeDecodeError:
             return None
         group, topic, default_topic, queue_nums = known_start
@@ -202,11 +197,11 @@ class BinarySends:
             topic,
             default_topic,
             queue_nums,
-            int(queue_id),
-            int(sys_flag),
-            int(born_timestamp),
-            int(flag),
-            text,
+            int(queue_id[1:]),
+            int(sys_flag[1:]),
+            int(born_timestamp[1:]),
+            int(flag[1:]),
+            properties,
             reconsume_times,
             max_reconsume_times,
             batch,
@@ -326,6 +321,7 @@ class AnswerEncoder:
             + b"}"
         )
         self._json = before + b'"transactionId":"%b",' + after
+        self._json_one = self._json.replace(host_hex + b"%b", host_hex + b"%016X")
         self._json_without_id = before + after
         self._binary_common = (
             _binary_field(PROPERTY_TRACE, trace.encode())
@@ -342,9 +338,14 @@ class AnswerEncoder:
         queue_offset: int,
         physical_offset: int,
     ) -> bytes:
-        return self._frame(
-            opaque, queue_id, unique_id, encoding, queue_offset, b"%016X" % physical_offset
-        )
+        """The answer to a plain message, which always has a unique id."""
+        if encoding == _BINARY or unique_id is None:
+            return self.batch(
+                opaque, queue_id, unique_id, encoding, queue_offset, (physical_offset,)
+            )
+        header = self._json_one % (queue_id, unique_id, physical_offset, queue_offset, opaque)
+        size = len(header)
+        return _PREFIX.pack(size + 4, size) + header
 
     def batch(
         self,
@@ -353,20 +354,9 @@ class AnswerEncoder:
         unique_id: bytes | None,
         encoding: int,
         queue_offset: int,
-        physical_offsets: list[int],
+        physical_offsets: Sequence[int],
     ) -> bytes:
         ids = self._joint.join([b"%016X" % offset for offset in physical_offsets])
-        return self._frame(opaque, queue_id, unique_id, encoding, queue_offset, ids)
-
-    def _frame(
-        self,
-        opaque: int,
-        queue_id: int,
-        unique_id: bytes | None,
-        encoding: int,
-        queue_offset: int,
-        ids: bytes,
-    ) -> bytes:
         if encoding == _BINARY:
             return self._binary_frame(opaque, queue_id, unique_id, queue_offset, ids)
         if unique_id is None:
@@ -381,11 +371,7 @@ class AnswerEncoder:
     ) -> bytes:
         queue = b"%d" % queue_id
         offset = b"%d" % queue_offset
-        transaction = (
-            b""
-            if unique_id is None
-            else b"".join((_TRANSACTION_NAME, _I32.pack(len(unique_id)), unique_id))
-        )
+        transaction = b"" if unique_id is None else _binary_field("transactionId", unique_id)
         fields = b"".join(
             (
                 _QUEUE_NAME,
@@ -402,17 +388,23 @@ class AnswerEncoder:
             )
         )
         size = _BINARY_HEAD.size + len(fields)
-        return b"".join(
-            (
-                _PREFIX.pack(size + 4, _BINARY << 24 | size),
-                _BINARY_HEAD.pack(
-                    0, LanguageCode.JAVA, CURRENT_VERSION, opaque, _RESPONSE, 0, len(fields)
-                ),
-                fields,
+        return (
+            _BINARY_START.pack(
+                size + 4,
+                _BINARY << 24 | size,
+                0,
+                _JAVA,
+                CURRENT_VERSION,
+                opaque,
+                _RESPONSE,
+                0,
+                len(fields),
             )
+            + fields
         )
 
 
+@lru_cache(maxsize=64)
 def _binary_name(name: str) -> bytes:
     return _KEY_LENGTH.pack(len(name)) + name.encode()
 
@@ -422,5 +414,4 @@ def _binary_field(name: str, value: bytes) -> bytes:
 
 
 _QUEUE_NAME: Final = _binary_name("queueId")
-_TRANSACTION_NAME: Final = _binary_name("transactionId")
 _MESSAGE_NAME: Final = _binary_name("msgId")

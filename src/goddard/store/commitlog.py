@@ -18,8 +18,8 @@ from goddard.protocol.record import BLANK_BYTES, encode_blank
 from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import (
+    AppendableRecord,
     LogEntry,
-    PreparedRecord,
     Scan,
     ScanStop,
     deliver_time_ms,
@@ -117,7 +117,7 @@ class CommitLog:
 
     def append(
         self,
-        records: Sequence[PreparedRecord],
+        records: Sequence[AppendableRecord],
         next_offsets: dict[QueueKey, int],
         now_ms: int,
         *,
@@ -134,7 +134,7 @@ class CommitLog:
         rolled: list[Segment] = []
         try:
             end_offset = self._write(records, next_offsets, now_ms, placed, rolled, whole=whole)
-        except StoreDiskError:
+        except BaseException:  # whatever it is, no offset may be given twice or left out
             for entry in placed:
                 if entry.has_queue_entry:
                     next_offsets[entry.topic, entry.queue_id] -= 1
@@ -151,7 +151,7 @@ class CommitLog:
             self._allocator.prepare(rolled[-1].end_offset)
         return placed
 
-    def _check(self, records: Sequence[PreparedRecord], *, whole: bool) -> None:
+    def _check(self, records: Sequence[AppendableRecord], *, whole: bool) -> None:
         largest = max((record.size for record in records), default=0)
         if largest > self._max_record_bytes:
             raise MessageIllegalError(
@@ -162,7 +162,7 @@ class CommitLog:
 
     def _write(
         self,
-        records: Sequence[PreparedRecord],
+        records: Sequence[AppendableRecord],
         next_offsets: dict[QueueKey, int],
         now_ms: int,
         placed: list[LogEntry],

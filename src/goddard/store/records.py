@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32, tag_code
@@ -42,7 +44,8 @@ _HEADS: Final = tuple(
     Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
 )
 _PLAIN_HEAD: Final = _HEADS[0]
-PLAIN_HEAD_BYTES: Final = _PLAIN_HEAD.size
+# Of a PlainRecord; its topic part counts its own length byte.
+PLAIN_FIXED_BYTES: Final = _PLAIN_HEAD.size + 2
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
 _START: Final = Struct(">iI")
@@ -167,46 +170,31 @@ class PreparedRecord:
         return data
 
 
-class PlainRecord(PreparedRecord):
+class PlainRecord(msgspec.Struct, gc=False):
     """A record that is encoded only when its place is known, for callers that check for themselves.
 
-    Such a caller vouches that every number fits its field, that the hosts are IPv4 and packed (8
-    bytes), that the record goes to a queue of ``queue_key`` under no delay, and that ``topic_part``
-    is a valid topic of at most 127 bytes behind its length. ``body`` may be a view that stays
-    unchanged until the append.
+    Such a caller vouches that every number fits its field and ``size`` is ``plain_size``, that the
+    hosts are IPv4 and packed (8 bytes each), that the record goes to a queue and not to a delay,
+    and that ``topic_part`` is a valid topic of at most 127 bytes behind its length. ``body`` may be
+    a view that stays unchanged until the append.
     """
 
-    __slots__ = ("_body", "_born_host", "_born_timestamp_ms", "_flag", "_store_host", "_topic_part")
-
-    def __init__(
-        self,
-        queue_key: tuple[str, int],
-        topic_part: bytes,
-        body: bytes | memoryview,
-        properties: bytes,
-        tags_code: int,
-        flag: int,
-        sys_flag: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        store_host: bytes,
-    ) -> None:
-        self.queue_key = queue_key
-        self.size = PLAIN_HEAD_BYTES + len(body) + len(topic_part) + 2 + len(properties)
-        self.properties = properties
-        self.tags_code = tags_code
-        self.sys_flag = sys_flag
-        self.has_queue_entry = True
-        self.delay_level = 0
-        self._topic_part = topic_part
-        self._body = body
-        self._flag = flag
-        self._born_timestamp_ms = born_timestamp_ms
-        self._born_host = born_host
-        self._store_host = store_host
+    queue_key: tuple[str, int]
+    size: int
+    topic_part: bytes
+    body: bytes | memoryview
+    properties: bytes
+    tags_code: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    store_host: bytes
+    has_queue_entry: bool = True
+    delay_level: int = 0
 
     def place(self, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytes:
-        body = self._body
+        body = self.body
         properties = self.properties
         return b"".join(
             (
@@ -215,24 +203,32 @@ class PlainRecord(PreparedRecord):
                     MAGIC_V1,
                     crc32(body) & 0x7FFFFFFF,
                     self.queue_key[1],
-                    self._flag,
+                    self.flag,
                     queue_offset,
                     physical_offset,
                     self.sys_flag,
-                    self._born_timestamp_ms,
-                    self._born_host,
+                    self.born_timestamp_ms,
+                    self.born_host,
                     store_timestamp_ms,
-                    self._store_host,
+                    self.store_host,
                     0,
                     0,
                     len(body),
                 ),
                 body,
-                self._topic_part,
+                self.topic_part,
                 _U16.pack(len(properties)),
                 properties,
             )
         )
+
+
+AppendableRecord: TypeAlias = PreparedRecord | PlainRecord
+
+
+def plain_size(body_length: int, topic_part_length: int, properties_length: int) -> int:
+    """The size of a PlainRecord with parts of these many bytes."""
+    return PLAIN_FIXED_BYTES + body_length + topic_part_length + properties_length
 
 
 def pack_host(host: Host) -> bytes:

@@ -28,7 +28,7 @@ from goddard.store.checkpoint import (
 )
 from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary
+from goddard.store.consumequeue import Boundary, QueueEntry
 from goddard.store.dispatch import ArrivalListener, Dispatcher
 from goddard.store.errors import (
     StoreDiskError,
@@ -45,7 +45,7 @@ from goddard.store.reading import (
     get_messages,
     query_messages,
 )
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.recovery import RecoveryReport
 from goddard.store.restore import Restorer
 from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
@@ -213,11 +213,11 @@ class MessageStore:
 
     # Putting
 
-    def put(self, record: PreparedRecord) -> LogEntry:
+    def put(self, record: AppendableRecord) -> LogEntry:
         """Append one message; see ``put_many``."""
         return self._append((record,), whole=False)[0]
 
-    def put_many(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+    def put_many(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         """Append messages of any topics in one go: all of them, or on an error none.
 
         Raises MessageIllegalError (a limit), StoreUnavailableError (closed, full or failed) or
@@ -226,11 +226,11 @@ class MessageStore:
         """
         return self._append(records, whole=False)
 
-    def put_batch(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+    def put_batch(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         """As ``put_many``, for the messages of one client batch: they never cross a segment."""
         return self._append(records, whole=True)
 
-    def _append(self, records: Sequence[PreparedRecord], *, whole: bool) -> list[LogEntry]:
+    def _append(self, records: Sequence[AppendableRecord], *, whole: bool) -> list[LogEntry]:
         self._check_writable()
         with self._lock:
             entries = self._log.append(
@@ -436,6 +436,18 @@ class MessageStore:
         with self._lock:
             queue = self._queues.get(topic, queue_id)
             return 0 if queue is None else queue.max_offset
+
+    def queue_entries(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> list[QueueEntry] | None:
+        """What a queue holds from an offset on; None when there is no such queue."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return None
+            if not queue.min_offset <= queue_offset < queue.max_offset:
+                return []
+            return list(queue.entries(queue_offset, max_count))
 
     def offset_by_time(
         self,
