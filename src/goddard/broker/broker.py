@@ -46,6 +46,8 @@ from goddard.broker.topics import Groups, Topics
 from goddard.broker.transaction import Transactions, as_half
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.store.jsonfile import Origin
 from goddard.store.store import MessageStore
 from goddard.store.tables import (
@@ -56,7 +58,7 @@ from goddard.store.tables import (
     TopicTable,
 )
 from goddard.transport.connection import Connection
-from goddard.transport.handlers import Handler, Handlers
+from goddard.transport.handlers import Answer, Handler, Handlers
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tasks import Tasks
 
@@ -69,6 +71,16 @@ _SCAN_SECONDS: Final = 10.0
 _SAMPLE_SECONDS: Final = 1.0
 _EXECUTOR_THREADS: Final = 4
 _PORT_ATTEMPTS: Final = 20
+_TOPIC_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+)
+_GROUP_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
 # What the store reads each time it needs it; its sizes and places are those it was opened with.
 _LIVE_STORE_FIELDS: Final = (
     "delete_batch_files",
@@ -354,7 +366,29 @@ class Broker:
             settings=self.settings, store=self.store, clients=self.clients, filters=self.filters
         )
         for part in (topics, groups, offsets, clients, broker, queries):
-            _register(handlers, part.handlers())
+            _register(handlers, self._saved(part.handlers()))
+
+    def _saved(self, answered: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers, made to answer a change only when its table is on the disk."""
+        tables: dict[int, Table] = {
+            **dict.fromkeys(_TOPIC_CHANGES, self.topic_table),
+            **dict.fromkeys(_GROUP_CHANGES, self.group_table),
+        }
+
+        def saving(handler: Handler, table: Table) -> Handler:
+            async def handle(request: RemotingCommand, connection: Connection) -> Answer:
+                answer = handler(request, connection)
+                if answer is not None and not isinstance(answer, RemotingCommand):
+                    answer = await answer
+                await self._saver.save(table)
+                return answer
+
+            return handle
+
+        return {
+            code: saving(handler, tables[code]) if code in tables else handler
+            for code, handler in answered.items()
+        }
 
     async def _listen(
         self, stack: contextlib.AsyncExitStack, handlers: Handlers, config: BrokerConfig

@@ -19,6 +19,7 @@ from goddard.errors import ConfigError, StoreError
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_admin import CreateTopicRequest
 from goddard.protocol.headers_message import (
     PullRequest,
     PullResponse,
@@ -28,6 +29,7 @@ from goddard.protocol.headers_message import (
 from goddard.protocol.record import iter_records
 from goddard.protocol.responses import check
 from goddard.store.errors import StoreLockedError
+from goddard.store.tables import TopicTable
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
@@ -288,6 +290,27 @@ async def test_held_pulls_and_a_silent_name_server_do_not_hold_up_the_stop(tmp_p
         await broker.stop()
         assert time.monotonic() - began < 2.0
         assert (await held).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) -> None:
+    header = CreateTopicRequest(
+        topic="orders",
+        default_topic="TBW102",
+        read_queue_nums=3,
+        write_queue_nums=3,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+        order=False,
+    )
+    creating = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode())
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+        check(await client.request(broker.address, creating, _TIMEOUT_MS))
+        saved = TopicTable(tmp_path / "config")
+        saved.load()
+        kept = saved.get("orders")
+        assert kept is not None
+        assert kept.write_queue_nums == 3
 
 
 async def test_live_settings_reach_the_store(tmp_path: Path) -> None:
