@@ -149,6 +149,38 @@ def test_a_bad_record_spoils_its_group_and_nothing_else(tmp_path: Path) -> None:
         assert store.put(prepared()).queue_offset == 1
 
 
+class Unencodable(PreparedRecord):
+    """A record with a defect that shows only when it is placed."""
+
+    __slots__ = ()
+
+    def place(self, *_: int) -> bytes:
+        raise ZeroDivisionError("a defect")
+
+
+def test_a_defect_in_mid_group_costs_no_offset(tmp_path: Path) -> None:
+    with SmallStore(tmp_path, segment_bytes=1024) as store:
+        store.put(prepared(body=b"first"))
+        end = store.log_max_offset
+        bad = Unencodable(
+            topic="TopicA",
+            queue_id=0,
+            body=b"",
+            properties=b"",
+            born_timestamp_ms=0,
+            born_host=HOST,
+            store_host=HOST,
+        )
+        with pytest.raises(ZeroDivisionError):
+            store.put_many([*(prepared(body=b"x" * 200) for _ in range(8)), bad, prepared()])
+        assert store.log_max_offset == end
+        entry = store.put(prepared(body=b"second"))
+        assert (entry.queue_offset, entry.physical_offset) == (1, end)
+    with SmallStore(tmp_path, segment_bytes=1024) as store:
+        assert not store.report.findings
+        assert store.max_offset("TopicA", 0) == 2
+
+
 def test_v2_records_only_for_long_topics(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         view = store.lookup(store.put(prepared("x" * 128)).physical_offset)
