@@ -426,8 +426,21 @@ class Sends:
         if isinstance(error, LateError):
             return request.reply(ResponseCode.SYSTEM_BUSY, late_remark(error))
         status = put_status(error)
-        _log.warning("a message was not stored: %s: %s", status.name, error)
+        self._log_failure(status, error)
         return self.refusal(request, *self._put_remark(status))
+
+    def _log_failure(self, status: PutStatus, error: StoreError | None) -> None:
+        """One line per interval: a broken disk refuses every message of every client."""
+        self._failures += 1
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_log_ms:
+            _log.warning(
+                "messages not stored so far: %d, the last: %s: %s",
+                self._failures,
+                status.name,
+                error,
+            )
+            self._next_log_ms = now_ms + _LOG_INTERVAL_MS
 
     def _put_remark(self, status: PutStatus) -> tuple[int, str]:
         match status:
