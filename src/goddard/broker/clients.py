@@ -327,18 +327,21 @@ class Clients:
     def scan(self) -> None:
         """Drop clients that stopped sending heartbeats, and close their connections."""
         oldest_ms = self._clock.monotonic_ms() - self._settings.current.channel_expired_ms
-        tables = [found.clients for found in self._consumers.values()]
-        tables += self._producers.values()
-        expired = {
-            connection: client
-            for table in tables
-            for connection, client in table.items()
-            if client.last_heartbeat_ms < oldest_ms
-        }
-        for connection, client in expired.items():
-            _log.warning("SCAN: remove expired channel, no heartbeat came from %s", client)
-            self.connection_closed(connection)
-            connection.close()
+        silent: set[Connection] = set()
+        for name, clients in list(self._producers.items()):
+            for client in _expired(clients, oldest_ms):
+                self._forget_producer(name, client.connection)
+                silent.add(client.connection)
+        for name, group in list(self._consumers.items()):
+            for client in _expired(group.clients, oldest_ms):
+                self._forget_consumer(name, client.connection, always_notify=True)
+                silent.add(client.connection)
+        for connection in silent:
+            session = self._sessions[connection]
+            # Whoever still sends heartbeats for another group stays.
+            if not session.producers and not session.consumers:
+                self._end(connection, session)
+                connection.close()
         self._filters.purge()
 
     def stop(self) -> None:
@@ -536,6 +539,13 @@ class Clients:
                     _log.warning(
                         "%s was not told that %s changed: %s", connection.remote, group, error
                     )
+
+
+def _expired(clients: Mapping[Connection, Client], oldest_ms: int) -> list[Client]:
+    found = [each for each in clients.values() if each.last_heartbeat_ms < oldest_ms]
+    for client in found:
+        _log.warning("SCAN: remove expired channel, no heartbeat came from %s", client)
+    return found
 
 
 def unsupported_filter(expression_type: str) -> str:

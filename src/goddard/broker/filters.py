@@ -80,7 +80,12 @@ def normalised(subscription: SubscriptionData) -> SubscriptionData:
 
 
 class PullFilter(Protocol):
-    """A filter of the store (its first two methods) that also knows arriving messages."""
+    """A filter of the store that also knows arriving messages."""
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether queue entries alone do not tell."""
+        ...
 
     def matches_code(self, tags_code: int) -> bool: ...
 
@@ -93,6 +98,7 @@ class TagCodes:
     """Tags by their hashes; the consumer compares the text itself."""
 
     __slots__ = ("_codes",)
+    needs_records: Final = False
 
     def __init__(self, codes: Iterable[int]) -> None:
         # A queue entry holds the hash sign-extended, but its low 32 bits are what counts.
@@ -131,6 +137,7 @@ class SqlMatch:
     """An SQL92 expression over the properties of messages."""
 
     __slots__ = ("_sql",)
+    needs_records: Final = True
 
     def __init__(self, sql: SqlFilter) -> None:
         self._sql = sql

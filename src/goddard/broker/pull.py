@@ -257,7 +257,7 @@ class Pulls:
             self._max_count(fields.max_msg_nums),
             max_bytes=fields.max_msg_bytes,
             message_filter=filter_,
-            is_joined=True,
+            is_joined=filter_ is None or not filter_.needs_records,
         )
         code = _CODES.get(result.status)
         remark = result.status.value

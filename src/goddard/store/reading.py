@@ -74,7 +74,10 @@ def get_messages(
     message_filter: MessageFilter | None,
     is_joined: bool = False,
 ) -> GetResult:
-    """``is_joined``: records that lie next to each other may come as one slice."""
+    """``is_joined``: records that lie next to each other may come as one slice.
+
+    A filter is then asked for queue entries only, never for a record.
+    """
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     low, high = queue.min_offset, queue.max_offset
@@ -86,15 +89,14 @@ def get_messages(
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
     if queue_offset > high:
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    is_joined = is_joined and message_filter is None
-    scanned = max_count if is_joined else max(_MIN_SCANNED, max_count)
+    scanned = max(_MIN_SCANNED, max_count) if message_filter is not None else max_count
     data = queue.read(queue_offset, max(scanned, 1))
     if not data:
         following = queue.next_file_offset(queue_offset)
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
     if is_joined:
-        _gather_joined(log, config, result, data, max_count, max_bytes)
+        _gather_joined(log, config, result, data, max_count, max_bytes, message_filter)
     else:
         _gather(log, config, result, data, max_count, max_bytes, message_filter)
     return result
@@ -159,8 +161,9 @@ def _gather_joined(
     data: bytes,
     max_count: int,
     max_bytes: int | None,
+    message_filter: MessageFilter | None,
 ) -> None:
-    """As ``_gather`` without a filter, several times faster: the path of most pulls.
+    """As ``_gather``, several times faster: the path of most pulls.
 
     The limits are those of where the first record lies: a pull that crosses from disk to memory
     goes on with the next one.
@@ -170,13 +173,14 @@ def _gather_joined(
     queue_offset = result.next_offset
     byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
     count_limit = max_count
+    matches_code = None if message_filter is None else message_filter.matches_code
     total = 0
     last_physical = end_offset
     skip_below = 0
     # The slice being made, of one segment, which begins at ``base``; ``limit`` is its usable end.
     view: memoryview | None = None
     base = limit = start = stop = -1
-    for physical_offset, size, _ in ENTRY.iter_unpack(data):
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(data):
         if physical_offset < skip_below or size == BLANK_SIZE:
             queue_offset += 1
             continue
@@ -190,6 +194,9 @@ def _gather_joined(
         elif len(queue_offsets) >= count_limit or total + size > byte_limit:
             break
         last_physical = physical_offset
+        if matches_code is not None and not matches_code(tags_code):
+            queue_offset += 1
+            continue
         end = physical_offset + size
         if physical_offset != stop or end > limit or size <= 0:
             if view is not None and start < stop:

@@ -266,6 +266,17 @@ class TestLeaving:
             assert bench.clients.producer_connection("P") is None
             await asyncio.wait_for(one.connection.wait_closed(), 5)
 
+    async def test_a_group_that_is_no_longer_told_of_expires_alone(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            await one.heartbeat("G", tags("T"), producer="P")
+            bench.clock.advance(100_000)
+            await one.heartbeat(producer="P")
+            bench.clock.advance(100_000)
+            bench.clients.scan()
+            assert await consumer_ids(one) is None
+            assert bench.clients.producer_connection("P") is one.connection
+
     async def test_the_same_client_on_a_new_connection(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one, two = bench.connect(), bench.connect()

@@ -84,3 +84,28 @@ def test_a_slice_outlives_its_segment(store: MessageStore) -> None:
     for segment in store.log.forget_first(2):
         segment.delete()
     assert body(result) == before
+
+
+class EveryThird:
+    """A filter by queue entry; it must not be asked for records."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def matches_code(self, tags_code: int) -> bool:
+        self._asked += 1
+        return self._asked % 3 == 0
+
+    def matches_record(self, record: memoryview) -> bool:
+        raise AssertionError("asked for a record")
+
+
+def test_filters_look_at_queue_entries_alone(store: MessageStore) -> None:
+    store.put_many([record(0, number) for number in range(30)])
+    result = store.get("T", 0, 0, 5, message_filter=EveryThird(), is_joined=True)
+    assert result.queue_offsets == [2, 5, 8, 11, 14]
+    assert result.next_offset == 15
+    singles = [store.get("T", 0, offset, 1).records[0] for offset in result.queue_offsets]
+    assert body(result) == b"".join(singles)
+    few = store.get("T", 0, 0, 5, max_bytes=300, message_filter=EveryThird(), is_joined=True)
+    assert few.queue_offsets == [2, 5, 8]
