@@ -209,6 +209,11 @@ class HotPath:
         for topic in topics:
             self._open_topics.pop(topic, None)
 
+    @property
+    def remembered(self) -> int:
+        """How many shapes and tags are remembered."""
+        return len(self._shapes) + len(self._tag_codes)
+
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Take the plain sends among the frames of a chunk; returns the others, in order."""
         born = connection.attachments.get(_PACKED_HOST) or _packed_host(connection)

@@ -1,0 +1,459 @@
+"""The hot path: what it takes, what it leaves, in which order, and what it answers.
+
+That it stores and answers as the long way does is shown in tests/property; here it must also have
+been the hot path that did so.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.broker.sendwire import BinarySends, read_long, read_short
+from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
+from goddard.protocol.frame import FrameDecoder, RemotingCommand, encode_frame
+from goddard.protocol.message import BatchEntry, encode_batch
+from goddard.store.config import FlushMode
+from goddard.testing.clock import ManualClock
+from goddard.testing.memory import RawPeer
+from goddard.testing.sends import SendBench, send_request
+
+UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
+PLAIN = f"KEYS\x01k1\x02UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+BATCH = encode_batch([BatchEntry(b"1", b"TAGS\x01a"), BatchEntry(b"22")])
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[SendBench]:
+    with SendBench(tmp_path) as bench:
+        bench.add_topic("TopicTest")
+        yield bench
+
+
+def frames_of(*requests: RemotingCommand) -> list[memoryview]:
+    return FrameDecoder().feed(b"".join(map(encode_frame, requests)))
+
+
+async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
+    """The places of the requests that the hot path leaves to others."""
+    peer, connection = bench.connect()
+    frames = frames_of(*requests)
+    rest = bench.hot_path.on_frames(connection, frames)
+    await bench.appender.drain()
+    connection.close()
+    await peer.lost.wait()
+    return [frames.index(frame) for frame in rest]
+
+
+# What it takes
+
+
+@pytest.mark.parametrize("encoding", list(SerializeType))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"code": RequestCode.SEND_MESSAGE},
+        {"properties": PLAIN[:-1]},
+        {"properties": f"UNIQ_KEY\x01{UNIQUE_ID}\x02"},
+        {"properties": f"名\x01値\x02UNIQ_KEY\x01{UNIQUE_ID}\x02"},
+        {"f": "769"},
+        {"h": "77"},
+        {"n": None},
+        {"j": None, "k": None, "m": None},
+        {"oneway": True},
+        {"AccessKey": "key", "Signature": "signature="},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH, "properties": "WAIT\x01true"},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH, "i": None},
+        {"code": RequestCode.SEND_MESSAGE_V2, "body": BATCH, "m": "true"},
+    ],
+)
+async def test_plain_sends_are_taken(
+    bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
+) -> None:
+    values = {"properties": PLAIN, "serialize_type": encoding, **changes}
+    assert await left_over(bench, send_request(**values)) == []
+    assert bench.store.log_max_offset > 0
+
+
+async def test_fields_in_any_order(bench: SendBench) -> None:
+    for encoding in SerializeType:
+        request = send_request(properties=PLAIN, serialize_type=encoding)
+        request.ext_fields = dict(reversed(request.fields.items()))
+        assert await left_over(bench, request) == []
+
+
+async def test_numbers_and_booleans_as_json_has_them(bench: SendBench) -> None:
+    """As the C++ client sends them."""
+    request = send_request(properties=PLAIN, e="3", g="7", m="false", opaque=5)
+    header = encode_frame(request)[8 : -len(request.body)]
+    for quoted in (b'"3"', b'"7"', b'"0"', b'"false"'):
+        header = header.replace(quoted, quoted[1:-1])
+    frame = memoryview(len(header).to_bytes(4, "big") + header + b"body")
+    peer, connection = bench.connect()
+    assert bench.hot_path.on_frames(connection, [frame]) == []
+    (answer,) = await peer.receive(1)
+    assert (answer.code, answer.fields["queueId"], answer.opaque) == (0, "3", 5)
+    (record,) = bench.records()
+    assert (record.queue_id, record.born_timestamp_ms, record.body) == (3, 7, b"body")
+    connection.close()
+
+
+# What it leaves
+
+
+@pytest.mark.parametrize("encoding", list(SerializeType))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic": "Fresh"},
+        {"topic": "%RETRY%Group"},
+        {"topic": "SCHEDULE_TOPIC_XXXX"},
+        {"topic": "Many"},
+        {"topic": "Compacted"},
+        {"e": "-1"},
+        {"e": "4"},
+        {"e": "9999999999"},
+        {"f": "4"},
+        {"f": "8"},
+        {"f": "128"},
+        {"f": "16"},
+        {"h": "x"},
+        {"h": "2147483648"},
+        {"g": "9223372036854775808"},
+        {"j": "1"},
+        {"l": "x"},
+        {"d": None},
+        {"a": None},
+        {"body": b""},
+        {"body": b"x" * 4_194_305},
+        {"properties": "KEYS\x01k\x02"},
+        {"properties": f"UNIQ_KEY\x01{UNIQUE_ID}\x02" * 2},
+        {"properties": f"UNIQ_KEY\x01{UNIQUE_ID}\x02a\x02b\x01c\x01d\x02"},
+        {"properties": f"UNIQ_KEY\x01{UNIQUE_ID}\x02a\x01\x02"},
+        {"properties": f"UNIQ_KEY\x01{UNIQUE_ID}\x02\x02"},
+        {"properties": 'UNIQ_KEY\x01"\x02'},
+        {"properties": PLAIN + "DELAY\x013\x02"},
+        {"properties": PLAIN + "TRAN_MSG\x01true\x02"},
+        {"properties": PLAIN + "POP_CK\x01x\x02"},
+        {"properties": PLAIN + "TIMER_DELIVER_MS\x017\x02"},
+        {"properties": PLAIN + "INNER_NUM\x017\x02"},
+        {"properties": PLAIN + "CLUSTER\x01x\x02"},
+        {"properties": PLAIN + "MSG_REGION\x01x\x02"},
+        {"properties": PLAIN + "p\x01" + "x" * 32_700 + "\x02"},
+        {"properties": PLAIN + "".join(f"p{n}\x01v\x02" for n in range(40))},
+        {"properties": PLAIN + "n" * 600 + "\x01v\x02"},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH + b"\0"},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH[:-1]},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": bytes(22)},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": b"\xff" * 22},
+        {"code": RequestCode.SEND_BATCH_MESSAGE, "body": BATCH, "e": "4"},
+        {
+            "code": RequestCode.SEND_BATCH_MESSAGE,
+            "body": BATCH,
+            "properties": "DELAY\x013\x02",
+        },
+        {"code": RequestCode.HEART_BEAT},
+        {"code": RequestCode.SEND_MESSAGE, "b": "TopicTest"},
+    ],
+)
+async def test_what_is_special_is_left(
+    bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
+) -> None:
+    bench.add_topic("Many", topic_filter_type="MULTI_TAG")
+    bench.add_topic("Compacted", attributes={"cleanup.policy": "COMPACTION"})
+    values = {"properties": PLAIN, "serialize_type": encoding, **changes}
+    assert await left_over(bench, send_request(**values)) == [0]
+    assert bench.store.log_max_offset == 0
+
+
+async def test_a_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> None:
+    """After enough messages of one shape they are matched by a pattern."""
+    for _ in range(12):
+        assert await left_over(bench, send_request(properties=PLAIN)) == []
+    for properties in (
+        PLAIN.replace("k1", "k\x011"),
+        PLAIN.replace("k1", ""),
+        PLAIN.replace(UNIQUE_ID, "é"),
+        PLAIN + "DELAY\x011\x02",
+        "DELAY\x011\x02" + PLAIN,
+    ):
+        assert await left_over(bench, send_request(properties=properties)) == [0]
+    # Another shape, and the one before again.
+    for properties in (f"UNIQ_KEY\x01{UNIQUE_ID}\x02", PLAIN):
+        assert await left_over(bench, send_request(properties=properties)) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b'{"code":310,',
+        b'{"code":310,"extFields":null,"opaque":1}',
+        b'{"code":310,"extFields":{"b":"TopicTest"},"opaque":1}',
+        b'{"code":310,"code":34,"extFields":{"b":"TopicTest"}}',
+        b'{"code":10,"' + b"[" * 3000,
+        b"\xff" * 40,
+    ],
+)
+def test_headers_that_cannot_be_read(header: bytes) -> None:
+    assert read_short(memoryview(header)) is None
+    assert read_long(memoryview(header)) is None
+
+
+def test_binary_headers_that_cannot_be_read() -> None:
+    whole = bytes(frames_of(send_request(serialize_type=SerializeType.ROCKETMQ))[0][4:-5])
+    reader = BinarySends()
+    assert reader.read(memoryview(whole)) is not None
+    for length in range(len(whole)):
+        assert reader.read(memoryview(whole[:length])) is None
+    for position in range(len(whole)):
+        for value in (0, 0x7F, 0x80, 0xFF):
+            damaged = bytearray(whole)
+            damaged[position] = value
+            reader.read(memoryview(damaged))  # must not raise, whatever it makes of it
+
+
+def test_a_field_that_comes_twice_is_not_misread() -> None:
+    request = send_request(serialize_type=SerializeType.ROCKETMQ)
+    fields = request.fields
+    frame = bytes(frames_of(request)[0][4:-5])
+    again = b"\0\1b\0\0\0\5Other"
+    doubled = frame[:17] + (len(frame) - 21 + len(again)).to_bytes(4, "big") + frame[21:] + again
+    read = BinarySends().read(memoryview(doubled))
+    assert read is not None
+    assert (fields["b"], read.fields.topic) == ("TopicTest", "Other")
+
+
+# Changes of topics and configuration
+
+
+async def test_a_topic_that_changes_is_looked_at_again(bench: SendBench) -> None:
+    assert await left_over(bench, send_request(properties=PLAIN, e="3")) == []
+    bench.add_topic("TopicTest", 2)
+    assert await left_over(bench, send_request(properties=PLAIN, e="3")) == [0]
+    bench.topics.delete("TopicTest")
+    assert await left_over(bench, send_request(properties=PLAIN)) == [0]
+    bench.add_topic("TopicTest", 1)
+    assert await left_over(bench, send_request(properties=PLAIN)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"brokerPermission": "4"},
+        {"startAcceptSendRequestTimeStamp": str(10**15)},
+        {"brokerRole": "SLAVE"},
+        {"maxMessageSize": "3"},
+        {"brokerIP1": "::1"},
+    ],
+)
+async def test_a_configuration_that_closes_the_path(
+    bench: SendBench, change: dict[str, str]
+) -> None:
+    bench.settings.replace(bench.settings.current.updated(change))
+    assert await left_over(bench, send_request(properties=PLAIN)) == [0]
+
+
+async def test_what_answers_and_records_say_follows_the_configuration(bench: SendBench) -> None:
+    change = {"regionId": 'r"%d', "traceOn": "false", "brokerIP1": "10.1.2.3"}
+    bench.settings.replace(bench.settings.current.updated(change))
+    for encoding in SerializeType:
+        request = send_request(properties=PLAIN, serialize_type=encoding)
+        (answer,) = await bench.ask(request, hot=True)
+        assert answer.fields["MSG_REGION"] == 'r"%d'
+        assert answer.fields["TRACE_ON"] == "false"
+        assert answer.fields["msgId"].startswith("0A01020300002A9F")
+    assert b"MSG_REGION\x01r" in bench.records()[0].properties
+
+
+async def test_ipv6_peers_go_the_long_way(bench: SendBench) -> None:
+    _, connection = bench.connect()
+    connection.remote = "[::1]:50001"
+    frames = frames_of(send_request(properties=PLAIN))
+    assert bench.hot_path.on_frames(connection, frames) == frames
+    connection.close()
+
+
+# Order and answers
+
+
+async def test_from_the_first_special_send_on_the_rest_goes_the_long_way(
+    bench: SendBench,
+) -> None:
+    requests = [
+        send_request(body=b"0", properties=PLAIN),
+        send_request(code=RequestCode.HEART_BEAT),
+        send_request(body=b"2", properties=PLAIN),
+        send_request(body=b"3", properties=PLAIN + "DELAY\x011\x02"),
+        send_request(body=b"4", properties=PLAIN),
+        send_request(code=RequestCode.HEART_BEAT),
+    ]
+    assert await left_over(bench, *requests) == [1, 3, 4, 5]
+    assert [record.body for record in bench.records()] == [b"0", b"2"]
+
+
+async def test_the_order_of_a_connection_is_the_order_of_the_log(bench: SendBench) -> None:
+    def batch(*bodies: bytes) -> RemotingCommand:
+        return send_request(
+            code=RequestCode.SEND_BATCH_MESSAGE,
+            body=encode_batch(BatchEntry(body) for body in bodies),
+            properties="WAIT\x01true\x02",
+        )
+
+    requests = [
+        send_request(body=b"0", properties=PLAIN),
+        batch(b"1", b"2"),
+        send_request(body=b"3", properties=PLAIN),
+        send_request(body=b"4", properties=PLAIN + "DELAY\x011\x02"),
+        send_request(body=b"5", properties=PLAIN),
+        batch(b"6"),
+        send_request(body=b"7", properties=PLAIN),
+    ]
+    answers = await bench.ask(*requests, hot=True)
+    assert [answer.code for answer in answers] == [0] * len(requests)
+    assert [record.body for record in bench.records()] == [b"%d" % n for n in range(8)]
+
+
+async def test_answers_of_a_chunk_leave_in_one_write(bench: SendBench) -> None:
+    peer, connection = bench.connect(hot=True)
+    requests = [send_request(properties=PLAIN, e=str(n % 4)) for n in range(20)]
+    connection.data_received(b"".join(map(encode_frame, requests)))
+    answers = await peer.receive(20)
+    assert peer.chunks == 1
+    assert [answer.opaque for answer in answers] == [request.opaque for request in requests]
+    connection.close()
+
+
+async def test_connections_of_one_tick_share_an_append(bench: SendBench) -> None:
+    ends = [bench.connect(hot=True) for _ in range(3)]
+    for _, connection in ends:
+        connection.data_received(encode_frame(send_request(properties=PLAIN)))
+    assert bench.appender.queued_records == 3
+    for peer, connection in ends:
+        (answer,) = await peer.receive(1)
+        assert answer.code == 0
+        connection.close()
+
+
+async def test_one_way_sends_are_counted_and_not_answered(bench: SendBench) -> None:
+    peer, connection = bench.connect(hot=True)
+    requests = [
+        send_request(properties=PLAIN, oneway=True),
+        send_request(
+            code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH, properties=PLAIN, oneway=True
+        ),
+        send_request(properties=PLAIN),
+    ]
+    connection.data_received(b"".join(map(encode_frame, requests)))
+    await peer.receive(1)
+    assert peer.received.empty()
+    assert bench.stats.puts["TopicTest"] == (4, bench.store.log_max_offset)
+    connection.close()
+
+
+async def test_a_peer_that_is_gone(bench: SendBench) -> None:
+    peer, connection = bench.connect(hot=True)
+    connection.data_received(encode_frame(send_request(properties=PLAIN)))
+    peer.transport.abort()
+    await peer.lost.wait()
+    await bench.appender.drain()
+    assert len(bench.records()) == 1
+
+
+# The disk
+
+
+async def answers_while_held(bench: SendBench, *requests: RemotingCommand) -> tuple[RawPeer, Any]:
+    bench.flush_worker.is_held = True
+    peer, connection = bench.connect(hot=True)
+    connection.data_received(b"".join(map(encode_frame, requests)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return peer, connection
+
+
+async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path) -> None:
+    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+        bench.add_topic("TopicTest")
+        peer, connection = await answers_while_held(
+            bench,
+            send_request(properties=PLAIN),
+            send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH, properties=PLAIN),
+        )
+        assert peer.received.empty()
+        bench.flush_worker.is_held = False
+        bench.flush_worker.run()
+        answers = await peer.receive(2)
+        assert [answer.code for answer in answers] == [0, 0]
+        connection.close()
+
+
+async def test_sends_that_do_not_wait_for_the_disk_go_the_long_way(tmp_path: Path) -> None:
+    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+        bench.add_topic("TopicTest")
+        impatient = PLAIN.replace("true", "false")
+        for _ in range(2):
+            assert await left_over(bench, send_request(properties=impatient)) == [0]
+            for _ in range(9):  # the same once there is a pattern
+                assert await left_over(bench, send_request(properties=PLAIN)) == []
+
+
+async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
+    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+        bench.add_topic("TopicTest")
+        bench.appender.flush_timeout_ms = 20
+        peer, connection = await answers_while_held(
+            bench,
+            send_request(properties=PLAIN, serialize_type=SerializeType.ROCKETMQ),
+            send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH),
+        )
+        one, batch = await peer.receive(2)
+        assert [one.code, batch.code] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        assert one.fields["transactionId"] == UNIQUE_ID
+        assert one.serialize_type is SerializeType.ROCKETMQ
+        assert batch.fields["msgId"].count(",") == 1
+        bench.flush_worker.is_held = False
+        connection.close()
+
+
+async def test_a_store_that_takes_nothing(bench: SendBench) -> None:
+    bench.store.abandon()
+    answers = await bench.ask(
+        send_request(properties=PLAIN),
+        send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH),
+        hot=True,
+    )
+    assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert answers[0].fields == {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+
+
+async def test_what_waited_too_long_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with SendBench(tmp_path, clock=clock) as bench:
+        bench.add_topic("TopicTest")
+        peer, connection = bench.connect(hot=True)
+        connection.data_received(encode_frame(send_request(properties=PLAIN)))
+        clock.advance(200)
+        (answer,) = await peer.receive(1)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert answer.remark is not None
+        assert answer.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy")
+        assert bench.records() == []
+        connection.close()
+
+
+async def test_memories_are_bounded(bench: SendBench) -> None:
+    requests = [
+        send_request(properties=f"UNIQ_KEY\x01a{n}\x02TAGS\x01t{n}\x02p{n}\x01v\x02")
+        for n in range(5000)
+    ]
+    bench.settings.replace(
+        bench.settings.current.updated({"sendThreadPoolQueueCapacity": "1000000"})
+    )
+    assert await left_over(bench, *requests) == []
+    assert bench.hot_path.remembered <= 2 * 4096
