@@ -30,8 +30,8 @@ def send(address: str, topic: str) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-# The compressed form of 5.x has attributes of topics, which a name server of 4.9 takes for damage;
-# RocketMQ's own broker of 5.4.0 fails there as well.
+# The compressed form of 5.x has attributes of topics, which a name server of 4.9 refuses;
+# RocketMQ's own brokers write the same.
 @pytest.mark.parametrize(
     ("version", "compressed"),
     [("java540", "false"), ("java540", "true"), ("java494", "false")],
