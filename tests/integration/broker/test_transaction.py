@@ -1,0 +1,166 @@
+"""Transactions through a whole broker: commit, rollback, check-back, restarts."""
+
+import asyncio
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.message import TransactionType, decode_properties
+from goddard.protocol.record import decode_record
+from goddard.protocol.responses import NoPermissionError, check
+from goddard.testing.clock import ManualClock
+from goddard.testing.dialogue import Dialogue
+from goddard.transport.client import Client, ClientOptions
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+
+COMMIT = TransactionType.COMMIT
+ROLLBACK = TransactionType.ROLLBACK
+TOPIC = "Orders"
+
+
+def config(folder: Path, **properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "bindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "storePathRootDir": str(folder),
+            "mappedFileSizeCommitLog": str(16 << 20),
+            "mappedFileSizeConsumeQueue": "60000",
+            "maxHashSlotNum": "100",
+            "maxIndexNum": "4000",
+            "transactionCheckInterval": "50",
+            **properties,
+        }
+    )
+
+
+class Producer:
+    """A transactional producer: answers each check with a decision, like Java's does."""
+
+    def __init__(self, decisions: dict[bytes, int]) -> None:
+        self.decisions = decisions
+        self.asked: asyncio.Queue[tuple[bytes, CheckTransactionRequest]] = asyncio.Queue()
+        handlers = Handlers()
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+        self.client = Client(ClientOptions(), handlers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
+    def _check(self, request: RemotingCommand, connection: Connection) -> None:
+        header = CheckTransactionRequest.decode(request.fields)
+        record, _ = decode_record(request.body)
+        self.asked.put_nowait((record.body, header))
+        answer = EndTransactionRequest(
+            topic=header.topic,
+            producer_group=decode_properties(record.properties)["PGROUP"],
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=self.decisions.get(record.body, 0),
+            from_transaction_check=True,
+            msg_id=header.msg_id or "",
+            transaction_id=header.transaction_id,
+        )
+        connection.oneway(RemotingCommand(RequestCode.END_TRANSACTION, answer.encode()))
+
+    async def next_asked(self) -> bytes:
+        async with asyncio.timeout(10):
+            body, _ = await self.asked.get()
+        return body
+
+
+async def test_commit_and_rollback(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
+        talk = Dialogue(client, broker.address)
+        kept = await talk.send_half(TOPIC, b"kept")
+        dropped = await talk.send_half(TOPIC, b"dropped")
+        assert kept.transaction_id == "U-kept"
+        assert (kept.queue_offset, dropped.queue_offset) == (0, 1)
+        assert await talk.pull(TOPIC) == []
+        check(await talk.end(dropped, ROLLBACK))
+        check(await talk.end(kept, COMMIT))
+        (record,) = await talk.receive(TOPIC, 1)
+        assert record.body == b"kept"
+        assert await talk.pull(TOPIC, 1) == []
+        wrong = await talk.ask(RequestCode.END_TRANSACTION, {"producerGroup": "P"})
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_live_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    decisions = {b"commit": int(COMMIT), b"rollback": int(ROLLBACK)}
+    async with (
+        Broker(config(tmp_path), clock=clock) as broker,
+        Producer(decisions) as producer,
+    ):
+        talk = Dialogue(producer.client, broker.address)
+        await talk.heartbeat("P")
+        now_ms = clock.now_ms()
+        for body in (b"commit", b"rollback", b"unknown"):
+            marks = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"U-{body.decode()}"}
+            await talk.send(TOPIC, body, marks, sys_flag=4, born_timestamp=now_ms)
+        clock.advance(6_001)
+        asked = {await producer.next_asked() for _ in range(3)}
+        assert asked == {b"commit", b"rollback", b"unknown"}
+        (record,) = await talk.receive(TOPIC, 1)
+        assert record.body == b"commit"
+        # The third is asked about again, and is decided this time.
+        decisions[b"unknown"] = int(COMMIT)
+        clock.advance(6_001)
+        while await producer.next_asked() != b"unknown":
+            pass
+        records = await talk.receive(TOPIC, 2)
+        assert {record.body for record in records} == {b"commit", b"unknown"}
+        assert records[1].prepared_transaction_offset > 0
+
+
+async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with (
+        Broker(config(tmp_path), clock=clock) as broker,
+        Client(ClientOptions()) as client,
+    ):
+        talk = Dialogue(client, broker.address)
+        decided = await talk.send_half(TOPIC, b"decided")
+        await talk.send_half(TOPIC, b"open")
+        check(await talk.end(decided, COMMIT))
+    clock.advance(60_000)
+    async with (
+        Broker(config(tmp_path), clock=clock) as broker,
+        Producer({b"open": int(COMMIT)}) as producer,
+    ):
+        talk = Dialogue(producer.client, broker.address)
+        await talk.heartbeat("P")
+        # Born by the real clock of this test, it is a message of the future: asked at once.
+        assert await producer.next_asked() == b"open"
+        records = await talk.receive(TOPIC, 2)
+        assert [record.body for record in records] == [b"decided", b"open"]
+
+
+async def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
+    settings = config(tmp_path, rejectTransactionMessage="true")
+    async with Broker(settings) as broker, Client(ClientOptions()) as client:
+        with pytest.raises(NoPermissionError):
+            await Dialogue(client, broker.address).send_half(TOPIC, b"x")
+
+
+async def test_with_synchronous_flushing(tmp_path: Path) -> None:
+    settings = config(tmp_path, flushDiskType="SYNC_FLUSH")
+    async with Broker(settings) as broker, Client(ClientOptions()) as client:
+        talk = Dialogue(client, broker.address)
+        half = await talk.send_half(TOPIC, b"x")
+        check(await talk.end(half, COMMIT))
+        (record,) = await talk.receive(TOPIC, 1)
+        assert record.body == b"x"
