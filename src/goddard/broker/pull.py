@@ -11,15 +11,20 @@ loop.
 
 import logging
 from collections.abc import Mapping
-from struct import Struct
-from typing import Annotated, Final, Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from goddard.broker.clients import Clients, unsupported_filter
 from goddard.broker.filters import ConsumerFilters, PullFilter, check_expression, tag_filter
 from goddard.broker.holds import Hold, Holds
 from goddard.broker.offsets import Offsets
+from goddard.broker.pullwire import (
+    LITE_PULL,
+    PULL,
+    AnswerNumbers,
+    PullFields,
+    PullReader,
+    encode_answer,
+)
 from goddard.broker.settings import Settings
 from goddard.broker.topics import Groups, Topics
 from goddard.errors import GoddardError
@@ -27,16 +32,14 @@ from goddard.protocol import names
 from goddard.protocol.bodies import ConsumeType, TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import (
-    CURRENT_VERSION,
     CommandFlag,
     Permission,
-    RequestCode,
     ResponseCode,
     SerializeType,
 )
 from goddard.protocol.filter import FilterSyntaxError, is_tag_type
-from goddard.protocol.frame import RemotingCommand, encode_head
-from goddard.protocol.headers_message import PullRequest, PullResponse
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import PullRequest
 from goddard.store.reading import GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
@@ -44,10 +47,6 @@ from goddard.transport.handlers import Handler, refusal
 
 _logger: Final = logging.getLogger(__name__)
 
-_PULL: Final = int(RequestCode.PULL_MESSAGE)
-_LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
-_PULL_CODES: Final = (_PULL, _LITE_PULL)
-_STARTS: Final = (b'{"code":11,', b'{"code":361')
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -84,51 +83,11 @@ _CODES: Final = {
 }
 _RESET_REMARK: Final = "OFFSET_RESET"
 
-_WORD: Final = Struct(">i")
-_PREFIX: Final = Struct(">iI")
-# As ``encode_head`` writes the header: code, PullResponse, opaque, remark.
-JSON_HEAD: Final = (
-    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d",'
-    b'"minOffset":"%d","maxOffset":"%d","topicSysFlag":"%d","groupSysFlag":"%d"},'
-    b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON",'
-    b'"version":' + str(int(CURRENT_VERSION)).encode() + b"}"
-)
-
-_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-
 
 class GetStats(Protocol):
     """Who counts what consumers get."""
 
     def get(self, topic: str, group: str, count: int, size: int) -> None: ...
-
-
-class PullFields(msgspec.Struct, rename="camel"):
-    """What a pull asks; the fields of PullRequest that count here."""
-
-    consumer_group: str
-    topic: str
-    queue_id: _Int32
-    queue_offset: _Int64
-    max_msg_nums: _Int32
-    sys_flag: _Int32
-    commit_offset: _Int64
-    suspend_timeout_millis: _Int64
-    sub_version: _Int64
-    subscription: str | None = None
-    expression_type: str | None = None
-    max_msg_bytes: _Int32 | None = None
-
-
-class _PullHeader(msgspec.Struct):
-    code: int
-    opaque: _Int32
-    fields: PullFields = msgspec.field(name="extFields")
-    flag: _Int32 = 0
-
-
-_read_header = msgspec.json.Decoder(_PullHeader, strict=False).decode
 
 
 class Ask:
@@ -200,26 +159,13 @@ class Pulls:
         self._stats = stats
 
     def handlers(self) -> Mapping[int, Handler]:
-        return {_PULL: self.handle, _LITE_PULL: self.handle}
+        return {PULL: self.handle, LITE_PULL: self.handle}
 
     def handle(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         header = PullRequest.decode(request.fields)
         if request.is_oneway:
             return None
-        fields = PullFields(
-            consumer_group=header.consumer_group,
-            topic=header.topic,
-            queue_id=header.queue_id,
-            queue_offset=header.queue_offset,
-            max_msg_nums=header.max_msg_nums,
-            sys_flag=header.sys_flag,
-            commit_offset=header.commit_offset,
-            suspend_timeout_millis=header.suspend_timeout_millis,
-            sub_version=header.sub_version,
-            subscription=header.subscription,
-            expression_type=header.expression_type,
-            max_msg_bytes=header.max_msg_bytes,
-        )
+        fields = PullFields.of(header)
         ask = Ask(request.code, request.opaque, request.serialize_type, fields, connection)
         return self._pull(ask, can_suspend=True)
 
@@ -312,7 +258,7 @@ class Pulls:
                 f"the broker[{config.broker_ip1}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
-        if ask.code == _LITE_PULL and not config.lite_pull_enable:
+        if ask.code == LITE_PULL and not config.lite_pull_enable:
             raise _RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
@@ -515,29 +461,17 @@ class Pulls:
             broker_id = group.which_broker_when_consume_slowly
         else:
             broker_id = group.broker_id
-        if ask.serialize_type is SerializeType.JSON:
-            header = JSON_HEAD % (
-                code,
-                broker_id,
-                result.next_offset,
-                result.min_offset,
-                result.max_offset,
-                topic.topic_sys_flag,
-                group.group_sys_flag,
-                ask.opaque,
-                remark.encode(),
-            )
-            head = _PREFIX.pack(4 + len(header) + result.total_bytes, len(header)) + header
-        else:
-            fields = PullResponse(
-                suggest_which_broker_id=broker_id,
-                next_begin_offset=result.next_offset,
-                min_offset=result.min_offset,
-                max_offset=result.max_offset,
-                topic_sys_flag=topic.topic_sys_flag,
-                group_sys_flag=group.group_sys_flag,
-            )
-            head = encode_head(ask.reply(code, remark, fields.encode()), result.total_bytes)
+        numbers = AnswerNumbers(
+            broker_id,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+        )
+        head = encode_answer(
+            ask.serialize_type, ask.opaque, code, remark, numbers, result.total_bytes
+        )
         connection = ask.connection
         if connection.is_closed:
             return
@@ -552,43 +486,28 @@ class Pulls:
 
 
 class PullHotPath:
-    """Takes plain pulls (JSON headers as Java and its kin write them) out of a chunk of frames.
+    """Takes plain pulls out of a chunk of frames.
 
     Requests that hooks must see have no place here; leave it out when there are such.
     """
 
-    __slots__ = ("_pulls",)
+    __slots__ = ("_pulls", "_reader")
 
     def __init__(self, pulls: Pulls) -> None:
         self._pulls = pulls
+        self._reader = PullReader()
 
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Serve the pulls among the frames; returns the others, in order."""
         rest: list[memoryview] = []
+        read = self._reader.read
         for place, frame in enumerate(frames):
             if connection.is_held:
                 rest += frames[place:]
                 break
-            header = read_pull(frame)
+            header = read(frame)
             if header is None:
                 rest.append(frame)
                 continue
-            ask = Ask(header.code, header.opaque, SerializeType.JSON, header.fields, connection)
-            self._pulls.serve(ask, can_suspend=True)
+            self._pulls.serve(Ask(*header, connection), can_suspend=True)
         return rest
-
-
-def read_pull(frame: memoryview) -> _PullHeader | None:
-    """The header of a plain pull; None for anything else, which is then read with care."""
-    # The first key of Java's headers is the code; others' go the long way.
-    if not bytes(frame[4:15]).startswith(_STARTS):
-        return None
-    (length,) = _WORD.unpack_from(frame)
-    # The high byte is the encoding, 0 for JSON.
-    if not 0 <= length <= len(frame) - 4:
-        return None
-    try:
-        header = _read_header(frame[4 : 4 + length])
-    except (msgspec.MsgspecError, ValueError):
-        return None
-    return header if header.flag == 0 and header.code in _PULL_CODES else None

@@ -1,15 +1,18 @@
 """Pulls: every check, every correction of an offset, every kind of filter, by both ways in."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from goddard.broker.pull import JSON_HEAD, read_pull
+from goddard.broker.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
 from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
-from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import PullResponse
+from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
+from goddard.protocol.headers_message import PullRequest, PullResponse
 from goddard.store.errors import StoreDiskError
 from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, records_of, sql, tags
 
@@ -66,17 +69,25 @@ async def test_both_ways_answer_alike_and_as_commands_are_written(
         assert answers[0] == answers[1]
 
 
-def test_the_answer_is_written_as_any_command_is() -> None:
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3, 4, 5), (7, -1, 2**63 - 1, -(2**63), 0, -1)])
+def test_the_answer_is_written_as_any_command_is(
+    serialize_type: SerializeType, numbers: tuple[int, ...]
+) -> None:
+    broker_id, next_offset, low, high, topic_flag, group_flag = numbers
     fields = PullResponse(
-        suggest_which_broker_id=1,
-        next_begin_offset=2,
-        min_offset=3,
-        max_offset=4,
-        topic_sys_flag=5,
-        group_sys_flag=6,
+        suggest_which_broker_id=broker_id,
+        next_begin_offset=next_offset,
+        min_offset=low,
+        max_offset=high,
+        topic_sys_flag=topic_flag,
+        group_sys_flag=group_flag,
     ).encode()
-    command = RemotingCommand(0, fields, opaque=7, flag=1, remark="FOUND")
-    assert encode_frame(command)[8:] == JSON_HEAD % (0, 1, 2, 3, 4, 5, 6, 7, b"FOUND")
+    command = RemotingCommand(
+        20, fields, opaque=-7, flag=1, remark="FOUND", serialize_type=serialize_type
+    )
+    head = encode_answer(serialize_type, -7, 20, "FOUND", AnswerNumbers(*numbers), 1234)
+    assert head == encode_head(command, 1234)
 
 
 @pytest.mark.parametrize(
@@ -523,20 +534,56 @@ class TestFrames:
     """What the short way takes, and what it leaves."""
 
     @staticmethod
-    def frame(**changes: Any) -> memoryview:
-        texts = {name: str(value) for name, value in pull_fields("T").items()}
-        command = RemotingCommand(PULL, texts)
+    def frame(*, order: Callable[[list[str]], list[str]] = list, **changes: Any) -> memoryview:
+        values = {name: str(value) for name, value in pull_fields("T").items()}
+        values |= changes.pop("fields", {})
+        command = RemotingCommand(PULL, {name: values[name] for name in order(list(values))})
         for name, value in changes.items():
             setattr(command, name, value)
         return memoryview(encode_frame(command))[4:]
 
-    def test_pulls_are_taken(self) -> None:
-        header = read_pull(self.frame(opaque=-5))
+    @pytest.mark.parametrize("serialize_type", SerializeType)
+    def test_pulls_are_taken(self, serialize_type: SerializeType) -> None:
+        reader = PullReader()
+        header = reader.read(self.frame(opaque=-5, serialize_type=serialize_type))
         assert header is not None
         assert (header.code, header.opaque, header.fields.topic) == (PULL, -5, "T")
-        header = read_pull(self.frame(code=LITE_PULL))
+        assert header.serialize_type is serialize_type
+        header = reader.read(self.frame(code=LITE_PULL, serialize_type=serialize_type))
         assert header is not None
         assert header.code == LITE_PULL
+
+    @pytest.mark.parametrize("serialize_type", SerializeType)
+    @pytest.mark.parametrize("order", [list, sorted, lambda names: names[::-1]])
+    def test_what_repeats_is_remembered_rightly(
+        self, serialize_type: SerializeType, order: Callable[[list[str]], list[str]]
+    ) -> None:
+        reader = PullReader()
+        changes: list[dict[str, str]] = [
+            {},
+            {"queueOffset": "123456789012345678"},
+            {"commitOffset": "7", "queueOffset": "99"},
+            {"topic": "U", "queueOffset": "1"},
+            {"queueOffset": "5", "commitOffset": "5", "subscription": "A || B"},
+            {"bname": "broker", "ns": "x", "queueOffset": "31"},
+            {"maxMsgBytes": "-1"},
+        ]
+        for fields in changes * 2:
+            frame = self.frame(fields=fields, order=order, serialize_type=serialize_type)
+            header = reader.read(frame)
+            assert header is not None
+            expected = PullFields.of(PullRequest.decode(decode_frame(frame).fields))
+            assert header.fields == expected
+
+    def test_offsets_within_other_values_are_no_offsets(self) -> None:
+        reader = PullReader()
+        lie = "\x00\x0bqueueOffset\x00\x00\x00\x019"
+        # Sorted, these two stand before the real one.
+        for name in ("bname", "consumerGroup"):
+            frame = self.frame(
+                fields={name: lie}, serialize_type=SerializeType.ROCKETMQ, order=sorted
+            )
+            assert reader.read(frame) is None
 
     @pytest.mark.parametrize(
         "changes",
@@ -546,19 +593,47 @@ class TestFrames:
             {"code": 3610},
             {"flag": CommandFlag.RESPONSE},
             {"flag": CommandFlag.ONEWAY},
-            {"serialize_type": SerializeType.ROCKETMQ},
             {"ext_fields": None},
             {"ext_fields": {}},
+            {"fields": {"queueOffset": ""}},
+            {"fields": {"queueOffset": "x"}},
+            {"fields": {"queueOffset": "9" * 30}},
+            {"fields": {"queueId": "9999999999"}},
+            {"fields": {"maxMsgNums": "many"}},
         ],
     )
-    def test_others_are_left(self, changes: dict[str, Any]) -> None:
-        assert read_pull(self.frame(**changes)) is None
+    @pytest.mark.parametrize("serialize_type", SerializeType)
+    def test_others_are_left(self, serialize_type: SerializeType, changes: dict[str, Any]) -> None:
+        frame = self.frame(**(changes | {"serialize_type": serialize_type}))
+        assert PullReader().read(frame) is None
 
-    def test_bytes_that_are_cut_or_lie_are_left(self) -> None:
-        whole = bytes(self.frame())
+    def test_a_remark_goes_the_long_way(self) -> None:
+        frame = self.frame(remark="x", serialize_type=SerializeType.ROCKETMQ)
+        assert PullReader().read(frame) is None
+
+    @pytest.mark.parametrize("serialize_type", SerializeType)
+    def test_bytes_that_are_cut_or_lie_are_left(self, serialize_type: SerializeType) -> None:
+        reader = PullReader()
+        whole = bytes(self.frame(serialize_type=serialize_type))
+        assert reader.read(memoryview(whole)) is not None
         for end in range(len(whole)):
-            assert read_pull(memoryview(whole[:end])) is None
-        assert read_pull(memoryview(b"\x7f" + whole[1:])) is None
+            assert reader.read(memoryview(whole[:end])) is None
+        assert reader.read(memoryview(b"\x7f" + whole[1:])) is None
+
+    @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
+    def test_garbage_is_read_as_the_decoder_reads_it_or_left(
+        self, position: int, garbage: bytes
+    ) -> None:
+        reader = PullReader()
+        whole = bytearray(self.frame(serialize_type=SerializeType.ROCKETMQ))
+        reader.read(memoryview(bytes(whole)))
+        whole[position : position + len(garbage)] = garbage
+        frame = memoryview(bytes(whole))
+        header = reader.read(frame)
+        if header is not None:
+            command = decode_frame(frame)
+            assert (header.code, header.opaque) == (command.code, command.opaque)
+            assert header.fields == PullFields.of(PullRequest.decode(command.fields))
 
     async def test_what_is_left_keeps_its_order(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
