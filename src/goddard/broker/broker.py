@@ -299,6 +299,7 @@ class Broker:
             find_producer=self.clients.producer_connection,
             save_offsets=lambda: self._saver.save(self.offset_table),
             clock=self._clock,
+            stats=self.stats,
         )
         send_backs = SendBacks(
             store=self.store,

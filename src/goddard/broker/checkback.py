@@ -16,14 +16,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from goddard.broker.appender import Appender, FlushTimeoutError
+from goddard.broker.appender import Appender
 from goddard.broker.incoming import Incoming, MessageWriter, PutRefusedError
 from goddard.broker.oplog import (
     REMOVE_TAG,
     CheckRules,
     Decided,
     Half,
-    OpBatch,
     Verdict,
     decode_op,
     judge,
@@ -67,9 +66,11 @@ _logger: Final = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 _HOUR_MS: Final = 3_600_000
 _ROUND_MS: Final = 60_000
-_READ_MESSAGES: Final = 32
-# More decisions than this ahead of one undecided half are not kept in memory.
+# Ops at a time: one may hold some hundred decisions.
+_READ_OPS: Final = 16
+# A round that knows of more decisions than this ends, and the next one goes on from there.
 _MAX_DECIDED: Final = 500_000
+_DURABLE_SECONDS: Final = 5.0
 # Halves between two turns of the loop.
 _HALVES_PER_TURN: Final = 32
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
@@ -78,7 +79,10 @@ FindProducer = Callable[[str], Connection | None]
 
 
 class CheckBacks:
-    """The rounds of checks. ``pending`` has the decisions that are not in the op queue yet."""
+    """The rounds of checks.
+
+    ``is_pending(queue_id, half_offset)``: whether a half is decided, but that not noted yet.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class CheckBacks:
         topics: Topics,
         offsets: ConsumerOffsetTable,
         settings: Settings,
-        pending: dict[int, OpBatch],
+        is_pending: Callable[[int, int], bool],
         find_producer: FindProducer,
         save_offsets: Callable[[], Awaitable[None]] | None = None,
         clock: Clock | None = None,
@@ -100,7 +104,7 @@ class CheckBacks:
         self._topics = topics
         self._offsets = offsets
         self._settings = settings
-        self._pending = pending
+        self.is_pending = is_pending
         self._find_producer = find_producer
         self._save_offsets = save_offsets
         self._clock: Clock = clock or SystemClock()
@@ -138,16 +142,9 @@ class CheckBacks:
     def decode(self, view: memoryview) -> Record | None:
         return read_stored(self._store, view)
 
-    def is_pending(self, queue_id: int, half_offset: int) -> bool:
-        batch = self._pending.get(queue_id)
-        return batch is not None and half_offset in batch
-
     async def put(self, message: Incoming) -> LogEntry:
         """Store a message as it is: the rules for new ones, delays above all, are not for it."""
-        try:
-            (entry,) = await self._appender.put([self._writer.encode(message)], wait_durable=False)
-        except FlushTimeoutError as error:
-            (entry,) = error.entries
+        (entry,) = await self._appender.put([self._writer.encode(message)], wait_durable=False)
         return entry
 
     async def put_aside(self, message: Incoming) -> LogEntry:
@@ -159,7 +156,8 @@ class CheckBacks:
     ) -> None:
         """Note how far both queues are settled; first what was written anew must be on disk."""
         if end_offset:
-            await wait_durable(self._store, end_offset)
+            async with asyncio.timeout(_DURABLE_SECONDS):
+                await wait_durable(self._store, end_offset)
         is_changed = False
         for topic, queue_offset in (
             (TRANS_HALF_TOPIC, half_offset),
@@ -243,8 +241,8 @@ class _Round:
             await self._checks.commit(
                 self._queue_id, self._half_offset, op_offset, self._end_offset
             )
-        except StoreError as error:
-            _logger.warning("checking transactions was not noted: %s", error)
+        except (StoreError, TimeoutError) as error:
+            _logger.warning("checking transactions was not noted: %r", error)
         if (self._half_offset, op_offset) != (self._first_half_offset, self._first_op_offset):
             _logger.info(
                 "After check, queueId=%d opOffset=%d msgOffset=%d putInQueueCount=%d",
@@ -264,34 +262,39 @@ class _Round:
                 if self._checks.monotonic_ms() > self._deadline_ms:
                     _logger.info("Queue=%d process time reach max=%d", self._queue_id, _ROUND_MS)
                     return 0
-            if self._is_decided():
+            if await self._is_decided():
                 self._half_offset += 1
                 continue
+            if len(self._decided) >= _MAX_DECIDED and self._half_offset > self._first_half_offset:
+                return 0
             found = self._checks.read(TRANS_HALF_TOPIC, self._queue_id, self._half_offset, 1)
             if not found.records:
                 if not self._skip(found):
                     return None
                 continue
-            # Entries whose records are gone were passed over.
-            self._half_offset = found.queue_offsets[0]
+            if found.queue_offsets[0] != self._half_offset:
+                # Records before it are gone; whether it is decided is to be asked first.
+                self._half_offset = found.queue_offsets[0]
+                continue
             half = self._checks.decode(found.records[0])
             if half is not None and not await self._pass(half):
                 return half.store_timestamp_ms
             self._half_offset += 1
         return 0
 
-    def _is_decided(self) -> bool:
+    async def _is_decided(self) -> bool:
         """Whether the half that comes next is decided; reads as many ops as that takes."""
         while not self._decided.take(self._half_offset):
             if len(self._decided) >= _MAX_DECIDED or not self._read_ops():
                 return self._checks.is_pending(self._queue_id, self._half_offset)
+            await asyncio.sleep(0)
         return True
 
     def _read_ops(self) -> bool:
         """Read some more ops; False when there are none."""
         decided = self._decided
         found = self._checks.read(
-            TRANS_OP_HALF_TOPIC, self._queue_id, decided.next_op_offset, _READ_MESSAGES
+            TRANS_OP_HALF_TOPIC, self._queue_id, decided.next_op_offset, _READ_OPS
         )
         for queue_offset, view in zip(found.queue_offsets, found.records, strict=True):
             op = self._checks.decode(view)

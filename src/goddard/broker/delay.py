@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
-from goddard.broker.appender import Appender, FlushTimeoutError
+from goddard.broker.appender import Appender
 from goddard.broker.stored import read_stored, real_place
 from goddard.broker.waiting import happens_within, wait_durable
 from goddard.clock import Clock, SystemClock
@@ -250,8 +250,6 @@ class DelayDelivery:
             return []
         try:
             return list(await self._appender.put(records, wait_durable=False))
-        except FlushTimeoutError as error:
-            return list(error.entries)
         except MessageIllegalError as error:
             if len(records) == 1:
                 _logger.warning("a delayed message cannot be delivered and is dropped: %s", error)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from goddard.broker.appender import Appender, FlushTimeoutError
+from goddard.broker.appender import Appender
 from goddard.broker.checkback import CheckBacks, FindProducer
 from goddard.broker.incoming import Incoming, MessageWriter, PutStatus, put_status
 from goddard.broker.oplog import REMOVE_TAG, OpBatch, immunity_ms
@@ -134,6 +134,7 @@ class Transactions:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._stats = stats
+        self._committing: set[tuple[int, int]] = set()
         self._pending: dict[int, OpBatch] = {}
         self._op_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
@@ -145,7 +146,7 @@ class Transactions:
             topics=topics,
             offsets=offsets,
             settings=settings,
-            pending=self._pending,
+            is_pending=self._is_pending,
             find_producer=find_producer,
             save_offsets=save_offsets,
             clock=self._clock,
@@ -217,7 +218,10 @@ class Transactions:
             return request.reply()
         message = as_committed(half)
 
+        place = (half.queue_id, half.queue_offset)
+
         def stored(entry: LogEntry | None, error: StoreError | None) -> None:
+            self._committing.discard(place)
             if entry is not None:
                 self._note(half)
                 if self._stats is not None:
@@ -232,6 +236,7 @@ class Transactions:
             self._writer.submit(message, stored)
         except StoreError as error:
             return self._failure(request, error)
+        self._committing.add(place)
         return None
 
     def _find_half(self, header: EndTransactionRequest) -> Record:
@@ -272,6 +277,10 @@ class Transactions:
         return request.reply(code, remark)
 
     # The op queue
+
+    def _is_pending(self, queue_id: int, half_offset: int) -> bool:
+        batch = self._pending.get(queue_id, ())
+        return half_offset in batch or (queue_id, half_offset) in self._committing
 
     def _note(self, half: Record) -> None:
         self._pending.setdefault(half.queue_id, OpBatch()).add(half.queue_offset)
@@ -337,8 +346,6 @@ class Transactions:
         resumed = replace(message, topic=TRANS_HALF_TOPIC, queue_id=0)
         try:
             await self._appender.put([self._writer.encode(resumed)], wait_durable=False)
-        except FlushTimeoutError:
-            pass
         except StoreError as error:
             _logger.warning("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: %s", error)
             raise SystemFailedError(
