@@ -208,15 +208,16 @@ class JavaTurn:
         self.driver.close_consumer("reader")
         for each in list(known.values())[:: max(len(known) // 4, 1)]:
             if not each.key:  # sent by Java's client: there is the unique id
-                found = self.admin("queryMsgByUniqueKey", "-t", TOPIC, "-i", each.unique_key)
-                assert each.unique_key in found, found
+                self.find(each, "queryMsgByUniqueKey", "-t", TOPIC, "-i", each.unique_key)
                 continue
-            by_key = self.admin("queryMsgByKey", "-t", TOPIC, "-k", each.key)
-            assert each.unique_key in by_key, by_key
+            self.find(each, "queryMsgByKey", "-t", TOPIC, "-k", each.key)
             # From 5.x on mqadmin wants the topic too; before, it takes no such option.
             topic = () if self._peers.version.startswith("4.") else ("-t", TOPIC)
-            by_id = self.admin("queryMsgById", "-i", self.reachable(each.message_id), *topic)
-            assert each.unique_key in by_id, by_id
+            self.find(each, "queryMsgById", "-i", self.reachable(each.message_id), *topic)
+
+    def find(self, message: Known, *query: str) -> None:
+        """mqadmin gives up after a few seconds, which on a busy machine can be too few."""
+        wait_until(lambda: message.unique_key in self.admin(*query), 45, " ".join(query))
 
     def wait_for_route(self) -> None:
         wait_until(
