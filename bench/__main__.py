@@ -4,11 +4,15 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import nameserver
+from bench import broker, nameserver, store
 from bench.loadgen import BenchError
 from bench.report import Report, keep, show
 
-_SUITES: dict[str, Callable[[float], Report]] = {"nameserver": nameserver.run}
+_SUITES: dict[str, Callable[[float], Report]] = {
+    "nameserver": nameserver.run,
+    "store": store.run,
+    "broker": broker.run,
+}
 
 
 def main() -> int:
