@@ -190,7 +190,7 @@ def test_pull_of_unknown_queue_fails(site: Site, clients: JavaClients) -> None:
     topic = site.create_topic("unknown-queue", queues=1)
     consumer = clients.pull(site.new_group("readers"))
     (queue,) = consumer.queues(topic)
-    with pytest.raises(ProcessError, match="CODE: 1 .*queueId"):
+    with pytest.raises(ProcessError, match=r"CODE: 29 .*queueId\[9\] is illegal"):
         consumer.pull(Queue(topic, queue.broker, 9), 0)
 
 

@@ -270,7 +270,9 @@ class JavaPeers:
     def _program(self, kind: type[Program], main: str, sources: list[str]) -> Program:
         home = self._make_home(f"{main.lower()}-{len(self._programs)}")
         classes = compile_java(self.version, main, sources)
-        flags = ("-Xmx256m", "-Drocketmq.client.rebalance.waitInterval=1000")
+        # How soon a consumer looks at its share again, and an orderly one locks its queues anew.
+        periods = ("waitInterval=1000", "lockInterval=1000")
+        flags = ("-Xmx256m", *(f"-Drocketmq.client.rebalance.{period}" for period in periods))
         command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
         program = kind(command, self._environment(home), home / "driver.log")
         self._programs.append(program)

@@ -137,7 +137,7 @@ class JavaClients:
 
     def call(self, verb: str, parameters: dict[str, Any], timeout: float = 60) -> Any:
         answer = self._program.do(verb, json.dumps(parameters), timeout=timeout)
-        return json.loads(answer)
+        return json.loads(answer.rpartition("\n")[2])
 
     def forget(self, client: "_Client") -> None:
         self._open.remove(client)
@@ -264,7 +264,7 @@ class PullConsumer(_Client):
         return self._call_for(Pulled, "finish", timeoutMs=int(timeout * 1000))
 
     def commit(self, queue: Queue, offset: int) -> None:
-        """Say how far the group has read; the client tells the broker within 5 s."""
+        """Say how far the group has read."""
         self._call("commit", **_fields(queue), offset=offset)
 
     def committed(self, queue: Queue) -> int:

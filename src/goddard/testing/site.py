@@ -2,7 +2,7 @@
 
 The same suite runs against our broker and against RocketMQ's own, which shows that it tests the
 protocol and not us. Everything a suite cannot wait for in its usual time is shortened for both
-alike: the check-back of transactions.
+alike: the check-back of transactions, and how soon their ends are written down.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ BROKER_PROPERTIES: Mapping[str, str] = {
     "enablePropertyFilter": "true",
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
+    "transactionOpBatchInterval": "100",
 }
 
 _numbers = count(1)

@@ -45,7 +45,8 @@ public final class ClientSuite {
             default:
                 throw new IllegalArgumentException("unknown verb " + verb);
         }
-        System.out.print(JSON.toJSONString(
+        // The last line, and the only one that counts: a client may log to the console as well.
+        System.out.print("\n" + JSON.toJSONString(
             answer, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue));
     }
 

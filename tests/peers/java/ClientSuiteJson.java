@@ -67,7 +67,7 @@ final class ClientSuiteJson {
         fields.put("properties", message.getProperties());
         if (message instanceof MessageExt) {
             MessageExt stored = (MessageExt) message;
-            fields.put("id", stored.getMsgId());
+            fields.put("id", stored.getMsgId() == null ? "" : stored.getMsgId());
             fields.put("broker", stored.getBrokerName());
             fields.put("queue", stored.getQueueId());
             fields.put("offset", stored.getQueueOffset());

@@ -1,5 +1,6 @@
 import com.alibaba.fastjson.JSONObject;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -48,6 +49,8 @@ final class ClientSuitePull {
                 return pending.get(p.getLongValue("timeoutMs"), TimeUnit.MILLISECONDS);
             case "commit":
                 consumer.updateConsumeOffset(ClientSuiteJson.queue(p), p.getLongValue("offset"));
+                // The client itself sends only the offsets of queues that were balanced to it.
+                consumer.getOffsetStore().persistAll(Collections.singleton(ClientSuiteJson.queue(p)));
                 return null;
             case "committed":
                 return consumer.fetchConsumeOffset(ClientSuiteJson.queue(p), true);
