@@ -5,6 +5,8 @@ Both run under the store's lock and copy nothing: records come as slices of the 
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
+from struct import Struct
 from typing import Final, Protocol
 
 from goddard.store.commitlog import CommitLog
@@ -15,6 +17,7 @@ from goddard.store.index import KeyIndex
 # At least this many entries are looked at for a filter that matches few.
 _MIN_SCANNED: Final = 800
 _MAX_SCANNED_BYTES: Final = 128 << 20
+_FIRST: Final = Struct(">q")
 
 
 class GetStatus(Enum):
@@ -95,6 +98,12 @@ def get_messages(
         following = queue.next_file_offset(queue_offset)
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+    if (
+        is_joined
+        and message_filter is None
+        and _take_all(log, config, result, data, max_count, max_bytes)
+    ):
+        return result
     if is_joined:
         _gather_joined(log, config, result, data, max_count, max_bytes, message_filter)
     else:
@@ -113,6 +122,7 @@ def _gather(
 ) -> None:
     """Take records for the entries in ``data`` until a limit of Java's store is reached."""
     end_offset = log.end_offset
+    memory_bytes = config.in_memory_bytes
     records = result.records
     queue_offset = result.next_offset
     total = 0
@@ -124,7 +134,7 @@ def _gather(
             queue_offset += 1
             continue
         if records:
-            if end_offset - physical_offset > config.in_memory_bytes:
+            if end_offset - physical_offset > memory_bytes:
                 bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
             else:
                 bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
@@ -151,7 +161,7 @@ def _gather(
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset
-    result.is_slave_suggested = end_offset - last_physical > config.in_memory_bytes
+    result.is_slave_suggested = end_offset - last_physical > memory_bytes
 
 
 def _gather_joined(
@@ -169,6 +179,7 @@ def _gather_joined(
     goes on with the next one.
     """
     end_offset = log.end_offset
+    memory_bytes = config.in_memory_bytes
     records, queue_offsets = result.records, result.queue_offsets
     queue_offset = result.next_offset
     byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
@@ -185,7 +196,7 @@ def _gather_joined(
             queue_offset += 1
             continue
         if not queue_offsets:
-            if end_offset - physical_offset > config.in_memory_bytes:
+            if end_offset - physical_offset > memory_bytes:
                 bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
             else:
                 bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
@@ -222,7 +233,67 @@ def _gather_joined(
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset
-    result.is_slave_suggested = end_offset - last_physical > config.in_memory_bytes
+    result.is_slave_suggested = end_offset - last_physical > memory_bytes
+
+
+@lru_cache(maxsize=256)
+def _entries(count: int) -> Struct:
+    return Struct(">" + ENTRY.format.removeprefix(">") * count)
+
+
+def _take_all(
+    log: CommitLog,
+    config: StoreConfig,
+    result: GetResult,
+    data: bytes,
+    max_count: int,
+    max_bytes: int | None,
+) -> bool:
+    """The usual case in one go: every entry is wanted, fits the limits and lies in one segment.
+
+    False, with nothing done, when that is not so.
+    """
+    end_offset = log.end_offset
+    memory_bytes = config.in_memory_bytes
+    (first,) = _FIRST.unpack_from(data)
+    is_slow = end_offset - first > memory_bytes
+    if is_slow:
+        byte_limit, count_limit = config.max_get_disk_bytes, config.max_get_disk_count
+    else:
+        byte_limit, count_limit = config.max_get_memory_bytes, config.max_get_memory_count
+    count = min(max_count, count_limit, len(data) // ENTRY.size)
+    segment = log.segment_at(first)
+    if count <= 0 or segment is None:
+        return False
+    values = _entries(count).unpack_from(data)
+    offsets, sizes = values[::3], values[1::3]
+    total = sum(sizes)
+    last = offsets[-1]
+    base = segment.base_offset
+    if (
+        total > byte_limit
+        or (max_bytes is not None and total > max_bytes)
+        or min(sizes) <= 0
+        or min(offsets) < base
+        or max(offsets) + max(sizes) > min(segment.end_offset, end_offset)
+    ):
+        return False
+    view = segment.view
+    # Records do not overlap: if their sizes fill the space from first to last, they are neighbours.
+    if min(offsets) == first and max(offsets) == last and last + sizes[-1] - first == total:
+        result.records.append(view[first - base : first - base + total])
+    else:
+        result.records += [
+            view[offset - base : offset - base + size]
+            for offset, size in zip(offsets, sizes, strict=True)
+        ]
+    start = result.next_offset
+    result.queue_offsets += range(start, start + count)
+    result.status = GetStatus.FOUND
+    result.total_bytes = total
+    result.next_offset = start + count
+    result.is_slave_suggested = end_offset - last > memory_bytes
+    return True
 
 
 def query_messages(

@@ -192,7 +192,7 @@ class TestRefusals:
                 "The broker does not support consumer to filter message by SQL92",
             ),
             (
-                {"expressionType": "SQL92", "subscription": "a = 'x' OR " * 100_000},
+                {"expressionType": "SQL92", "subscription": "a = 'x' OR " * 90_000},
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 "parse the consumer's subscription failed",
             ),
