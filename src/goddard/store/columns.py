@@ -57,6 +57,11 @@ class PropertyColumns:
         found = found[is_last]
         return Spans(rows[is_last], self._marks[found] + 1, self._ends[found])
 
+    def lack(self, spans: Spans, byte: int) -> npt.NDArray[np.bool_]:
+        """Which of the values do not contain a byte."""
+        places = np.flatnonzero(self._raw == byte)
+        return np.searchsorted(places, spans.starts) == np.searchsorted(places, spans.ends)
+
     def text(self, start: int, end: int) -> str:
         return self.blob[start:end].decode("utf-8", "replace")
 

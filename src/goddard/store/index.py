@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from goddard.clock import Clock
 from goddard.protocol.hashing import index_hash, java_hash, java_hashes
-from goddard.store.columns import PropertyColumns, prefixed_hashes
+from goddard.store.columns import PropertyColumns, Spans, prefixed_hashes
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry
@@ -39,6 +39,7 @@ MAX_RESULTS: Final = 64
 _PENDING_RECORDS: Final = 1024
 _CHUNK_ENTRIES: Final = 65_536
 _MAX_INT32: Final = 0x7FFFFFFF
+_KEY_SEPARATOR: Final = ord(" ")
 
 Ints = npt.NDArray[np.int64]
 
@@ -432,25 +433,28 @@ def _hash_keys(entries: Sequence[LogEntry], *, is_tag_indexed: bool) -> tuple[In
     hashes = [
         prefixed_hashes(topics[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique))
     ]
-    spans = columns.find(b"KEYS")
-    key_rows: list[int] = []
-    keys: list[str] = []
-    for row, start, end in zip(*(column.tolist() for column in spans), strict=True):
+    keys = columns.find(b"KEYS")
+    is_single = columns.lack(keys, _KEY_SEPARATOR)
+    single = Spans(*(column[is_single] for column in keys))
+    rows.append(single.rows)
+    hashes.append(
+        prefixed_hashes(topics[single.rows], columns.hashes(single), columns.utf16_lengths(single))
+    )
+    split_rows: list[int] = []
+    split_keys: list[str] = []
+    several = (column[~is_single].tolist() for column in keys)
+    for row, start, end in zip(*several, strict=True):
         for key in columns.text(start, end).split(" "):
             if key:
-                key_rows.append(row)
-                keys.append(f"{entries[row].topic}#{key}")
-    rows.append(np.array(key_rows, dtype=np.int64))
-    hashes.append(_positive(java_hashes(keys)))
+                split_rows.append(row)
+                split_keys.append(f"{entries[row].topic}#{key}")
+    rows.append(np.array(split_rows, dtype=np.int64))
+    hashes.append(_positive(java_hashes(split_keys)))
     if is_tag_indexed:
         tags = columns.find(b"TAGS")
         rows.append(tags.rows)
-        texts = zip(tags.rows.tolist(), tags.starts.tolist(), tags.ends.tolist(), strict=True)
-        codes = [
-            _prefix_hash(f"{entries[row].topic}#T#{columns.text(start, end)}")
-            for row, start, end in texts
-        ]
-        hashes.append(_positive(np.array(codes, dtype=np.uint32).view(np.int32)))
+        prefixes = topics[tags.rows] * np.uint32(31**2) + np.uint32(_prefix_hash("T#"))
+        hashes.append(prefixed_hashes(prefixes, columns.hashes(tags), columns.utf16_lengths(tags)))
     all_rows = np.concatenate(rows)
     order = np.argsort(all_rows, kind="stable")
     sys_flags = np.array([entry.sys_flag for entry in entries], dtype=np.int64)
