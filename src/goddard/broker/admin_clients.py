@@ -119,7 +119,8 @@ class AdminClients:
                     client_id=client.client_id,
                     language=_language(client.language),
                     last_update_timestamp=client.last_heartbeat_ms + offset_ms,
-                    remote_ip=client.connection.remote.rpartition(":")[0],
+                    # As Java prints an address.
+                    remote_ip=f"/{client.connection.remote}",
                     version=client.version,
                 )
                 for client in producers.values()

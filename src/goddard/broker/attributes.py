@@ -32,10 +32,13 @@ def _one_of(*values: str) -> Callable[[str], str | None]:
     return problem
 
 
-def _is_reserve_time(value: str) -> str | None:
-    if not value.removeprefix("-").isdecimal() or len(value) > 20:
-        return f'For input string: "{value[:80]}"'
-    return None if -1 <= int(value) <= _MAX_INT64 else f"value is not in range(-1, {_MAX_INT64})"
+def _within(low: int, high: int) -> Callable[[str], str | None]:
+    def problem(value: str) -> str | None:
+        if not value.removeprefix("-").isdecimal() or len(value) > 20:
+            return f'For input string: "{value[:80]}"'
+        return None if low <= int(value) <= high else f"value is not in range({low}, {high})"
+
+    return problem
 
 
 MIXED: Final = "MIXED"
@@ -44,12 +47,14 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "queue.type": Attribute(_one_of("BatchCQ", "SimpleCQ"), is_changeable=False),
     "cleanup.policy": Attribute(_one_of("COMPACTION", "DELETE"), is_changeable=False),
     MESSAGE_TYPE: Attribute(
-        _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), is_changeable=True
+        _one_of("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL"),
+        is_changeable=True,
     ),
-    "reserve.time": Attribute(_is_reserve_time, is_changeable=True),
+    "reserve.time": Attribute(_within(-1, _MAX_INT64), is_changeable=True),
 }
-# RocketMQ has none for groups so far.
-GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    "priority.factor": Attribute(_within(0, 100), is_changeable=True),
+}
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
