@@ -338,11 +338,15 @@ class KeyIndex:
         last = self._index_files[-1] if self._index_files else None
         if last is not None and not last.is_empty:
             known = last.end_offset
-            self._pending = [entry for entry in self._pending if entry.physical_offset > known]
+            if self._pending[0].physical_offset <= known:
+                self._pending = [entry for entry in self._pending if entry.physical_offset > known]
         if self._pending:
-            rows, hashes = _hash_keys(self._pending, is_tag_indexed=self._is_tag_indexed)
-            offsets = [entry.physical_offset for entry in self._pending]
-            times_ms = [entry.store_timestamp_ms for entry in self._pending]
+            topics, _, _, offsets, _, _, times_ms, sys_flags, properties = zip(
+                *self._pending, strict=True
+            )
+            rows, hashes = _hash_keys(
+                topics, properties, sys_flags, is_tag_indexed=self._is_tag_indexed
+            )
             self._enter(
                 hashes,
                 np.array(offsets, dtype=np.int64)[rows],
@@ -421,24 +425,31 @@ class KeyIndex:
             index_file.close()
 
 
-def _hash_keys(entries: Sequence[LogEntry], *, is_tag_indexed: bool) -> tuple[Ints, Ints]:
+def _hash_keys(
+    topics: Sequence[str],
+    properties: Sequence[bytes],
+    sys_flags: Sequence[int],
+    *,
+    is_tag_indexed: bool,
+) -> tuple[Ints, Ints]:
     """The hashes of all keys of records, and for each the number of its record.
 
     Each record's come in Java's order: its unique key, each of its keys, its tag.
     """
-    columns = PropertyColumns([entry.properties for entry in entries])
-    topics = np.array([_prefix_hash(f"{entry.topic}#") for entry in entries], dtype=np.uint32)
+    columns = PropertyColumns(properties)
+    hash_of = {topic: _prefix_hash(f"{topic}#") for topic in set(topics)}
+    starts = np.array([hash_of[topic] for topic in topics], dtype=np.uint32)
     unique = columns.find(b"UNIQ_KEY")
     rows = [unique.rows]
     hashes = [
-        prefixed_hashes(topics[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique))
+        prefixed_hashes(starts[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique))
     ]
     keys = columns.find(b"KEYS")
     is_single = columns.lack(keys, _KEY_SEPARATOR)
     single = Spans(*(column[is_single] for column in keys))
     rows.append(single.rows)
     hashes.append(
-        prefixed_hashes(topics[single.rows], columns.hashes(single), columns.utf16_lengths(single))
+        prefixed_hashes(starts[single.rows], columns.hashes(single), columns.utf16_lengths(single))
     )
     split_rows: list[int] = []
     split_keys: list[str] = []
@@ -447,19 +458,18 @@ def _hash_keys(entries: Sequence[LogEntry], *, is_tag_indexed: bool) -> tuple[In
         for key in columns.text(start, end).split(" "):
             if key:
                 split_rows.append(row)
-                split_keys.append(f"{entries[row].topic}#{key}")
+                split_keys.append(f"{topics[row]}#{key}")
     rows.append(np.array(split_rows, dtype=np.int64))
     hashes.append(_positive(java_hashes(split_keys)))
     if is_tag_indexed:
         tags = columns.find(b"TAGS")
         rows.append(tags.rows)
-        prefixes = topics[tags.rows] * np.uint32(31**2) + np.uint32(_prefix_hash("T#"))
+        prefixes = starts[tags.rows] * np.uint32(31**2) + np.uint32(_prefix_hash("T#"))
         hashes.append(prefixed_hashes(prefixes, columns.hashes(tags), columns.utf16_lengths(tags)))
     all_rows = np.concatenate(rows)
     order = np.argsort(all_rows, kind="stable")
-    sys_flags = np.array([entry.sys_flag for entry in entries], dtype=np.int64)
-    is_indexed = sys_flags[all_rows[order]] & TRANSACTION_MASK != ROLLBACK
-    order = order[is_indexed]
+    is_indexed = np.array(sys_flags, dtype=np.int64) & TRANSACTION_MASK != ROLLBACK
+    order = order[is_indexed[all_rows[order]]]
     return all_rows[order], np.concatenate(hashes)[order]
 
 
