@@ -447,17 +447,19 @@ class Clients:
         if wanted == client.wanted:
             return
         client.wanted = wanted
-        for other in group.clients.values():
-            if other is not client and other.wanted is not None and other.wanted != wanted:
-                topics = sorted({topic for topic, _, _ in wanted ^ other.wanted})
-                _log.warning(
-                    "consumer group %s: the subscriptions of %s and %s differ, topics: %s",
-                    group.name,
-                    client,
-                    other,
-                    ", ".join(topics)[:_MAX_ID_CHARS],
-                )
-                return
+        # Whoever differs from the eldest was named when it joined; one comparison tells enough.
+        others = (other for other in group.clients.values() if other is not client)
+        other = next((each for each in others if each.wanted is not None), None)
+        if other is None or other.wanted is None or other.wanted == wanted:
+            return
+        topics = sorted({topic for topic, _, _ in wanted ^ other.wanted})
+        _log.warning(
+            "consumer group %s: the subscriptions of %s and %s differ, topics: %s",
+            group.name,
+            client,
+            other,
+            ", ".join(topics)[:_MAX_ID_CHARS],
+        )
 
     def _forget_consumer(
         self, name: str, connection: Connection, *, always_notify: bool = False

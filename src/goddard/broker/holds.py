@@ -3,7 +3,8 @@
 A pull is parked under its queue. It is woken by a message that its filter wants, by the end of its
 time, or by the periodic look at every queue; woken, it is run again and answered whatever it
 finds. Three indexes hold each parked pull, so that waking, timing out and the end of a connection
-cost no search: by queue, by tick of the timer, by connection.
+cost no search: by queue, by tick of the timer, by connection. When very many wake together, the
+loop gets its turn in between.
 
 Belongs to the loop. ``on_arrival`` alone may be called in another thread (the store's flushing
 thread, under SYNC_FLUSH): then one call into the loop wakes a whole group of messages.
@@ -12,7 +13,8 @@ thread, under SYNC_FLUSH): then one call into the loop wakes a whole group of me
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from goddard.broker.filters import PullFilter
@@ -28,6 +30,8 @@ MAX_HOLD_MS: Final = 30_000
 # A client with more queues than this on one connection is told that the broker is busy.
 MAX_HOLDS_PER_CONNECTION: Final = 20_000
 _TICK_MS: Final = 50
+# A pull takes some 30 us: so many at a time hold the loop up for a few milliseconds.
+_RUNS_PER_TURN: Final = 128
 # How often every queue is looked at, as Java does, whatever was or was not told of arrivals.
 _CHECK_MS: Final = 5_000
 
@@ -77,6 +81,8 @@ class Holds:
         self._by_queue: dict[QueueKey, dict[Hold, None]] = {}
         self._by_connection: dict[Connection, dict[Hold, None]] = {}
         self._by_tick: dict[int, dict[Hold, None]] = {}
+        # Woken, and not run yet; a later turn of the loop will.
+        self._woken: deque[Hold] = deque()
         self._tick = self._now_tick()
         self._next_check_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +94,8 @@ class Holds:
     @property
     def is_idle(self) -> bool:
         """Nothing is held, and nothing is remembered of what was."""
-        return not (self._count or self._by_queue or self._by_tick or self._by_connection)
+        indexes = (self._by_queue, self._by_tick, self._by_connection)
+        return not self._count and not self._woken and not any(indexes)
 
     def park(self, hold: Hold, timeout_ms: int) -> bool:
         """Hold a pull for so long at most. False when too many are held: it must be answered."""
@@ -119,35 +126,49 @@ class Holds:
 
     def on_arrival(self, entries: Sequence[LogEntry]) -> None:
         """Messages have become visible; the store calls this with each group of them."""
-        if not self._by_queue:
-            return
         if threading.get_ident() == self._thread:
             self._wake(entries)
-        else:
+        elif not self._stopped:
+            # Also when nothing is held: a pull that found nothing a moment ago may be about to be.
             self._loop.call_soon_threadsafe(self._wake, entries)
 
     def _wake(self, entries: Sequence[LogEntry]) -> None:
         by_queue = self._by_queue
+        if not by_queue:
+            return
         for entry in entries:
             holds = by_queue.get((entry.topic, entry.queue_id))
             if holds is None or not entry.has_queue_entry:
                 continue
-            for hold in [
+            self._run(
                 hold
-                for hold in holds
+                for hold in list(holds)
                 if entry.queue_offset >= hold.queue_offset
                 and (hold.filter is None or hold.filter.matches_arrival(entry))
-            ]:
-                self._run(hold)
+            )
 
-    def _run(self, hold: Hold) -> None:
-        self._remove(hold)
-        if hold.connection.is_closed:
-            return
-        try:
-            hold.run()
-        except Exception:
-            _logger.exception("a pull of %s that was held failed", hold.connection.remote)
+    def _run(self, holds: Iterable[Hold]) -> None:
+        """Take pulls out and run them: now, or if they are many, the rest of them soon."""
+        woken = self._woken
+        is_scheduled = bool(woken)
+        for hold in holds:
+            self._remove(hold)
+            woken.append(hold)
+        if woken and not is_scheduled:
+            self._run_woken()
+
+    def _run_woken(self, most: int = _RUNS_PER_TURN) -> None:
+        woken = self._woken
+        for _ in range(min(most, len(woken))):
+            hold = woken.popleft()
+            if hold.connection.is_closed:
+                continue
+            try:
+                hold.run()
+            except Exception:
+                _logger.exception("a pull of %s that was held failed", hold.connection.remote)
+        if woken:
+            self._loop.call_soon(self._run_woken)
 
     def _remove(self, hold: Hold) -> None:
         _discard(self._by_queue, hold.key, hold)
@@ -178,8 +199,7 @@ class Holds:
             due = [tick for tick in range(self._tick + 1, last + 1) if tick in self._by_tick]
         self._tick = last
         for tick in due:
-            for hold in list(self._by_tick.get(tick, ())):
-                self._run(hold)
+            self._run(list(self._by_tick.get(tick, ())))
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._check_ms()
             self._check()
@@ -191,8 +211,7 @@ class Holds:
         """
         for key, holds in list(self._by_queue.items()):
             end = self._max_offset(*key)
-            for hold in [hold for hold in holds if hold.queue_offset < end]:
-                self._run(hold)
+            self._run([hold for hold in holds if hold.queue_offset < end])
 
     def _check_ms(self) -> int:
         config = self._settings.current
@@ -215,8 +234,8 @@ class Holds:
             self._timer.cancel()
             self._timer = None
         for holds in list(self._by_queue.values()):
-            for hold in list(holds):
-                self._run(hold)
+            self._run(list(holds))
+        self._run_woken(len(self._woken))
 
 
 def _discard(index: dict[_K, dict[Hold, None]], key: _K, hold: Hold) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from goddard.broker import holds as holds_module
+from goddard.broker.holds import Hold
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.store.config import FlushMode
 from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, sql, tags
@@ -121,6 +122,26 @@ class TestWaking:
             assert bench.store.max_offset("T", 0) == 1
             assert len(bench.holds) == 1
             assert bodies_of(await one.answer(opaque)) == [b"safe"]
+
+    async def test_a_message_between_reading_and_parking_is_not_missed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with ConsumerBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+            bench.add_topic("T")
+            one = bench.connect()
+            bench.flush_worker.is_held = True
+            bench.put("T", b"safe")
+            park = bench.holds.park
+
+            def flush_then_park(hold: Hold, timeout_ms: int) -> bool:
+                # The pull has found nothing. Now, and not later, the message becomes visible.
+                thread = threading.Thread(target=bench.flush_worker.run)
+                thread.start()
+                thread.join(10)
+                return park(hold, timeout_ms)
+
+            monkeypatch.setattr(bench.holds, "park", flush_then_park)
+            assert bodies_of(await one.ask(PULL, waiting("T"))) == [b"safe"]
 
 
 class TestTime:
@@ -289,6 +310,32 @@ class TestNumbers:
             assert len(bench.holds) == 0
             for number in (0, 9_999):
                 assert (await one.answer(opaques[number])).code == ResponseCode.PULL_NOT_FOUND
+
+    async def test_many_that_wake_together_leave_the_loop_its_turns(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect(hot=True)
+            opaques = [one.send(PULL, waiting("T")) for _ in range(1000)]
+            await parked(bench, 1000)
+            bench.put("T", b"x")
+            assert len(bench.holds) == 0
+            assert not bench.holds.is_idle
+            for opaque in opaques:
+                assert bodies_of(await one.answer(opaque)) == [b"x"]
+            assert bench.holds.is_idle
+
+    async def test_a_connection_that_ends_before_its_turn(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            one = bench.connect(hot=True)
+            for _ in range(1000):
+                one.send(PULL, waiting("T"))
+            await parked(bench, 1000)
+            bench.put("T", b"x")
+            one.peer.transport.abort()
+            await asyncio.wait_for(one.connection.wait_closed(), 5)
+            bench.holds.stop()
+            assert bench.holds.is_idle
 
     async def test_a_connection_has_a_limit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
