@@ -11,6 +11,7 @@ loop.
 
 import logging
 from collections.abc import Mapping
+from struct import Struct
 from typing import Final, Protocol
 
 from goddard.broker.clients import Clients, unsupported_filter
@@ -82,12 +83,15 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
 _RESET_REMARK: Final = "OFFSET_RESET"
+_PHYSICAL_OFFSET: Final = Struct(">q")  # of a record, at its 28th byte
 
 
 class GetStats(Protocol):
     """Who counts what consumers get."""
 
     def get(self, topic: str, group: str, count: int, size: int) -> None: ...
+
+    def miss(self) -> None: ...
 
 
 class Ask:
@@ -222,18 +226,10 @@ class Pulls:
                 fields.commit_offset,
                 ask.connection.remote,
             )
-        if code == _FOUND:
-            if self._stats is not None:
-                self._stats.get(
-                    fields.topic,
-                    fields.consumer_group,
-                    len(result.queue_offsets),
-                    result.total_bytes,
-                )
-        elif code == _NOT_FOUND:
-            if can_suspend and fields.sys_flag & _MAY_SUSPEND:
-                return self._hold(ask, filter_)
-        elif code == _MOVED:
+        self._count(fields, result)
+        if code == _NOT_FOUND and can_suspend and fields.sys_flag & _MAY_SUSPEND:
+            return self._hold(ask, filter_)
+        if code == _MOVED:
             _logger.info(
                 "PULL_OFFSET_MOVED:correction offset. topic=%s, groupId=%s, queueId=%d, "
                 "requestOffset=%d, newOffset=%d, %s",
@@ -246,6 +242,27 @@ class Pulls:
             )
         self._send(ask, code, remark, result, group, topic)
         return None
+
+    def _count(self, fields: PullFields, result: GetResult) -> None:
+        """For the statistics; with disableConsumeIfConsumerReadSlowly, also for what follows."""
+        stats, config = self._stats, self._settings.current
+        if not result.records:
+            if stats is not None:
+                stats.miss()
+            return
+        group = fields.consumer_group
+        if stats is not None:
+            stats.get(fields.topic, group, len(result.queue_offsets), result.total_bytes)
+        if config.disable_slow_consumers:
+            (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(result.records[0], 28)
+            behind_bytes = self._store.log_max_offset - physical_offset
+            if behind_bytes > config.slow_consumer_bytes:
+                _logger.info(
+                    "[PROTECT_BROKER]the consumer[%s] consume slowly, %d bytes, disable it",
+                    group,
+                    behind_bytes,
+                )
+                self._groups.disable_consuming(group)
 
     # Checks
 

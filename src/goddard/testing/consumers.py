@@ -45,10 +45,14 @@ class CountedGets:
 
     def __init__(self) -> None:
         self.gets: dict[tuple[str, str], tuple[int, int]] = {}
+        self.misses = 0
 
     def get(self, topic: str, group: str, count: int, size: int) -> None:
         counted, bytes_ = self.gets.get((topic, group), (0, 0))
         self.gets[topic, group] = (counted + count, bytes_ + size)
+
+    def miss(self) -> None:
+        self.misses += 1
 
 
 def tags(topic: str, expression: str = "*", version: int = 1) -> SubscriptionData:

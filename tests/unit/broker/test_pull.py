@@ -511,6 +511,33 @@ class TestCommits:
             assert bench.offsets.query("G", "T", 0) == expected
 
 
+class TestCounting:
+    async def test_pulls_that_find_nothing_are_misses(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            bench.add_topic("T")
+            bench.put("T", b"x")
+            one = bench.connect()
+            for offset in (0, 1, 2, 0):
+                await one.ask(PULL, pull_fields("T", offset))
+            assert bench.stats.misses == 2
+            assert bench.stats.gets["T", "G"][0] == 2
+
+    async def test_groups_that_are_far_behind_can_be_stopped(self, tmp_path: Path) -> None:
+        properties = {
+            "disableConsumeIfConsumerReadSlowly": "true",
+            "consumerFallbehindThreshold": "3000",
+        }
+        with ConsumerBench(tmp_path, properties=properties) as bench:
+            bench.add_topic("T")
+            bench.put("T", *[bytes(900)] * 4)
+            one = bench.connect()
+            assert (await one.ask(PULL, pull_fields("T", 3))).code == ResponseCode.SUCCESS
+            assert (await one.ask(PULL, pull_fields("T", 0))).code == ResponseCode.SUCCESS
+            answer = await one.ask(PULL, pull_fields("T", 3))
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.ext_fields == {"forbiddenType": "2"}
+
+
 class TestSuggestedBroker:
     async def test_a_slow_consumer_is_sent_to_a_slave_that_may_be_read(
         self, tmp_path: Path
