@@ -13,7 +13,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+import msgspec
 
 from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
@@ -44,7 +46,7 @@ class LateError(StoreError):
         self.queued_records = queued_records
 
 
-class _Group(NamedTuple):
+class _Group(msgspec.Struct):
     records: Sequence[AppendableRecord]
     done: Done
     whole: bool
@@ -52,12 +54,8 @@ class _Group(NamedTuple):
     max_wait_ms: int | None
 
 
-class _Settlement(NamedTuple):
-    """A group that has been appended."""
-
-    done: Done
-    entries: Sequence[LogEntry]
-    wait_durable: bool
+# A group that has been appended, and where its records went.
+_Appended: TypeAlias = tuple[_Group, Sequence[LogEntry]]
 
 
 class Appender:
@@ -141,7 +139,7 @@ class Appender:
         self._queue = []
         queued_records, self.queued_records = self.queued_records, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
-        settled: list[_Settlement] = []
+        settled: list[_Appended] = []
         together: list[_Group] = []
         for group in groups:
             if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
@@ -156,10 +154,10 @@ class Appender:
         if self._store.config.flush_mode is FlushMode.SYNC and settled:
             self._wait_durable(settled)
         else:
-            for done, entries, _ in settled:
-                _tell(done, entries, None)
+            for group, entries in settled:
+                _tell(group.done, entries, None)
 
-    def _append(self, groups: Sequence[_Group], settled: list[_Settlement]) -> None:
+    def _append(self, groups: Sequence[_Group], settled: list[_Appended]) -> None:
         if not groups:
             return
         first = groups[0]
@@ -189,21 +187,21 @@ class Appender:
                 _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
             return
         if len(groups) == 1:
-            settled.append(_Settlement(first.done, entries, first.wait_durable))
+            settled.append((first, entries))
             return
         start = 0
         for group in groups:
             end = start + len(group.records)
-            settled.append(_Settlement(group.done, entries[start:end], group.wait_durable))
+            settled.append((group, entries[start:end]))
             start = end
 
     # Durability
 
-    def _wait_durable(self, settled: Sequence[_Settlement]) -> None:
-        waiting = [settlement for settlement in settled if settlement.wait_durable]
+    def _wait_durable(self, settled: Sequence[_Appended]) -> None:
+        waiting = [(group, entries) for group, entries in settled if group.wait_durable]
         synced: asyncio.Future[StoreError | None] = self._loop.create_future()
         if waiting:
-            count = sum(len(settlement.entries) for settlement in waiting)
+            count = sum(len(entries) for _, entries in waiting)
             self.undurable_records += count
             self._waits.add(synced)
             timeout = self._loop.call_later(
@@ -215,11 +213,12 @@ class Appender:
                 self._waits.discard(synced)
                 self.undurable_records -= count
                 error = synced.result()
-                for done, entries, _ in waiting:
+                for group, entries in waiting:
                     if isinstance(error, FlushTimeoutError):
-                        _tell(done, entries, FlushTimeoutError(entries, self.flush_timeout_ms))
+                        late = FlushTimeoutError(entries, self.flush_timeout_ms)
+                        _tell(group.done, entries, late)
                     else:
-                        _tell(done, entries if error is None else None, error)
+                        _tell(group.done, entries if error is None else None, error)
 
             synced.add_done_callback(settle)
 
@@ -229,15 +228,15 @@ class Appender:
                 self._loop.call_soon_threadsafe(_resolve, synced, error)
 
         # Also when nobody waits: messages become visible once they are on disk.
-        self._store.wait_durable(settled[-1].entries[-1].end_offset, bridge)
-        for done, entries, wait_durable in settled:
-            if not wait_durable:
-                _tell(done, entries, None)
+        self._store.wait_durable(settled[-1][1][-1].end_offset, bridge)
+        for group, entries in settled:
+            if not group.wait_durable:
+                _tell(group.done, entries, None)
 
     def _expire(
-        self, synced: asyncio.Future[StoreError | None], waiting: Sequence[_Settlement]
+        self, synced: asyncio.Future[StoreError | None], waiting: Sequence[_Appended]
     ) -> None:
-        entries = [entry for settlement in waiting for entry in settlement.entries]
+        entries = [entry for _, appended in waiting for entry in appended]
         _resolve(synced, FlushTimeoutError(entries, self.flush_timeout_ms))
 
 

@@ -523,7 +523,7 @@ class HotPath:
                 if mark is not None
             ]
         if answers:
-            connection.send_encoded(b"".join(answers))
+            connection.send_now(b"".join(answers))
 
     def _answer_batch(
         self,
@@ -538,9 +538,9 @@ class HotPath:
             return
         if entries is not None and error is None:
             offsets = [entry.physical_offset for entry in entries]
-            connection.send_encoded(self._answers.batch(*mark, entries[0].queue_offset, offsets))
+            connection.send_now(self._answers.batch(*mark, entries[0].queue_offset, offsets))
         else:
-            connection.send_encoded(self._unusual_answer(mark, entries, error))
+            connection.send_now(self._unusual_answer(mark, entries, error))
 
     def _count(self, entries: Sequence[LogEntry]) -> None:
         """Tell the statistics, once per run of messages of one topic."""

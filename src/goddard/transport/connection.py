@@ -337,6 +337,13 @@ class Connection(asyncio.Protocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_tick)
 
+    def send_now(self, data: bytes | memoryview) -> None:
+        """As ``send_encoded``, but without waiting for the end of the tick: this is it."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._corked:
+            self._flush()
+
     def _flush_tick(self) -> None:
         self._flush_scheduled = False
         if self._out:
