@@ -157,6 +157,7 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     # Times.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME"),
     (r"\b1[789]\d{11}\b", "MILLISECONDS"),
+    (r"\b20\d{15}\b", "TIME"),
     (r"\[ \d+ days, \d+ hours, \d+ minutes, \d+ seconds \]", "DURATION"),
     (r"(consumeTimestamp +:) \d{14}", r"\1 TIME"),
     (r"rt=\d+ms", "rt=TIME"),
@@ -174,6 +175,7 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     (r" +\d+ +\d+\.\d\d +0\.\d{4}", " PCWAIT HOURS SPACE"),
     (r'("\w*Tps"): ?[0-9.E-]+', r"\1:RATE"),
     (r"TPS: [0-9.E-]+", "TPS: RATE"),
+    (r"( +\d+\.\d\d){5}", " RATES"),
     (r" +\d+\.\d\d +\d+\.\d\d( +\d+ +\d+\n)", r" RATE RATE\1"),
     (rf"((?:{_RATES}|{_LATENCIES}|{_MOMENTS}) *:).*", r"\1 LOAD"),
     # The disk, and where things are on it.

@@ -1,0 +1,157 @@
+"""Counters, and the figures that RocketMQ makes of snapshots."""
+
+from goddard.broker.stats import Stats
+from goddard.protocol.bodies_admin import BrokerStats, StatsItem
+
+CLUSTER = "DefaultCluster"
+ZERO = StatsItem()
+
+
+def is_system(topic: str) -> bool:
+    return topic.startswith("rmq_sys_")
+
+
+def run(stats: Stats, first_second: int, last_second: int, day: int = 1) -> None:
+    for second in range(first_second, last_second + 1):
+        stats.sample(second * 1000, day)
+
+
+def view(stats: Stats, name: str, key: str) -> BrokerStats:
+    figures = stats.view(name, key)
+    assert figures is not None
+    return figures
+
+
+def test_nothing_is_known_of_what_never_came() -> None:
+    stats = Stats(CLUSTER, is_system)
+    run(stats, 0, 20)
+    for name in ("TOPIC_PUT_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS", "X"):
+        assert stats.view(name, "T") is None
+    assert stats.view("BROKER_PUT_NUMS", CLUSTER) is None
+    assert (stats.put_rate("T"), stats.get_rate("T", "G")) == (0.0, 0.0)
+
+
+def test_a_minute_is_the_difference_of_snapshots_ten_seconds_apart() -> None:
+    stats = Stats(CLUSTER, is_system)
+    run(stats, 0, 4)
+    stats.put("T", 5, 500)
+    stats.put("T", 1, 100)
+    assert view(stats, "TOPIC_PUT_NUMS", "T").stats_minute == ZERO  # no snapshot yet
+    run(stats, 5, 10)
+    # The first snapshot counts from a period before it.
+    figures = view(stats, "TOPIC_PUT_NUMS", "T")
+    assert figures.stats_minute == StatsItem(sum=6, tps=0.6, avgpt=3.0)
+    assert view(stats, "TOPIC_PUT_SIZE", "T").stats_minute == StatsItem(
+        sum=600, tps=60.0, avgpt=300.0
+    )
+    assert (figures.stats_hour, figures.stats_day) == (ZERO, ZERO)
+    assert stats.put_rate("T") == 0.6
+
+
+def test_what_is_older_than_a_minute_does_not_count() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.put("T", 10, 1000)
+    run(stats, 0, 59)
+    assert view(stats, "TOPIC_PUT_NUMS", "T").stats_minute.sum == 10
+    run(stats, 60, 70)
+    assert view(stats, "TOPIC_PUT_NUMS", "T").stats_minute == ZERO
+
+
+def test_hours_and_days() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.sample(0, 1)
+    for hour in range(30):
+        stats.get("T", "G", 60, 6)
+        stats.sample(hour * 3_600_000 + 600_000, 1)
+        stats.sample((hour + 1) * 3_600_000, 1)
+    figures = view(stats, "GROUP_GET_NUMS", "T@G")
+    assert figures.stats_day.sum == 24 * 60
+    assert figures.stats_day.tps == 24 * 60 / 86_400
+    assert figures.stats_day.avgpt == 60.0
+    assert stats.view("GROUP_GET_NUMS", "T@H") is None
+
+
+def test_a_clock_that_was_paused_owes_one_snapshot_not_many() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.put("T", 1, 1)
+    stats.sample(0, 1)
+    stats.sample(1_000_000, 1)
+    stats.sample(1_000_500, 1)
+    # Two snapshots and the made-up first: the second is as long after as the pause was.
+    assert view(stats, "TOPIC_PUT_NUMS", "T").stats_minute.tps == 1 * 1000 / 1_010_000
+
+
+def test_the_broker_and_its_users() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.put("T", 3, 30)
+    stats.put("rmq_sys_wheel_timer", 4, 40)
+    stats.get("T", "G", 2, 20)
+    stats.get("rmq_sys_wheel_timer", "G", 1, 10)
+    stats.sendback("T", "G")
+    run(stats, 0, 0)
+    for name, total in (
+        ("BROKER_PUT_NUMS", 7),
+        ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", 3),
+        ("BROKER_GET_NUMS", 3),
+        ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", 2),
+    ):
+        assert view(stats, name, CLUSTER).stats_minute.sum == total
+        assert stats.view(name, "OtherCluster") is None
+    assert view(stats, "SNDBCK_PUT_NUMS", "T@G").stats_minute == StatsItem(
+        sum=1, tps=0.1, avgpt=1.0
+    )
+
+
+def test_totals_of_yesterday_and_today() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.put("T", 10, 1)
+    stats.get("T", "G", 4, 1)
+    stats.sample(0, 365)
+    assert stats.put_totals == (0, 0, 10)
+    stats.sample(1000, 1)  # a new year is a new day, too
+    stats.put("T", 5, 1)
+    assert stats.put_totals == (0, 10, 15)
+    assert stats.get_totals == (0, 4, 4)
+    stats.sample(2000, 2)
+    assert stats.put_totals == (10, 15, 15)
+    assert stats.get_totals == (4, 4, 4)
+
+
+def test_rates_are_empty_until_there_is_enough_to_tell() -> None:
+    stats = Stats(CLUSTER, is_system)
+    assert stats.rates()["putTps"] == "  "
+    assert stats.rates()["getTotalTps"] == "0.0 0.0 0.0"
+    run(stats, 0, 9)
+    assert stats.rates()["putTps"] == "  "
+    stats.stored([])
+    stats.stored_count += 20
+    stats.get("T", "G", 30, 300)
+    stats.miss()
+    run(stats, 10, 10)
+    assert stats.rates() == {
+        "putTps": "2.0  ",
+        "getFoundTps": "0.1  ",
+        "getMissTps": "0.1  ",
+        "getTransferredTps": "3.0  ",
+        "getTotalTps": "0.2 0.0 0.0",
+    }
+    run(stats, 11, 600)
+    assert stats.rates()["putTps"] == f"0.0 0.0 {20 / 600_000 * 1000}"
+
+
+def test_deleted_topics_and_groups_are_forgotten() -> None:
+    stats = Stats(CLUSTER, is_system)
+    for topic in ("T", "U"):
+        stats.put(topic, 1, 1)
+        for group in ("G", "H"):
+            stats.get(topic, group, 1, 1)
+            stats.sendback(topic, group)
+    stats.forget(topic="T")
+    assert stats.view("TOPIC_PUT_NUMS", "T") is None
+    assert stats.view("GROUP_GET_NUMS", "T@G") is None
+    assert stats.view("GROUP_GET_NUMS", "U@G") is not None
+    stats.forget(group="G")
+    assert stats.view("GROUP_GET_NUMS", "U@G") is None
+    assert stats.view("SNDBCK_PUT_NUMS", "U@G") is None
+    assert stats.view("SNDBCK_PUT_NUMS", "U@H") is not None
+    assert stats.put_totals.now == 2  # totals stay
