@@ -1,10 +1,10 @@
 """Saving the tables of a broker (topics, groups, offsets, ...) without holding up its loop.
 
-A table is encoded on the loop, which owns it, and written by the executor. Of one table only one
-save runs at a time; changes that come meanwhile are in the next one. A disk that fails is logged,
-and the table stays marked as changed, so that the next turn tries again.
+A copy of a table is made on the loop, which owns it, and written by the executor. Of one table only
+one save runs at a time; changes that come meanwhile are in the next one. A disk that fails is
+logged, and the table stays marked as changed, so that the next turn tries again.
 
-Encoding a large table takes a while on the loop. When many changes follow each other, a table
+Copying a large table takes a while on the loop. When many changes follow each other, a table
 rests so long between background saves that they take a small share of the loop's time.
 """
 
@@ -13,10 +13,10 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from goddard.errors import StoreError
-from goddard.store.jsonfile import JsonFile
+from goddard.store.jsonfile import JsonFile, encode_document
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Table(Protocol):
     file: JsonFile
     is_changed: bool
 
-    def encode(self) -> bytes: ...
+    def document(self) -> dict[str, Any]: ...
 
 
 class TableSaver:
@@ -64,11 +64,11 @@ class TableSaver:
                 return
             loop = asyncio.get_running_loop()
             began = loop.time()
-            data = table.encode()
+            document = table.document()
             self._rested[id(table)] = loop.time() + _REST_FACTOR * (loop.time() - began)
             table.is_changed = False
             try:
-                await loop.run_in_executor(self._executor, table.file.replace, data)
+                await loop.run_in_executor(self._executor, _write, table.file, document)
             except BaseException:
                 table.is_changed = True
                 raise
@@ -98,3 +98,7 @@ class TableSaver:
             await self.save(table)
         except StoreError as error:
             _log.error("%s was not saved: %s", table.file.path, error)
+
+
+def _write(file: JsonFile, document: dict[str, Any]) -> None:
+    file.replace(encode_document(document))

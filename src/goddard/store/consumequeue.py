@@ -110,6 +110,11 @@ class ConsumeQueue:
     def file_count(self) -> int:
         return len(self._bases)
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether entries wait to be written to the file."""
+        return bool(self._pending)
+
     # Opening
 
     def load(self) -> int | None:

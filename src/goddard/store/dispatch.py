@@ -54,6 +54,14 @@ class Dispatcher:
         try:
             for queue in self._queues:
                 queue.write_pending()
+        except StoreDiskError as error:
+            self.trouble = error
+            raise
+        self.write_index()
+
+    def write_index(self) -> None:
+        """As ``write_pending``, after the queues were written."""
+        try:
             self._index.write_pending()
         except StoreDiskError as error:
             self.trouble = error

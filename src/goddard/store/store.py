@@ -28,7 +28,7 @@ from goddard.store.checkpoint import (
 )
 from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary, QueueEntry
+from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueEntry
 from goddard.store.dispatch import ArrivalListener, Dispatcher
 from goddard.store.errors import (
     StoreDiskError,
@@ -53,6 +53,9 @@ from goddard.store.worker import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
 _HOUR_MS: Final = 3_600_000
+# Work on many queues holds the lock for so long, then leaves it to others.
+_TURN_SECONDS: Final = 0.002
+_PAUSE_SECONDS: Final = 0.001
 
 
 class MessageStore:
@@ -341,21 +344,39 @@ class MessageStore:
             return  # the dispatcher remembers, and the next tick tries again
 
     def _write_queues(self) -> None:
-        for queue in self._queues:
-            with self._lock:  # one at a time: an append waits for one write at most
-                try:
-                    queue.write_pending()
-                except StoreDiskError as error:
-                    self._dispatcher.trouble = error
-                    raise
+        try:
+            waiting = [queue for queue in self._queues if queue.has_pending]
+            self._in_turns(waiting, ConsumeQueue.write_pending)
+        except StoreDiskError as error:
+            self._dispatcher.trouble = error
+            raise
         with self._lock:
-            self._dispatcher.write_pending()
+            self._dispatcher.write_index()
+
+    def _in_turns(
+        self, queues: Sequence[ConsumeQueue], action: Callable[[ConsumeQueue], object]
+    ) -> None:
+        """Do something to many queues under the lock, but let an append wait for one turn at most.
+
+        Python's locks are not fair: without a pause this thread would have the lock again before a
+        waiting one wakes up.
+        """
+        place = 0
+        while place < len(queues):
+            if place:
+                time.sleep(_PAUSE_SECONDS)
+            with self._lock:
+                end = time.monotonic() + _TURN_SECONDS
+                while place < len(queues) and time.monotonic() < end:
+                    action(queues[place])
+                    place += 1
 
     def _save_checkpoint(self) -> None:
         """Sync queues and index, then write down how far everything is on disk."""
         with self._lock:
             time_ms = self._dispatcher.dispatched_time_ms
-            self._dispatcher.write_pending()
+        self._write_queues()
+        with self._lock:
             owners = (self._index, *self._queues)
             unsynced = [(owner, owner.take_unsynced()) for owner in owners]
         try:
@@ -622,9 +643,8 @@ class MessageStore:
 
     def _follow_log(self) -> None:
         """Drop queue and index files whose records are gone, and correct first offsets."""
-        for queue in self._queues:
-            with self._lock:
-                queue.delete_before(self._log.min_offset)
+        min_offset = self._log.min_offset
+        self._in_turns(list(self._queues), lambda queue: queue.delete_before(min_offset))
         with self._lock:
             self._index.delete_before(self._log.min_offset)
 

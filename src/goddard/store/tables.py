@@ -4,8 +4,8 @@ Each table is one JSON file under ``config/`` in RocketMQ's form, so that 4.9 an
 write and we read what they wrote. Fields that we do not know (of entries and of the document) are
 kept and written back; fields that Java only derives (``groupTopicMap``, ``dead``) are dropped.
 
-A table belongs to one thread. ``encode`` belongs there too; ``JsonFile.replace`` of the bytes may
-run anywhere, which is how a broker keeps the disk out of its loop. ``save`` does both.
+A table belongs to one thread. ``document`` belongs there too; encoding it and ``JsonFile.replace``
+may run anywhere, which is how a broker keeps large tables out of its loop. ``save`` does it all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,9 +69,11 @@ class _Table:
 
     def encode(self) -> bytes:
         """The table's file as it should be now."""
-        document = dict(self._unknown_fields)
-        document.update(self._document())
-        return encode_document(document)
+        return encode_document(self.document())
+
+    def document(self) -> dict[str, Any]:
+        """What ``encode`` writes; later changes of the table do not change it."""
+        return {**self._unknown_fields, **self._document()}
 
     def save(self) -> None:
         """Write the file; durable when this returns."""
@@ -225,7 +227,8 @@ class SubscriptionGroupTable(_ConfigTable[SubscriptionGroupConfig]):
         self._forbidden = forbidden
 
     def _document(self) -> dict[str, Any]:
-        return {**super()._document(), "forbiddenTable": self._forbidden}
+        forbidden = {group: dict(topics) for group, topics in self._forbidden.items()}
+        return {**super()._document(), "forbiddenTable": forbidden}
 
 
 class ConsumerOffsetTable(_Table):

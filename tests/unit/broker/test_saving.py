@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,9 +88,9 @@ async def test_callers_that_wait_share_a_save(table: TopicTable) -> None:
 
 async def test_a_table_that_rests_is_written_at_the_close(table: TopicTable) -> None:
     class SlowTable(TopicTable):
-        def encode(self) -> bytes:
+        def document(self) -> dict[str, Any]:
             time.sleep(0.05)
-            return super().encode()
+            return super().document()
 
     slow = SlowTable(table.file.path.parent)
     slow.put("one", TopicConfig(topic_name="one"))
