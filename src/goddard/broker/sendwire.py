@@ -37,6 +37,7 @@ _BINARY: Final = int(SerializeType.ROCKETMQ)
 _JAVA: Final = int(LanguageCode.JAVA)
 _MAX_MEMORIES: Final = 1024
 _MAX_MEMORY_BYTES: Final = 512
+_MAX_SHORT_VALUE: Final = 255
 
 _I32: Final = Struct(">i")
 _PREFIX: Final = Struct(">iI")
@@ -329,6 +330,20 @@ class AnswerEncoder:
             + _binary_name("queueOffset")
         )
 
+        # One byte of each length: the upper three are 0 for the short values here.
+        self._binary_one = (
+            _QUEUE_NAME
+            + b"\0\0\0%c%b"
+            + _binary_name("transactionId")
+            + b"\0\0\0%c%b"
+            + _MESSAGE_NAME
+            + _I32.pack(len(host_hex) + 16)
+            + host_hex
+            + b"%016X"
+            + self._binary_common.replace(b"%", b"%%")
+            + b"\0\0\0%c%b"
+        )
+
     def one(
         self,
         opaque: int,
@@ -339,10 +354,23 @@ class AnswerEncoder:
         physical_offset: int,
     ) -> bytes:
         """The answer to a plain message, which always has a unique id."""
-        if encoding == _BINARY or unique_id is None:
+        if unique_id is None or (encoding == _BINARY and len(unique_id) > _MAX_SHORT_VALUE):
             return self.batch(
                 opaque, queue_id, unique_id, encoding, queue_offset, (physical_offset,)
             )
+        if encoding == _BINARY:
+            queue = b"%d" % queue_id
+            offset = b"%d" % queue_offset
+            fields = self._binary_one % (
+                len(queue),
+                queue,
+                len(unique_id),
+                unique_id,
+                physical_offset,
+                len(offset),
+                offset,
+            )
+            return _binary_start(opaque, len(fields)) + fields
         header = self._json_one % (queue_id, unique_id, physical_offset, queue_offset, opaque)
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
@@ -387,21 +415,23 @@ class AnswerEncoder:
                 offset,
             )
         )
-        size = _BINARY_HEAD.size + len(fields)
-        return (
-            _BINARY_START.pack(
-                size + 4,
-                _BINARY << 24 | size,
-                0,
-                _JAVA,
-                CURRENT_VERSION,
-                opaque,
-                _RESPONSE,
-                0,
-                len(fields),
-            )
-            + fields
-        )
+        return _binary_start(opaque, len(fields)) + fields
+
+
+def _binary_start(opaque: int, fields_length: int) -> bytes:
+    """Everything of a binary answer before its fields."""
+    size = _BINARY_HEAD.size + fields_length
+    return _BINARY_START.pack(
+        size + 4,
+        _BINARY << 24 | size,
+        0,
+        _JAVA,
+        CURRENT_VERSION,
+        opaque,
+        _RESPONSE,
+        0,
+        fields_length,
+    )
 
 
 @lru_cache(maxsize=64)
