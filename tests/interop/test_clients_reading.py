@@ -78,6 +78,7 @@ def test_committed_offset_of_a_pull_consumer(site: Site, clients: JavaClients) -
     group = site.new_group("readers")
     with clients.pull(group) as consumer:
         (queue,) = consumer.queues(topic)
+        consumer.pull(queue, 0)  # A broker takes offsets only of a group that it knows.
         consumer.commit(queue, 7)
     again = clients.pull(group)
     wait_until(lambda: again.committed(queue) == 7, 10, "the offset at the broker")

@@ -271,7 +271,9 @@ class JavaPeers:
         home = self._make_home(f"{main.lower()}-{len(self._programs)}")
         classes = compile_java(self.version, main, sources)
         # How soon a consumer looks at its share again, and an orderly one locks its queues anew.
-        periods = ("waitInterval=1000", "lockInterval=1000")
+        # Not a second after the start, when the client sends a heartbeat: a change that finds it
+        # at that is not told to the broker, and nothing is pulled until the next heartbeat.
+        periods = ("waitInterval=600", "minInterval=300", "lockInterval=700")
         flags = ("-Xmx256m", *(f"-Drocketmq.client.rebalance.{period}" for period in periods))
         command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
         program = kind(command, self._environment(home), home / "driver.log")

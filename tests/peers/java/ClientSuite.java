@@ -3,6 +3,7 @@ import com.alibaba.fastjson.JSONObject;
 import com.alibaba.fastjson.serializer.SerializerFeature;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
 /**
@@ -13,7 +14,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
  * spell differently is in ClientSuiteVersion.
  */
 public final class ClientSuite {
-    static final int POLL_ROUTES_MS = 1000;
+    private static final int POLL_ROUTES_MS = 1000;
+    private static final int HEARTBEAT_MS = 2000;
 
     private final Map<String, ClientSuiteProducer> producers = new HashMap<>();
     private final Map<String, ClientSuitePush> pushes = new HashMap<>();
@@ -22,6 +24,11 @@ public final class ClientSuite {
 
     public static void main(String[] args) throws Exception {
         Pipe.serve(new ClientSuite()::run);
+    }
+
+    static void hasten(ClientConfig client) {
+        client.setPollNameServerInterval(POLL_ROUTES_MS);
+        client.setHeartbeatBrokerInterval(HEARTBEAT_MS);
     }
 
     private void run(String verb, String[] arguments) throws Exception {

@@ -18,7 +18,7 @@ final class ClientSuiteLitePull {
         consumer = new DefaultLitePullConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        consumer.setPollNameServerInterval(ClientSuite.POLL_ROUTES_MS);
+        ClientSuite.hasten(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         if (p.containsKey("sql")) {

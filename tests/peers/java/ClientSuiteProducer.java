@@ -32,7 +32,7 @@ final class ClientSuiteProducer {
         producer = p.getBooleanValue("transactional") ? transactional(p) : new DefaultMQProducer(p.getString("group"));
         producer.setNamesrvAddr(p.getString("namesrv"));
         producer.setInstanceName(p.getString("name"));
-        producer.setPollNameServerInterval(ClientSuite.POLL_ROUTES_MS);
+        ClientSuite.hasten(producer);
         producer.setSendMsgTimeout(p.containsKey("timeoutMs") ? p.getIntValue("timeoutMs") : 10000);
         if (p.containsKey("retries")) {
             producer.setRetryTimesWhenSendFailed(p.getIntValue("retries"));

@@ -23,7 +23,7 @@ final class ClientSuitePull {
         consumer = new DefaultMQPullConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        consumer.setPollNameServerInterval(ClientSuite.POLL_ROUTES_MS);
+        ClientSuite.hasten(consumer);
         consumer.start();
     }
 

@@ -33,7 +33,7 @@ final class ClientSuitePush {
         consumer = new DefaultMQPushConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        consumer.setPollNameServerInterval(ClientSuite.POLL_ROUTES_MS);
+        ClientSuite.hasten(consumer);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
