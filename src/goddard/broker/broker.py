@@ -95,7 +95,7 @@ _LIVE_STORE_FIELDS: Final = (
     "max_get_disk_count",
     "max_get_memory_bytes",
     "max_get_memory_count",
-    "memory_bytes",
+    "memory_percent",
     "reserved_hours",
 )
 

@@ -254,9 +254,6 @@ class BrokerConfig(Configuration):
         for name in _PERCENTAGES:
             ratio = min(ratio, _as_ratio(name, properties[name]))
             properties[name] = str(ratio)
-        properties["accessMessageInMemoryMaxBytes"] = str(
-            _machine_memory_bytes() * self.memory_percent // 100
-        )
         config = StoreConfig.from_properties(local_path(self.store_path), properties)
         if self.commit_log_path is None:
             return config
@@ -310,10 +307,6 @@ def _as_ratio(name: str, text: str) -> float:
     except ValueError as error:
         raise ConfigError(f"{name}={text[:80]}: a number is needed") from error
     return value / 100 if value > 1 else value
-
-
-def _machine_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def local_path(text: str) -> Path:

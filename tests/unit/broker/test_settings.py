@@ -153,6 +153,7 @@ def test_store_properties_get_their_meaning() -> None:
             "mappedFileSizeConsumeQueue": "101",
             "diskMaxUsedSpaceRatio": "60",
             "maxMessageSize": "1000",
+            "accessMessageInMemoryMaxRatio": "30",
         }
     ).store_config()
     assert store.root == Path("/data")
@@ -160,7 +161,7 @@ def test_store_properties_get_their_meaning() -> None:
     assert store.queue_file_bytes == 120
     assert store.disk_high_ratio == 0.6
     assert store.max_message_bytes == 1000
-    assert store.memory_bytes > 0
+    assert store.memory_percent == 30
 
 
 @pytest.mark.parametrize(
