@@ -254,6 +254,7 @@ class Broker:
             filters=self.filters,
             clock=self._clock,
         )
+        self.locks.on_released = self.clients.notify
         self.offsets = Offsets(
             self.offset_table,
             store=self.store,

@@ -344,6 +344,14 @@ class Clients:
                 connection.close()
         self._filters.purge()
 
+    def notify(self, name: str) -> None:
+        """Have the consumers of a group balance anew, if they are to be told of changes at all."""
+        group, config = self._consumers.get(name), self._groups.get(name)
+        if group is None or group.is_broadcast:
+            return
+        if config is None or config.notify_consumer_ids_changed_enable:
+            self._notify_soon(name)
+
     def stop(self) -> None:
         """Tell nobody anything any more."""
         if self._notifier is not None:

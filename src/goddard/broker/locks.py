@@ -6,7 +6,7 @@ is an argument. ``QueueLockRequests`` answers 41 (lock) and 42 (unlock).
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from goddard.clock import Clock, SystemClock
@@ -66,18 +66,21 @@ class QueueLocks:
             self._groups[group] = locks
         return locked
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give back what the client holds of these queues; others' locks stay."""
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> int:
+        """Give back what the client holds of these queues, and say how many; others' locks stay."""
         locks = self._groups.get(group)
         if locks is None:
-            return
+            return 0
+        released = 0
         for queue in queues:
             held = locks.get(queue)
             if held is not None and held.client_id == client_id:
                 del locks[queue]
-                self._count -= 1
+                released += 1
+        self._count -= released
         if not locks:
             del self._groups[group]
+        return released
 
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
         """The client that holds a queue."""
@@ -109,10 +112,15 @@ class QueueLocks:
 
 
 class QueueLockRequests:
-    """Codes 41 and 42. ``scan`` is to be called now and then."""
+    """Codes 41 and 42. ``scan`` is to be called now and then.
+
+    ``on_released`` is called with a group of which queues became free. Java's broker tells nobody,
+    so that a queue that changes hands lies idle until its new reader's next try, 20 s at most.
+    """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.locks = QueueLocks()
+        self.on_released: Callable[[str], None] | None = None
         self._clock = clock or SystemClock()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -137,7 +145,9 @@ class QueueLockRequests:
 
     def handle_unlock(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         body = _read(request)
-        self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        released = self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        if released and self.on_released is not None:
+            self.on_released(body.consumer_group)
         return request.reply()
 
     def is_any_held(self, group: str) -> bool:

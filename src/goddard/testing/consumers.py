@@ -195,6 +195,7 @@ class ConsumerBench:
             groups=self.groups,
         )
         self.locks = QueueLockRequests(clock=self.clock)
+        self.locks.on_released = self.clients.notify
         self.holds = Holds(
             settings=self.settings, max_offset=self.store.max_offset, clock=self.clock
         )

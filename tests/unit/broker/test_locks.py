@@ -8,7 +8,7 @@ from goddard.broker.locks import LOCK_LIFE_MS, QueueLocks
 from goddard.protocol import fastjson
 from goddard.protocol.bodies import MessageQueue
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from goddard.testing.consumers import ConsumerBench
+from goddard.testing.consumers import ConsumerBench, tags
 
 QUEUES = [MessageQueue(broker_name="b", queue_id=number, topic="T") for number in range(3)]
 
@@ -47,11 +47,11 @@ def test_a_lock_that_is_not_renewed_expires() -> None:
 def test_only_the_holder_unlocks() -> None:
     locks = QueueLocks()
     locks.lock("G", "one", QUEUES, 0)
-    locks.unlock("G", "two", QUEUES)
+    assert locks.unlock("G", "two", QUEUES) == 0
     assert locks.lock("G", "two", QUEUES, 1) == []
-    locks.unlock("G", "one", QUEUES)
+    assert locks.unlock("G", "one", QUEUES) == 3
     assert locks.lock("G", "two", QUEUES, 1) == QUEUES
-    locks.unlock("nobody", "one", QUEUES)
+    assert locks.unlock("nobody", "one", QUEUES) == 0
 
 
 def test_expired_locks_are_forgotten() -> None:
@@ -92,6 +92,24 @@ async def test_requests_lock_and_unlock(tmp_path: Path) -> None:
         assert not bench.locks.is_any_held("G")
         bench.locks.scan()
         assert len(bench.locks.locks) == 0
+
+
+async def test_who_waits_for_a_queue_hears_that_it_is_free(tmp_path: Path) -> None:
+    with ConsumerBench(tmp_path) as bench:
+        one, two = bench.connect(), bench.connect()
+        await one.heartbeat("G", tags("T"), client_id="one")
+        await two.heartbeat("G", tags("T"), client_id="two")
+        assert (await two.next_push()).fields == {"consumerGroup": "G"}
+        body = b'{"clientId":"one","consumerGroup":"G","mqSet":[{"queueId":1,"topic":"T"}]}'
+        await one.ask(RequestCode.LOCK_BATCH_MQ, {}, body)
+        await one.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)
+        assert (await two.next_push()).fields == {"consumerGroup": "G"}
+        # Nothing was locked any more: nobody is told, or it would be along with the next.
+        await one.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)
+        other = bench.connect()
+        await other.heartbeat("Other", tags("T"), client_id="other")
+        await other.next_push()
+        assert two.peer.received.empty()
 
 
 @pytest.mark.parametrize(
