@@ -45,11 +45,11 @@ from goddard.protocol.record import MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
     MAX_QUEUE_ID,
+    PLAIN_FIXED_BYTES,
     AppendableRecord,
     LogEntry,
     PlainRecord,
     pack_host,
-    plain_size,
     tags_code_of,
 )
 from goddard.store.store import MessageStore
@@ -292,7 +292,7 @@ class HotPath:
         if unique_id is None or not unique_id.isalnum():
             return False
         properties = raw + self._added_properties
-        size = plain_size(body_bytes, len(topic.part), len(properties))
+        size = PLAIN_FIXED_BYTES + body_bytes + len(topic.part) + len(properties)
         if len(properties) > MAX_PROPERTIES_BYTES or size > self._max_record_bytes:
             return False
         record = PlainRecord(
@@ -373,6 +373,7 @@ class HotPath:
         position = 0
         queue_key = topic.queue_keys[fields.queue_id]
         part = topic.part
+        fixed_bytes = PLAIN_FIXED_BYTES + len(part)
         sys_flag = fields.sys_flag
         born_timestamp_ms = fields.born_timestamp
         store_host = self._store_host
@@ -390,7 +391,7 @@ class HotPath:
             properties = bytes(body[properties_at:position])
             if len(properties) != _U16.unpack_from(body, properties_at - 2)[0]:
                 return None
-            record_size = plain_size(body_length, len(part), len(properties))
+            record_size = fixed_bytes + body_length + len(properties)
             if record_size > max_record_bytes or len(properties) > MAX_PROPERTIES_BYTES:
                 return None
             records.append(

@@ -60,7 +60,9 @@ class PropertyColumns:
     def lack(self, spans: Spans, byte: int) -> npt.NDArray[np.bool_]:
         """Which of the values do not contain a byte."""
         places = np.flatnonzero(self._raw == byte)
-        return np.searchsorted(places, spans.starts) == np.searchsorted(places, spans.ends)
+        before, until = np.searchsorted(places, spans.starts), np.searchsorted(places, spans.ends)
+        is_without: npt.NDArray[np.bool_] = before == until
+        return is_without
 
     def text(self, start: int, end: int) -> str:
         return self.blob[start:end].decode("utf-8", "replace")

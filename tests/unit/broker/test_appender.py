@@ -1,6 +1,7 @@
 """One append per tick: what is joined, in which order, and who is told what."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import pytest
 from goddard.broker.appender import Appender, Done, FlushTimeoutError, LateError
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode
-from goddard.store.errors import MessageIllegalError, StoreUnavailableError
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.errors import (
+    MessageIllegalError,
+    StoreDiskError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.store import MessageStore
 from goddard.testing.clock import ManualClock
+from goddard.testing.files import FaultyFiles
 from goddard.testing.store import SmallStore, prepared
 
 
@@ -38,7 +45,7 @@ class CountingStore(MessageStore):
 
     appends = 0
 
-    def put_many(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
+    def put_many(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         self.appends += 1
         return super().put_many(records)
 
@@ -206,17 +213,49 @@ async def test_a_slow_disk_is_a_flush_timeout_with_the_entries(
         assert outcomes.names == ["a", "b"]
 
 
-async def test_a_store_that_closes_fails_who_waits(tmp_path: Path, outcomes: Outcomes) -> None:
-    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
-    with small as store:
+async def test_a_disk_that_fails_to_sync_fails_who_waits(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    files = FaultyFiles(tmp_path)
+    with SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC) as store:
         appender = appender_of(store)
-        small.flush_worker.is_held = True
+        files.fail("sync", path_part="commitlog", count=100)
         appender.submit([prepared()], outcomes.of("a"))
+        appender.submit([prepared()], outcomes.of("b"), wait_durable=False)
         await ticks()
-        store.abandon()
-    await ticks()
-    # Stopping the worker ran its last sync, so the message is on disk after all.
-    assert outcomes.names == ["a"]
+        assert outcomes.entries["a"] is None
+        assert isinstance(outcomes.errors["a"], StoreDiskError | StoreUnavailableError)
+        assert outcomes.errors["b"] is None
+        appender.submit([prepared()], outcomes.of("c"))
+        await ticks()
+        assert isinstance(outcomes.errors["c"], StoreUnavailableError)
+        files.heal()
+
+
+async def test_a_full_disk_is_told_and_gone_again(tmp_path: Path, outcomes: Outcomes) -> None:
+    files = FaultyFiles(tmp_path)
+    with SmallStore(tmp_path, files=files) as store:
+        appender = appender_of(store)
+        files.fail("pwrite", errno.ENOSPC, path_part="commitlog")
+        appender.submit([prepared(body=b"1")], outcomes.of("a"))
+        await ticks()
+        assert isinstance(outcomes.errors["a"], StoreFullError)
+        files.heal()
+        (entry,) = await appender.put([prepared(body=b"2")])
+        assert entry.queue_offset == 0
+
+
+async def test_an_unexpected_fault_of_the_store_is_told(
+    tmp_path: Path, outcomes: Outcomes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SmallStore(tmp_path) as store:
+        appender = appender_of(store)
+        record = prepared()
+        del record.data
+        appender.submit([record], outcomes.of("a"))
+        await ticks()
+        assert type(outcomes.errors["a"]) is StoreError
+        assert "appending 1 messages failed" in caplog.text
 
 
 async def test_put_returns_the_entries_and_survives_its_cancellation(tmp_path: Path) -> None:
