@@ -33,6 +33,9 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 MAX_REGISTER_BYTES: Final = 16 * 1024 * 1024
+# What msgspec does not read at once goes through Python, at up to three microseconds a byte. This
+# much is right for an event loop; more is for a caller with a thread to spare.
+MAX_SLOW_BYTES: Final = 64 * 1024
 
 _I32: Final = Struct(">i")
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
@@ -121,12 +124,12 @@ def decode_body(
     data: bytes | memoryview,
     kind: type[T],
     *,
-    max_dialect_bytes: int = fastjson.MAX_DIALECT_BYTES,
+    max_dialect_bytes: int = MAX_SLOW_BYTES,
 ) -> T:
     """Read a body of the kind given: a Body, or any type that msgspec knows, as ``list[User]``.
 
-    What is not standard JSON takes about a microsecond a byte; a caller that may not be held up so
-    long by a hostile peer lowers ``max_dialect_bytes``.
+    ``max_dialect_bytes`` is the limit for what is not standard JSON, or does not fit its kind as it
+    stands and has to be looked through for nulls and ordinals.
     """
     # A reference would read as an object whose fields are all missing.
     if b'"$ref"' not in bytes(data):
@@ -136,6 +139,11 @@ def decode_body(
             pass
         else:
             return body
+    if len(data) > max_dialect_bytes:
+        raise ProtocolError(
+            f"a body of {len(data)} bytes is no plain {kind.__name__}; in fastjson's dialect, or "
+            f"with nulls, {max_dialect_bytes} are the limit"
+        )
     value = _lenient(fastjson.loads(data, max_dialect_bytes=max_dialect_bytes))
     try:
         return msgspec.convert(value, kind, strict=False, str_keys=True)
@@ -330,6 +338,7 @@ def decode_register_body(
     compressed: bool,
     version: int,
     max_bytes: int = MAX_REGISTER_BYTES,
+    max_dialect_bytes: int = MAX_SLOW_BYTES,
 ) -> RegisterBrokerBody:
     """Read a registration; ``version`` is the broker's, ``max_bytes`` the limit after inflation.
 
@@ -339,7 +348,7 @@ def decode_register_body(
     if not data:
         return RegisterBrokerBody()
     if not compressed and data[0] != 0x78:
-        return decode_body(data, RegisterBrokerBody)
+        return decode_body(data, RegisterBrokerBody, max_dialect_bytes=max_dialect_bytes)
     reader = _SectionReader(_inflate(data, max_bytes))
     table = TopicConfigTable(data_version=decode_body(reader.section(), DataVersion))
     for _ in range(reader.count()):
@@ -348,7 +357,9 @@ def decode_register_body(
     filter_servers = decode_body(reader.section(), list[str])
     if version >= VERSION_5_0_0:
         for _ in range(reader.count()):
-            mapping = decode_body(reader.section(), TopicQueueMapping)
+            mapping = decode_body(
+                reader.section(), TopicQueueMapping, max_dialect_bytes=max_dialect_bytes
+            )
             if mapping.topic is None:
                 raise ProtocolError("a queue mapping of the registration has no topic")
             table.topic_queue_mapping_info_map[mapping.topic] = mapping

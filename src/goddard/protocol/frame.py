@@ -30,6 +30,9 @@ from goddard.protocol.codes import (
 
 # RocketMQ's com.rocketmq.remoting.frameMaxLength.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+# Longer than any real header by far (a message's properties end at 32 KiB). Fields are read one by
+# one: a header as long as a frame may be would take seconds.
+MAX_HEADER_BYTES: Final = 1024 * 1024
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -242,6 +245,10 @@ def decode_frame(frame: memoryview) -> RemotingCommand:
     header_length = word & 0xFFFFFF
     if header_length > size - 4:
         raise ProtocolError(f"a header of {header_length} bytes does not fit its frame of {size}")
+    if header_length > MAX_HEADER_BYTES:
+        raise ProtocolError(
+            f"a header of {header_length} bytes is over the limit of {MAX_HEADER_BYTES}"
+        )
     header = frame[4 : 4 + header_length]
     body = bytes(frame[4 + header_length :])
     kind = (word >> 24) & 0xFF
@@ -292,8 +299,10 @@ def encode_head(command: RemotingCommand, body_length: int) -> bytes:
                 )
             )
             kind = int(SerializeType.JSON)
-        if len(header) > 0xFFFFFF:
-            raise ProtocolError(f"a header of {len(header)} bytes is too long for the protocol")
+        if len(header) > MAX_HEADER_BYTES:
+            raise ProtocolError(
+                f"a header of {len(header)} bytes is over the limit of {MAX_HEADER_BYTES}"
+            )
         return _PREFIX.pack(4 + len(header) + body_length, kind << 24 | len(header)) + header
     except (struct.error, UnicodeEncodeError) as error:
         raise ProtocolError(f"the command cannot be written: {error}") from error

@@ -10,6 +10,7 @@ import pytest
 from goddard.errors import ProtocolError
 from goddard.protocol import bodies, bodies_admin, bodies_client
 from goddard.protocol.bodies import (
+    MAX_SLOW_BYTES,
     BrokerData,
     ClusterInfo,
     ConsumeFromWhere,
@@ -151,6 +152,15 @@ class TestLenience:
             decode_body(body, BrokerData, max_dialect_bytes=len(body) - 1)
         standard = b'{"brokerAddrs":{"0":"a:1"}}'
         assert decode_body(standard, BrokerData, max_dialect_bytes=0).broker_addrs == {0: "a:1"}
+
+    def test_what_is_read_slowly_is_limited_unless_told_otherwise(self) -> None:
+        padding = b'"x":[' + b"[]," * MAX_SLOW_BYTES + b"1]"
+        mistyped = b'{"counter":null,' + padding + b"}"
+        with pytest.raises(ProtocolError, match="limit"):
+            decode_body(mistyped, DataVersion)
+        assert decode_body(mistyped, DataVersion, max_dialect_bytes=len(mistyped)) == DataVersion()
+        plain = b'{"counter":7,' + padding + b"}"
+        assert decode_body(plain, DataVersion).counter == 7
 
     def test_text_that_only_looks_like_a_reference(self) -> None:
         assert decode_body(b'{"table":{"a":"\\"$ref\\""}}', KvTable).table == {"a": '"$ref"'}
