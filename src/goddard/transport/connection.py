@@ -5,10 +5,11 @@ handlers leave with one write at its end. A coroutine handler runs as a task of 
 is cancelled when the connection is lost; work that must outlive the peer belongs to its owner.
 
 Memory is bounded both ways. A connection is *held* while the peer does not take what it was sent
-(unsent bytes over the high mark) or while too many of its requests are being handled: frames
-already received wait, and nothing more is read until the hold ends. Responses of the peer wait
-with them, so a handler that asks its own peer should not be one of thousands. Lost, idle and
-stalled peers are found by ``sweep``, called now and then by the owner; no connection has a timer.
+(unsent bytes over the high mark) or while too many of its requests, by number or by size, are being
+handled: frames already received wait, and nothing more is read until the hold ends. Responses of
+the peer wait with them, so a handler that asks its own peer should not be one of thousands. Lost,
+idle and stalled peers are found by ``sweep``, called now and then by the owner; no connection has a
+timer.
 """
 
 import asyncio
@@ -60,6 +61,8 @@ class ConnectionOptions:
     max_requests_in_flight: int = 65_535
     # The peer's requests that coroutine handlers are working on.
     max_handlers_in_flight: int = 4_096
+    # The size of these requests together; one alone may be larger.
+    max_handled_bytes: int = 32 * 1024 * 1024
     # Unsent bytes at which nothing more is read from the peer, and at which it is cut off.
     write_buffer_high_bytes: int = 1024 * 1024
     write_buffer_max_bytes: int = 64 * 1024 * 1024
@@ -118,6 +121,7 @@ class Connection(asyncio.Protocol):
         "_draining",
         "_flush_scheduled",
         "_handle",
+        "_handled_bytes",
         "_heard",
         "_held",
         "_idle_since_ms",
@@ -183,7 +187,9 @@ class Connection(asyncio.Protocol):
         self._held = False
         self._reading_paused = False
         self._backlog: list[memoryview] = []
-        self._tasks: set[asyncio.Task[Answer]] = set()
+        # Coroutine handlers, and the bytes of the request that each works on.
+        self._tasks: dict[asyncio.Task[Answer], int] = {}
+        self._handled_bytes = 0
         # Sending. Corked: the end of data_received will flush.
         self._corked = False
         self._flush_scheduled = False
@@ -447,17 +453,24 @@ class Connection(asyncio.Protocol):
             if isinstance(answer, RemotingCommand):
                 self.respond(answer)
             else:
-                self._spawn(answer)
+                self._spawn(answer, len(frame))
 
-    def _spawn(self, handling: Coroutine[Any, Any, Answer]) -> None:
+    def _spawn(self, handling: Coroutine[Any, Any, Answer], size_bytes: int) -> None:
         task = self._loop.create_task(handling)
-        self._tasks.add(task)
+        self._tasks[task] = size_bytes
+        self._handled_bytes += size_bytes
         task.add_done_callback(self._handled)
-        if len(self._tasks) >= self._options.max_handlers_in_flight:
+        if self._has_enough_to_do():
             self._update_hold()
 
+    def _has_enough_to_do(self) -> bool:
+        return (
+            len(self._tasks) >= self._options.max_handlers_in_flight
+            or self._handled_bytes >= self._options.max_handled_bytes
+        )
+
     def _handled(self, task: asyncio.Task[Answer]) -> None:
-        self._tasks.discard(task)
+        self._handled_bytes -= self._tasks.pop(task)
         if not task.cancelled() and (answer := task.result()) is not None:
             self.respond(answer)
         if self._lost:
@@ -472,7 +485,7 @@ class Connection(asyncio.Protocol):
         self._held = (
             self._closing
             or (self._writing_paused and not self._is_client)
-            or len(self._tasks) >= self._options.max_handlers_in_flight
+            or self._has_enough_to_do()
         )
         transport = self._transport
         if transport is None or self._lost or self._closing:

@@ -37,7 +37,7 @@ class ServerOptions(ConnectionOptions):
     backlog: int = 1024
     max_connections: int = 16_384
     tls: TlsOptions | None = None
-    # From accepting to the first byte plus the handshake, when there is TLS.
+    # From the first byte to the end of the handshake, when there is TLS.
     handshake_seconds: float = 10.0
 
 

@@ -122,6 +122,21 @@ async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: asyncio.
     assert not _is_held(server)
 
 
+async def test_the_size_of_requests_in_flight_is_bounded(
+    handlers: Handlers, gate: asyncio.Event
+) -> None:
+    peer, server = join_raw(handlers, ConnectionOptions(max_handled_bytes=100 * KIB))
+    frame = encode_frame(RemotingCommand(GATED, body=bytes(30 * KIB)))
+    peer.transport.write(frame * 10)
+    await _ticks()
+    assert _is_held(server)
+    assert server.handlers_in_flight == 4
+    gate.set()
+    assert len(await peer.receive(10)) == 10
+    await _ticks()
+    assert not _is_held(server)
+
+
 async def test_our_requests_wait_for_a_slow_peer_within_their_time(handlers: Handlers) -> None:
     options = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
     client, server = Connection(options, Handlers(), is_client=True), RawPeer()
