@@ -1,7 +1,8 @@
 """Replacing a small file so that a crash at any moment leaves the old content or the new, whole.
 
-The order: the new content goes to ``<name>.tmp`` and is synced; the old file becomes
-``<name>.bak``, as RocketMQ keeps it; the rename puts the new one in place; the folder is synced.
+The order: the new content goes to ``<name>.tmp`` and is synced; a rename puts it in place; only
+then does the old file become ``<name>.bak``, as RocketMQ keeps it, so that a file which could not
+be read never takes the place of a good backup before a good file is there; the folder is synced.
 These functions block and belong to an executor thread.
 """
 
@@ -12,25 +13,30 @@ from pathlib import Path
 
 def replace_file(path: Path, data: bytes) -> None:
     """Make ``data`` the content of the file; when this returns it is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    _keep_backup(path)
+    # A hard link, so that the file itself never disappears; a file system without links does
+    # without the backup.
+    old = path.with_name(path.name + ".bak.tmp")
+    with contextlib.suppress(OSError):
+        old.unlink(missing_ok=True)
+        old.hardlink_to(path)
     temporary.replace(path)
+    with contextlib.suppress(OSError):
+        old.replace(path.with_name(path.name + ".bak"))
     _sync_folder(path.parent)
 
 
-def _keep_backup(path: Path) -> None:
-    # A hard link, so that the file itself never disappears; a file system without links does
-    # without the backup.
-    link = path.with_name(path.name + ".bak.tmp")
-    with contextlib.suppress(OSError):
-        link.unlink(missing_ok=True)
-        link.hardlink_to(path)
-        link.replace(path.with_name(path.name + ".bak"))
+def _make_folder(folder: Path) -> None:
+    """A folder is on the disk once the one above it is synced, and so on upwards."""
+    missing = [above for above in (folder, *folder.parents) if not above.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync_folder(made.parent)
 
 
 def _sync_folder(folder: Path) -> None:
