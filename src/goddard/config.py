@@ -27,8 +27,10 @@ class ProtectedPropertyError(ConfigError):
         )
 
 
-# A properties text beyond this is no configuration; it bounds what a peer can make us parse.
+# A properties file beyond this is no configuration.
 MAX_PROPERTIES_BYTES: Final = 1024 * 1024
+# Of an update over the network, which is parsed on the loop; all settings together are a few KiB.
+MAX_UPDATE_BYTES: Final = 64 * 1024
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"

@@ -1,9 +1,9 @@
 """Requests that brokers make, and the watch over their lives.
 
 Owned by the loop. A registration is decoded here when it is small and by an executor thread when it
-is large; those of one connection take effect in the order in which they came. A broker goes when it
-says so, when its connection closes, or when it has been silent too long; brokers that go in the
-same tick go together.
+is large or compressed; those of one connection take effect in the order in which they came. A
+broker goes when it says so, when its connection closes, or when it has been silent too long;
+brokers that go in the same tick go together.
 """
 
 import asyncio
@@ -43,8 +43,13 @@ from goddard.transport.handlers import Handlers
 
 _log = logging.getLogger(__name__)
 
-# From here on decoding would hold up the loop for more than about a millisecond.
-_LARGE_BODY_BYTES: Final = 128 * 1024
+# From here on decoding would hold up the loop: by about a millisecond if it is standard JSON, by
+# tens of them in fastjson's dialect.
+_LARGE_BODY_BYTES: Final = 16 * 1024
+# The decoding thread takes more of the dialect, which registrations with static topics are in.
+_MAX_DIALECT_BYTES: Final = 1024 * 1024
+# A data version is three numbers.
+_MAX_VERSION_BYTES: Final = 4 * 1024
 # Before this version (3.0.11) the body of a registration was the topic table alone.
 _VERSION_OF_REGISTER_BODY: Final = 37
 # Bodies that may wait for the decoding thread at once, of all connections together.
@@ -92,9 +97,12 @@ class Brokers:
                 "receive registerBroker request,crc32 not match,from %s", connection.remote
             )
             raise SystemFailedError("crc32 not match")
-        if len(request.body) >= _LARGE_BODY_BYTES or _PENDING in connection.attachments:
+        # A zlib stream of any size may inflate to megabytes; it is known by its first byte too.
+        is_compressed = header.compressed or request.body[:1] == b"\x78"
+        is_large = is_compressed or len(request.body) >= _LARGE_BODY_BYTES
+        if is_large or _PENDING in connection.attachments:
             return self._register_in_turn(header, request, connection)
-        body = _decode_registration(request.body, header.compressed, request.version)
+        body = _decode_registration(request, header)
         return self._register(header, body, request, connection)
 
     async def _register_in_turn(
@@ -104,23 +112,23 @@ class Brokers:
         if self._waiting_bytes + size_bytes > _MAX_WAITING_BYTES:
             raise SystemBusyError("[OVERLOAD]too many large registrations at once, try again later")
         before: asyncio.Future[RegisterBrokerBody] | None = connection.attachments.get(_PENDING)
+        self._waiting_bytes += size_bytes
         decoding = asyncio.get_running_loop().run_in_executor(
-            self._executor,
-            _decode_registration,
-            request.body,
-            header.compressed,
-            request.version,
+            self._executor, _decode_if_wanted, request, header, connection
         )
+        # Not when we stop waiting: the executor holds the body until its turn has come.
+        decoding.add_done_callback(lambda _: self._decoded(size_bytes))
         turn = asyncio.ensure_future(_after(before, decoding))
         connection.attachments[_PENDING] = turn
-        self._waiting_bytes += size_bytes
         try:
             body = await turn
             return self._register(header, body, request, connection)
         finally:
-            self._waiting_bytes -= size_bytes
             if connection.attachments.get(_PENDING) is turn:
                 del connection.attachments[_PENDING]
+
+    def _decoded(self, size_bytes: int) -> None:
+        self._waiting_bytes -= size_bytes
 
     def _register(
         self,
@@ -189,7 +197,9 @@ class Brokers:
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         header = QueryDataVersionRequest.decode(request.fields)
-        version = decode_body(request.body, DataVersion) if request.body else DataVersion()
+        version = DataVersion()
+        if request.body:
+            version = decode_body(request.body, DataVersion, max_dialect_bytes=_MAX_VERSION_BYTES)
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         is_changed = self._routes.is_changed(key, version)
         self._routes.touch(key, self._clock.monotonic_ms())
@@ -260,12 +270,24 @@ class Brokers:
 
 
 def _decode_registration(
-    body: bytes | memoryview, compressed: bool, version: int
+    request: RemotingCommand, header: RegisterBrokerRequest
 ) -> RegisterBrokerBody:
-    if version < _VERSION_OF_REGISTER_BODY and body:
-        table = decode_body(body, bodies.TopicConfigTable)
+    body = request.body
+    if request.version < _VERSION_OF_REGISTER_BODY and body:
+        table = decode_body(body, bodies.TopicConfigTable, max_dialect_bytes=_MAX_DIALECT_BYTES)
         return RegisterBrokerBody(topic_config_serialize_wrapper=table)
-    return bodies.decode_register_body(body, compressed, version)
+    return bodies.decode_register_body(
+        body, header.compressed, request.version, max_dialect_bytes=_MAX_DIALECT_BYTES
+    )
+
+
+def _decode_if_wanted(
+    request: RemotingCommand, header: RegisterBrokerRequest, connection: Connection
+) -> RegisterBrokerBody:
+    """For the executor, where much may have happened since this was asked for."""
+    if connection.is_closed:
+        raise SystemFailedError("the broker has gone away")
+    return _decode_registration(request, header)
 
 
 async def _after(
@@ -275,4 +297,4 @@ async def _after(
     """The decoded body, not before the one ahead of it has ended, well or not."""
     if before is not None:
         await asyncio.wait((before,))
-    return await decoding
+    return await asyncio.shield(decoding)

@@ -84,6 +84,7 @@ class KvTable:
         self._table: Table = {}
         self._table_bytes = 0
         self._waiting: list[tuple[_Change, asyncio.Future[None]]] = []
+        self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:
@@ -108,12 +109,13 @@ class KvTable:
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
-    def _takes(self, change: "_Change") -> bool:
-        return change.value is None or self._table_bytes + change.size_bytes <= self._max_bytes
-
     async def _write(self, change: "_Change") -> None:
+        size_bytes = change.size_bytes
+        if self._waiting_bytes + size_bytes > self._max_bytes:
+            raise KvWriteError("too many writes of the KV configuration wait already")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, done))
+        self._waiting_bytes += size_bytes
         if self._writer is None:
             # The task outlives a caller that goes away: its write was accepted.
             self._writer = asyncio.create_task(self._write_waiting(), name="kv-writer")
@@ -123,35 +125,57 @@ class KvTable:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
-                candidate = dict(self._table)
-                batch = []
-                for change, done in waiting:
-                    if self._takes(change):
-                        change.apply(candidate)
-                        batch.append(done)
-                    elif not done.done():
-                        done.set_exception(
-                            KvWriteError(f"the KV configuration is full ({self._max_bytes} bytes)")
-                        )
-                data = encode_table(candidate)
+                waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                candidate, accepted = self._applied(waiting)
                 try:
-                    await loop.run_in_executor(self._executor, replace_file, self._path, data)
-                except OSError as error:
+                    self._table_bytes = await loop.run_in_executor(
+                        self._executor, _store_table, self._path, candidate
+                    )
+                except (OSError, RuntimeError) as error:  # RuntimeError: the executor has ended
                     _log.error("the KV configuration %s was not written: %s", self._path, error)
-                    failure = KvWriteError(f"the KV configuration was not stored: {error}")
-                    for done in batch:
-                        if not done.done():
-                            done.set_exception(failure)
+                    for done in accepted:
+                        _refuse(done, f"the KV configuration was not stored: {error}")
                     continue
                 self._table = candidate
-                self._table_bytes = len(data)
                 self._on_change()
-                for done in batch:
+                for done in accepted:
                     if not done.done():
                         done.set_result(None)
         finally:
             self._writer = None
+
+    def _applied(
+        self, changes: "list[tuple[_Change, asyncio.Future[None]]]"
+    ) -> tuple[Table, list[asyncio.Future[None]]]:
+        """The table with those changes that fit, and who waits for them; the others are refused.
+
+        As in Java, deleting the last key leaves an empty namespace, and a namespace that was never
+        written is not made by a deletion.
+        """
+        candidate = dict(self._table)
+        size_bytes = self._table_bytes
+        accepted = []
+        copied: set[str] = set()
+        for change, done in changes:
+            namespace = change.namespace
+            if change.value is not None:
+                size_bytes += change.size_bytes
+                if size_bytes > self._max_bytes:
+                    size_bytes -= change.size_bytes
+                    _refuse(done, f"the KV configuration is full ({self._max_bytes} bytes)")
+                    continue
+            accepted.append(done)
+            if change.value is None and namespace not in candidate:
+                continue
+            if namespace not in copied:
+                # Readers hold the old one.
+                candidate[namespace] = dict(candidate.get(namespace, ()))
+                copied.add(namespace)
+            if change.value is None:
+                candidate[namespace].pop(change.key, None)
+            else:
+                candidate[namespace][change.key] = change.value
+        return candidate, accepted
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -163,14 +187,14 @@ class _Change(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         return len(msgspec.json.encode(self))
 
-    def apply(self, table: Table) -> None:
-        """Change a table whose namespaces are shared with readers: they are replaced, not edited.
 
-        As in Java, deleting the last key leaves an empty namespace, and a namespace that was never
-        written is not made by a deletion.
-        """
-        values = table.get(self.namespace)
-        if self.value is not None:
-            table[self.namespace] = {**(values or {}), self.key: self.value}
-        elif values is not None:
-            table[self.namespace] = {k: v for k, v in values.items() if k != self.key}
+def _refuse(done: asyncio.Future[None], reason: str) -> None:
+    if not done.done():
+        done.set_exception(KvWriteError(reason))
+
+
+def _store_table(path: Path, table: Table) -> int:
+    """For the executor: write the table, and tell how many bytes it is."""
+    data = encode_table(table)
+    replace_file(path, data)
+    return len(data)

@@ -8,11 +8,7 @@ import logging
 from typing import Final
 
 from goddard.clock import Clock
-from goddard.config import (
-    MAX_PROPERTIES_BYTES,
-    ProtectedPropertyError,
-    parse_properties,
-)
+from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_properties
 from goddard.errors import ConfigError
 from goddard.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable, KvWriteError
 from goddard.nameserver.routes import RouteTable, in_zone
@@ -244,8 +240,8 @@ class Requests:
         _log.info("updateConfig called by %s", connection.remote)
         if not request.body:
             return request.reply()
-        if len(request.body) > MAX_PROPERTIES_BYTES:
-            raise SystemFailedError(f"a configuration has at most {MAX_PROPERTIES_BYTES} bytes")
+        if len(request.body) > MAX_UPDATE_BYTES:
+            raise SystemFailedError(f"an update has at most {MAX_UPDATE_BYTES} bytes")
         try:
             properties = parse_properties(str(request.body, "utf-8"))
             await self._settings.update(properties, connection.remote)

@@ -1,8 +1,8 @@
 """The name server: composition, lifecycle, and what runs in the background.
 
 ``NameServer`` can be run inside any asyncio program: construct, ``start``, ``stop``; or use it as
-an async context manager. Everything it owns belongs to the loop it was started on, apart from one
-thread that writes files and decodes large registrations.
+an async context manager. Everything it owns belongs to the loop it was started on, apart from two
+threads: one writes files, the other decodes large registrations.
 """
 
 import asyncio
@@ -46,6 +46,9 @@ class NameServer:
         self._tasks = Tasks(_log)
         self._scan_changed = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="namesrv-files")
+        # Apart from the files: a write never waits behind megabytes to be decoded.
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="namesrv-decode")
+        self._stopping = False
         self.routes = RouteTable()
         self.kv = KvTable(
             Path(config.kv_config_path), self._executor, on_change=self.routes.forget_encoded
@@ -53,7 +56,7 @@ class NameServer:
         self.settings = Settings(config, self._executor, self._apply)
         self._client = Client(ClientOptions(connect_seconds=_NOTIFY_CONNECT_SECONDS))
         self._brokers = Brokers(
-            self.routes, self.kv, self.settings, self._executor, self._clock, self._notify
+            self.routes, self.kv, self.settings, self._decoder, self._clock, self._notify
         )
         handlers = Handlers()
         self._brokers.install(handlers)
@@ -98,6 +101,7 @@ class NameServer:
 
     async def stop(self) -> None:
         """Answer what is being worked on, close every connection, and finish all writes."""
+        self._stopping = True
         await self._tasks.stop()
         await self._server.stop(_STOP_GRACE_SECONDS)
         _log.info("NettyEventExecutor service end")
@@ -105,6 +109,8 @@ class NameServer:
         await self.kv.drain()
         await self.settings.drain()
         self._executor.shutdown()
+        # Whoever sent what is still being decoded is gone.
+        self._decoder.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -136,6 +142,9 @@ class NameServer:
             _log.info("NSScanScheduledThread service end")
 
     def _notify(self, change: MinBrokerIdChange) -> None:
+        if self._stopping:
+            # It is we who leave: the connections we close are no broker's end.
+            return
         _log.info(
             "min broker id of %s changed to %d, notify %s, offline broker addr %s",
             change.broker_name,

@@ -32,17 +32,20 @@ class Settings:
         self._path = Path(config.config_store_path)
         self._port = 0
         self._one_at_a_time = asyncio.Lock()
+        self._updating: set[asyncio.Task[None]] = set()
 
     async def update(self, properties: Mapping[str, str], peer: str) -> None:
         """Take properties from a peer; ConfigError when one of them may not be or is wrong."""
         # A task of its own: what is being written also takes effect when the peer has gone away.
         updating = asyncio.create_task(self._update(properties, peer), name="update-settings")
+        self._updating.add(updating)
+        updating.add_done_callback(self._updating.discard)
         await asyncio.shield(updating)
 
     async def drain(self) -> None:
         """Wait until no update is under way."""
-        async with self._one_at_a_time:
-            pass
+        while self._updating:
+            await asyncio.wait(self._updating)
 
     async def _update(self, properties: Mapping[str, str], peer: str) -> None:
         async with self._one_at_a_time:

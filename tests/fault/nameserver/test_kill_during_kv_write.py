@@ -16,6 +16,7 @@ from goddard.testing.wire import ask
 
 CYCLES = 20
 WRITERS = 3
+KEYS = 3
 
 
 def test_acknowledged_keys_survive_kill_9(tmp_path: Path) -> None:
@@ -43,30 +44,38 @@ def test_acknowledged_keys_survive_kill_9(tmp_path: Path) -> None:
                 assert found[key] >= number, f"cycle {cycle}: {key}"
             acknowledged.update(found)
             per_writer: list[dict[str, int]] = [{} for _ in range(WRITERS)]
+            acked = threading.Semaphore(0)
             writers = [
-                threading.Thread(target=write_until_killed, args=(address, f"w{n}", counter, acks))
+                threading.Thread(
+                    target=write_until_killed, args=(address, f"w{n}", counter, acks, acked)
+                )
                 for n, acks in enumerate(per_writer)
             ]
             for writer in writers:
                 writer.start()
-            threading.Event().wait(chance.uniform(0.0, 0.08))
+            for _ in range(chance.randrange(1, 30)):
+                assert acked.acquire(timeout=20)
             process.kill()
             for writer in writers:
                 writer.join(10)
                 assert not writer.is_alive()
             for acks in per_writer:
                 acknowledged.update(acks)
-    assert len(acknowledged) > CYCLES
+    assert len(acknowledged) == WRITERS * KEYS
     # Java reads this file too, so at rest it is whole.
     assert "configTable" in json.loads((home / "namesrv" / "kvConfig.json").read_bytes())
 
 
 def write_until_killed(
-    address: str, writer: str, counter: "itertools.count[int]", acks: dict[str, int]
+    address: str,
+    writer: str,
+    counter: "itertools.count[int]",
+    acks: dict[str, int],
+    acked: threading.Semaphore,
 ) -> None:
     """Write keys one after the other, new and old ones, and note each that was acknowledged."""
     for turn in itertools.count():
-        key = f"{writer}-{turn % 10}"
+        key = f"{writer}-{turn % KEYS}"
         number = next(counter)
         fields = {"namespace": "fault", "key": key, "value": f"{number} {'x' * 2000}"}
         try:
@@ -76,6 +85,7 @@ def write_until_killed(
         if answer.code != 0:
             return
         acks[key] = number
+        acked.release()
 
 
 def stored(address: str) -> dict[str, int]:

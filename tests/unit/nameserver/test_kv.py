@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from goddard.errors import ConfigError
 from goddard.files import replace_file
-from goddard.nameserver.kv import KvTable, KvWriteError, load_table
+from goddard.nameserver.kv import KvTable, KvWriteError, encode_table, load_table
 
 
 @pytest.fixture
@@ -95,6 +96,37 @@ async def test_the_table_is_bounded(path: Path, executor: ThreadPoolExecutor) ->
     assert kv.namespace("n") == {"small": "v"}
 
 
+async def test_the_table_is_bounded_for_those_who_write_together(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
+    kv = KvTable(path, executor, max_bytes=1000)
+    await kv.put("n", "large", "v" * 500)
+    writes = [kv.put("n", f"k{number}", "v" * 100) for number in range(6)]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    refused = [result for result in results if result is not None]
+    assert all(isinstance(result, KvWriteError) for result in refused)
+    stored = kv.namespace("n")
+    assert stored is not None
+    assert len(stored) == 7 - len(refused)
+    assert 700 < len(encode_table({"n": dict(stored)})) <= 1000
+
+
+async def test_writes_that_wait_are_bounded(path: Path, executor: ThreadPoolExecutor) -> None:
+    kv = KvTable(path, executor, max_bytes=1000)
+    disk = threading.Event()
+    executor.submit(disk.wait, 10)
+    first = asyncio.ensure_future(kv.put("n", "k", "v"))
+    async with asyncio.timeout(10):
+        await asyncio.sleep(0)
+        waiting = [asyncio.ensure_future(kv.delete("n", "x" * 100)) for _ in range(30)]
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert {type(task.exception()) for task in done} == {KvWriteError}
+        assert 5 <= len(pending) <= 10
+        disk.set()
+        await asyncio.gather(first, *pending)
+    assert kv.namespace("n") == {"k": "v"}
+
+
 async def test_deleting_what_is_not_there_is_no_error(
     path: Path, executor: ThreadPoolExecutor
 ) -> None:
@@ -134,6 +166,32 @@ def test_a_broken_file_without_backup_stops_the_start(path: Path) -> None:
     path.write_bytes(b"\x00\xff garbage")
     with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
         load_table(path)
+
+
+def test_a_broken_file_never_costs_a_good_backup(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
+    replace_file(path, b'{"configTable":{"n":{"k":"new"}}}')
+    path.write_bytes(b"broken")
+    real, left = Path.replace, [0]
+
+    def crash(source: Path, target: Path) -> Path:
+        if not left[0]:
+            raise OSError("power cut")
+        left[0] -= 1
+        return real(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", crash)
+        # Cut before the first rename: the backup is still the good one.
+        with pytest.raises(OSError, match="power cut"):
+            replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
+        assert load_table(path) == {"n": {"k": "old"}}
+        # Cut after it: the file is.
+        left[0] = 1
+        replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
+        assert load_table(path) == {"n": {"k": "newer"}}
 
 
 def test_replacing_a_file_leaves_no_temporary(path: Path) -> None:

@@ -1,0 +1,130 @@
+"""Large registrations while the decoding thread is busy: who waits, who is turned away."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goddard.config import NameServerConfig
+from goddard.nameserver.brokers import Brokers
+from goddard.nameserver.kv import KvTable
+from goddard.nameserver.routes import RouteTable
+from goddard.nameserver.settings import Settings
+from goddard.protocol.bodies import encode_register_body
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.headers_cluster import RegisterBrokerRequest
+from goddard.testing.clock import ManualClock
+from goddard.testing.memory import RawPeer, join_raw
+from goddard.testing.registrant import registration
+from goddard.transport.handlers import Handlers
+
+MIB = 1024 * 1024
+
+
+class Bench:
+    """Handlers of broker requests whose decoding thread does nothing until ``free`` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        self.free = threading.Event()
+        self.executor = ThreadPoolExecutor(1)
+        self.executor.submit(self.free.wait, 20)
+        self.routes = RouteTable()
+        kv = KvTable(folder / "kv.json", self.executor)
+        settings = Settings(NameServerConfig(), self.executor, lambda _: None)
+        self.brokers = Brokers(
+            self.routes, kv, settings, self.executor, ManualClock(), lambda _: None
+        )
+        self.handlers = Handlers()
+        self.brokers.install(self.handlers)
+
+    def connect(self) -> RawPeer:
+        return join_raw(self.handlers)[0]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    async with asyncio.timeout(20):
+        yield made
+    made.free.set()
+    made.executor.shutdown()
+
+
+def register(name: str, *, padding_bytes: int = 0, compressed: bool = False) -> bytes:
+    header = RegisterBrokerRequest(
+        broker_name=name,
+        broker_addr=f"{name}:10911",
+        cluster_name="C",
+        ha_server_addr=f"{name}:10912",
+        broker_id=0,
+        compressed=compressed,
+    )
+    body = encode_register_body(registration("T1", "T2"), compressed=compressed)
+    return encode_frame(
+        RemotingCommand(RequestCode.REGISTER_BROKER, header.encode(), body + b" " * padding_bytes)
+    )
+
+
+async def test_small_registrations_do_not_wait_for_large_ones(bench: Bench) -> None:
+    large, small = bench.connect(), bench.connect()
+    large.transport.write(register("large", padding_bytes=MIB))
+    small.transport.write(register("small"))
+    (answer,) = await small.receive(1)
+    assert answer.code == ResponseCode.SUCCESS
+    assert set(bench.routes.brokers) == {"small"}
+    bench.free.set()
+    (answer,) = await large.receive(1)
+    assert answer.code == ResponseCode.SUCCESS
+    assert set(bench.routes.brokers) == {"large", "small"}
+
+
+async def test_what_is_compressed_is_never_inflated_on_the_loop(bench: Bench) -> None:
+    compressed, small = bench.connect(), bench.connect()
+    compressed.transport.write(register("compressed", compressed=True))
+    small.transport.write(register("small"))
+    await small.receive(1)
+    assert set(bench.routes.brokers) == {"small"}
+    bench.free.set()
+    (answer,) = await compressed.receive(1)
+    assert answer.code == ResponseCode.SUCCESS
+    assert set(bench.routes.brokers) == {"compressed", "small"}
+
+
+async def test_more_than_may_wait_is_turned_away(bench: Bench) -> None:
+    peers = [bench.connect() for _ in range(10)]
+    for number, peer in enumerate(peers):
+        peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
+    # Eight of them fit into 128 MiB.
+    refused = [(await peer.receive(1))[0] for peer in peers[8:]]
+    assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
+    bench.free.set()
+    taken = [(await peer.receive(1))[0] for peer in peers[:8]]
+    assert {answer.code for answer in taken} == {ResponseCode.SUCCESS}
+    assert len(bench.routes.brokers) == 8
+
+
+async def test_what_a_lost_peer_sent_counts_until_it_is_dropped(bench: Bench) -> None:
+    gone = [bench.connect() for _ in range(8)]
+    for number, peer in enumerate(gone):
+        peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
+    # They are answered one after the other, and so all of them have been taken in by then.
+    probe = bench.connect()
+    probe.transport.write(register("probe"))
+    await probe.receive(1)
+    for peer in gone:
+        peer.transport.abort()
+        await peer.lost.wait()
+    late = bench.connect()
+    late.transport.write(register("late", padding_bytes=15 * MIB))
+    (answer,) = await late.receive(1)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    bench.free.set()
+    while answer.code == ResponseCode.SYSTEM_BUSY:
+        late.transport.write(register("late", padding_bytes=15 * MIB))
+        (answer,) = await late.receive(1)
+    assert answer.code == ResponseCode.SUCCESS
+    assert set(bench.routes.brokers) == {"probe", "late"}
