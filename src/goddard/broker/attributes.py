@@ -4,6 +4,7 @@ A change is ``+key=value`` (add or replace) or ``-key`` (remove). What is wrong 
 AttributeProblemError in RocketMQ's words.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +35,7 @@ def _one_of(*values: str) -> Callable[[str], str | None]:
 
 def _within(low: int, high: int) -> Callable[[str], str | None]:
     def problem(value: str) -> str | None:
-        if not value.removeprefix("-").isdecimal() or len(value) > 20:
+        if not re.fullmatch(r"-?[0-9]{1,19}", value):
             return f'For input string: "{value[:80]}"'
         return None if low <= int(value) <= high else f"value is not in range({low}, {high})"
 

@@ -1,0 +1,188 @@
+"""Messages by key, by place, and what queues hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
+from goddard.testing.administration import AdminBench, body_of
+from goddard.testing.consumers import bodies_of, records_of, sql, tags
+
+QUERY = RequestCode.QUERY_MESSAGE
+VIEW = RequestCode.VIEW_MESSAGE_BY_ID
+QUEUE = RequestCode.QUERY_CONSUME_QUEUE
+FOREVER = 2**63 - 1
+
+
+def by_key(key: str | None, /, **changes: Any) -> dict[str, Any]:
+    return {
+        "topic": "T",
+        "key": key,
+        "maxNum": 64,
+        "beginTimestamp": 0,
+        "endTimestamp": FOREVER,
+        "_UNIQUE_KEY_QUERY": "false",
+        "indexType": "K",
+    } | changes
+
+
+class TestByKey:
+    async def test_words_unique_keys_and_tags(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1", keys="a b", unique_key="U1", tags="TagA")
+            bench.put("T", b"2", keys="b", unique_key="U2", tags="TagB")
+            admin = bench.connect()
+            for key, changes, expected in (
+                ("a", {}, [b"1"]),
+                ("b", {}, [b"1", b"2"]),
+                ("b", {"maxNum": 1}, [b"2"]),
+                ("U2", {"_UNIQUE_KEY_QUERY": "true", "indexType": "U"}, [b"2"]),
+                ("U1", {"_UNIQUE_KEY_QUERY": None, "indexType": None}, [b"1"]),
+                ("TagA", {"indexType": "T"}, [b"1"]),
+            ):
+                answer = await admin.ask(QUERY, by_key(key, **changes))
+                assert (answer.code, sorted(bodies_of(answer))) == (0, expected)
+                assert answer.fields["indexLastUpdateTimestamp"] == str(bench.clock.now_ms())
+
+    async def test_what_is_not_there(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1", keys="a")
+            admin = bench.connect()
+            for changes in (
+                {"key": "x"},
+                {"topic": "X"},
+                {"indexType": "T"},
+                {"maxNum": 0},
+                {"maxNum": -1},
+                {"beginTimestamp": FOREVER, "endTimestamp": 0},
+                {"beginTimestamp": -FOREVER, "endTimestamp": -FOREVER},
+                {"key": ""},
+            ):
+                answer = await admin.ask(QUERY, by_key("a", **changes))
+                assert answer.code == ResponseCode.QUERY_NOT_FOUND, changes
+                assert answer.remark == "can not find message, maybe time range not correct"
+                assert set(answer.fields) == {
+                    "indexLastUpdateTimestamp",
+                    "indexLastUpdatePhyoffset",
+                }
+
+    async def test_no_more_than_a_frame_holds(self, tmp_path: Path) -> None:
+        size = 6 << 20
+        with AdminBench(tmp_path, segment_bytes=64 << 20, max_message_bytes=8 << 20) as bench:
+            for _ in range(4):
+                bench.put("T", bytes(size), keys="big")
+            answer = await bench.connect().ask(QUERY, by_key("big"))
+            assert [len(record.body) for record in records_of(answer)] == [size, size]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"topic": None},
+            {"key": None},
+            {"maxNum": None},
+            {"maxNum": "many"},
+            {"maxNum": 2**31},
+            {"beginTimestamp": "x"},
+            {"endTimestamp": 2**63},
+        ],
+    )
+    async def test_malformed(self, tmp_path: Path, changes: dict[str, Any]) -> None:
+        with AdminBench(tmp_path) as bench:
+            answer = await bench.connect().ask(QUERY, by_key("a", **changes))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+class TestByPlace:
+    async def test_a_record_and_its_bytes(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1", b"2")
+            second = bench.store.get("T", 0, 1, 1).records[0]
+            admin = bench.connect()
+            for serialize_type in SerializeType:
+                offset = records_of(
+                    await admin.ask(VIEW, {"offset": 0}, serialize_type=serialize_type)
+                )[0].physical_offset
+                assert offset == 0
+            answer = await admin.ask(VIEW, {"topic": "T", "offset": len(second)})
+            assert (answer.code, bytes(answer.body)) == (0, bytes(second))
+
+    @pytest.mark.parametrize("offset", [3, -1, 10**9, 2**63 - 1, -(2**63)])
+    async def test_no_record_begins_there(self, tmp_path: Path, offset: int) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1")
+            answer = await bench.connect().ask(VIEW, {"offset": offset})
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == f"can not find message by the offset, {offset}"
+
+    @pytest.mark.parametrize("offset", [None, "", "x", 2**63])
+    async def test_malformed(self, tmp_path: Path, offset: Any) -> None:
+        with AdminBench(tmp_path) as bench:
+            answer = await bench.connect().ask(VIEW, {"offset": offset})
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def entries(index: int, count: int = 3, **changes: Any) -> dict[str, Any]:
+    return {"topic": "T", "queueId": 0, "index": index, "count": count} | changes
+
+
+class TestQueues:
+    async def test_entries(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1", b"2", b"3", tags="A")
+            admin = bench.connect()
+            answer = await admin.ask(QUEUE, entries(1))
+            size = len(bench.store.get("T", 0, 0, 1).records[0])
+            assert answer.remark == "not set any response code"
+            assert body_of(answer) == {
+                "maxQueueIndex": 3,
+                "minQueueIndex": 0,
+                "queueData": [
+                    {"eval": False, "physicOffset": size * n, "physicSize": size, "tagsCode": 65}
+                    for n in (1, 2)
+                ],
+            }
+            assert len(body_of(await admin.ask(QUEUE, entries(0, 1)))["queueData"]) == 1
+            for count in (0, -1, -(2**31)):
+                assert body_of(await admin.ask(QUEUE, entries(0, count)))["queueData"] == []
+            whole = body_of(await admin.ask(QUEUE, entries(0, 2**31 - 1)))
+            assert len(whole["queueData"]) == 3
+
+    @pytest.mark.parametrize("index", [3, 99, -1, 2**63 - 1, -(2**63)])
+    async def test_beyond_the_ends(self, tmp_path: Path, index: int) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1", b"2", b"3")
+            answer = await bench.connect().ask(QUEUE, entries(index))
+            assert (answer.code, answer.remark, answer.body) == (
+                0,
+                f"Index {index} of 0@T is not exist!",
+                b"",
+            )
+
+    async def test_no_such_queue(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path) as bench:
+            bench.put("T", b"1")
+            admin = bench.connect()
+            for changes, what in (
+                ({"queueId": 7}, "7@T"),
+                ({"queueId": -1}, "-1@T"),
+                ({"topic": "X"}, "0@X"),
+                ({"topic": None}, "0@"),
+            ):
+                answer = await admin.ask(QUEUE, entries(0, **changes))
+                assert (answer.code, answer.remark) == (1, f"{what} is not exist!")
+
+    async def test_what_a_group_makes_of_it(self, tmp_path: Path) -> None:
+        with AdminBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
+            bench.put("T", b"1")
+            bench.put("S", b"1")
+            consumer = bench.connect()
+            await consumer.heartbeat("G", tags("T", "A"), sql("S", "a > 1"))
+            admin = bench.connect()
+            found = body_of(await admin.ask(QUEUE, entries(0, consumerGroup="G")))
+            assert found["subscriptionData"]["subString"] == "A"
+            assert found["filterData"] == "null"
+            found = body_of(await admin.ask(QUEUE, entries(0, topic="S", consumerGroup="G")))
+            assert '"expression": "a > 1"' in found["filterData"]
+            found = body_of(await admin.ask(QUEUE, entries(0, consumerGroup="H")))
+            assert found["filterData"] == "H@T is not online!"
