@@ -26,6 +26,7 @@ def in_map_order(names: Iterable[str]) -> list[str]:
 
 
 def _spread_hash(text: str) -> int:
+    # protocol.hashing has hashCode too, but brings numpy along; see the package's text.
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(units), 2):

@@ -224,6 +224,7 @@ class JavaPeers:
         done = subprocess.run(
             self._java(home, main, "-Xmx128m"),
             env=self._environment(home),
+            cwd=home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -370,6 +371,8 @@ class JavaProgram:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=dict(env),
+                # Some mqadmin commands leave files where they are run.
+                cwd=log.parent,
                 start_new_session=True,
             )
 

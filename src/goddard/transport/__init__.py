@@ -3,3 +3,27 @@
 ``Server`` answers requests by code, ``Client`` makes them by address, ``Connection`` is either end.
 Everything here belongs to one event loop and is called from its thread only.
 """
+
+from goddard.transport.client import Client, ClientOptions
+from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.handlers import Handler, Handlers
+from goddard.transport.loop import new_event_loop, run
+from goddard.transport.server import Server, ServerOptions
+from goddard.transport.tasks import Tasks
+from goddard.transport.tls import TlsMode, TlsOptions
+
+__all__ = [
+    "Client",
+    "ClientOptions",
+    "Connection",
+    "ConnectionOptions",
+    "Handler",
+    "Handlers",
+    "Server",
+    "ServerOptions",
+    "Tasks",
+    "TlsMode",
+    "TlsOptions",
+    "new_event_loop",
+    "run",
+]
