@@ -11,7 +11,7 @@ ARGS   ?=
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Goddard needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## See it work: a name server, a broker, and what they say
+demo: $(READY) ## See it work: a name server, a store, and what they do
 	@$(BIN)/python -m goddard.cli.main demo
 
 test: check peers ## Everything: check, then all test suites

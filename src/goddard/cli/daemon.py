@@ -4,6 +4,7 @@ What ``goddard namesrv``, ``goddard broker`` and RocketMQ's own commands for the
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -160,7 +161,9 @@ def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 def _allow_many_connections() -> None:
     """Raise the limit of open files as far as we may; each connection is one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # macOS calls its hard limit infinite and refuses to make the soft one so.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def exit_code_of(command: click.Command, program: str, arguments: list[str]) -> int:
