@@ -1,0 +1,81 @@
+"""kill -9 of a broker under load, over and over: nothing acknowledged is lost or out of order.
+
+GODDARD_KILL_CYCLES says how often it is killed, once each way of flushing; a few times unless told.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from goddard.testing.cluster import Cluster
+from goddard.testing.load import KeyedReader, KeyedSender
+from goddard.testing.wire import query_route
+from goddard.transport.client import Client, ClientOptions
+
+CYCLES = int(os.environ.get("GODDARD_KILL_CYCLES", "6"))
+QUEUES = 4
+TOPIC = "Killed"
+
+
+async def reach(count: Callable[[], int], goal: int, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while count() < goal:
+        assert time.monotonic() < deadline, f"{count()} of {goal} {what} within a minute"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.timeout(60 + 12 * CYCLES)
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_nothing_acknowledged_is_lost(
+    tmp_path: Path, flush: str, record_property: Callable[[str, object], None]
+) -> None:
+    chance = random.Random(flush)
+    # Small files: kills meet the log and the queues while they roll.
+    properties = {"flushDiskType": flush, "mappedFileSizeCommitLog": str(1 << 20)}
+    with Cluster(tmp_path, brokers=1, properties=properties) as cluster:
+        (broker,) = cluster.brokers
+        async with Client(ClientOptions()) as producing, Client(ClientOptions()) as consuming:
+            sender = KeyedSender(producing, broker.address, TOPIC, queues=QUEUES)
+            reader = KeyedReader(consuming, broker.address, TOPIC, queues=QUEUES)
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(sender.run())
+                reading = tasks.create_task(reader.run())
+                restarts_ms: list[int] = []
+                for cycle in range(CYCLES):
+                    consumed = reader.count()
+                    goal = sender.count() + chance.randrange(50, 2_000)
+                    await reach(sender.count, goal, f"messages taken before kill {cycle}")
+                    await reach(reader.count, consumed + 1, f"consumed before kill {cycle}")
+                    await asyncio.to_thread(broker.kill)
+                    if cycle % 2:
+                        reader.forget_offsets()
+                    begun = time.monotonic()
+                    await asyncio.to_thread(broker.start)
+                    restarts_ms.append(round(1000 * (time.monotonic() - begun)))
+                await reach(sender.count, sender.count() + 500, "messages after the last start")
+                sender.stop()
+                await sending
+                await reach(reader.count, sender.count(), "messages consumed in the end")
+                reading.cancel()
+        assert query_route(cluster.namesrv, TOPIC) is not None
+    assert reader.faults == []
+    assert reader.read == sender.acknowledged
+    figures = {
+        "kills": CYCLES,
+        "acknowledged": sender.count(),
+        "attempts": sender.attempts,
+        "stored_twice": reader.stored_twice,
+        "delivered_again": reader.delivered_again,
+        "slowest_restart_ms": max(restarts_ms),
+        "refusals": dict(sender.refusals),
+    }
+    for name, value in figures.items():
+        record_property(name, value)
+    print(flush, figures)
+    # At most what was on its way when a broker died can be there twice.
+    assert reader.stored_twice <= CYCLES * len(sender.acknowledged)
