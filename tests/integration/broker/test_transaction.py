@@ -12,9 +12,11 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.message import TransactionType, decode_properties
+from goddard.protocol.names import TRANS_OP_HALF_TOPIC
 from goddard.protocol.record import decode_record
 from goddard.protocol.responses import NoPermissionError, check
 from goddard.testing.clock import ManualClock
+from goddard.testing.cluster import Cluster
 from goddard.testing.dialogue import Dialogue
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
@@ -147,6 +149,29 @@ async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart
         assert await producer.next_asked() == b"open"
         records = await talk.receive(TOPIC, 2)
         assert [record.body for record in records] == [b"decided", b"open"]
+
+
+async def test_a_killed_broker_asks_about_what_it_does_not_know(tmp_path: Path) -> None:
+    checks = {"transactionCheckInterval": "200", "transactionTimeOut": "500"}
+    with Cluster(tmp_path, brokers=1, properties=checks) as cluster:
+        broker = cluster.brokers[0]
+        async with Client(ClientOptions()) as client:
+            talk = Dialogue(client, broker.address)
+            for number in range(5):
+                half = await talk.send_half(TOPIC, b"decided %d" % number)
+                check(await talk.end(half, ROLLBACK if number % 2 else COMMIT))
+            await talk.receive(TRANS_OP_HALF_TOPIC, 1)
+            await talk.send_half(TOPIC, b"open")
+            broker.kill()
+        broker.start()
+        async with Producer({b"open": int(COMMIT)}) as producer:
+            talk = Dialogue(producer.client, broker.address)
+            await talk.heartbeat("P")
+            while await producer.next_asked() != b"open":
+                pass
+            records = await talk.receive(TOPIC, 4)
+            expected = {b"decided 0", b"decided 2", b"decided 4", b"open"}
+            assert {record.body for record in records} == expected
 
 
 async def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
