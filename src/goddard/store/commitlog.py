@@ -129,7 +129,7 @@ class CommitLog:
         the group in one segment, as the messages of one batch must be.
         """
         self._check(records, whole=whole)
-        self._clear_debris()
+        self.clear_debris()
         placed: list[LogEntry] = []
         rolled: list[Segment] = []
         try:
@@ -232,7 +232,7 @@ class CommitLog:
         rolled.append(segment)
         return segment
 
-    def _clear_debris(self) -> None:
+    def clear_debris(self) -> None:
         """Zero what a failed append left; until that succeeds nothing new is written over it.
 
         Whole records could lie there, and would come back to life behind a shorter append.
@@ -247,7 +247,7 @@ class CommitLog:
 
     def append_raw(self, data: bytes | memoryview) -> None:
         """Add bytes of another log as they are (replication); they must not cross a segment."""
-        self._clear_debris()
+        self.clear_debris()
         rolled: list[Segment] = []
         segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
         position = self.end_offset - segment.base_offset

@@ -44,13 +44,19 @@ class QueueEntry(NamedTuple):
     tags_code: int
 
 
-class OpenFiles:
-    """A bounded number of open descriptors for many files; the longest unused is closed first."""
+class QueueFiles:
+    """What all queues share: a bounded number of open descriptors, and who has work left to do.
+
+    The descriptor that was not used for longest is closed first.
+    """
 
     def __init__(self, files: Files, capacity: int) -> None:
         self._files = files
         self._capacity = capacity
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        # Queues with entries in memory, and what was written or created since the last sync.
+        self.waiting: set[ConsumeQueue] = set()
+        self.unsynced: set[Path] = set()
 
     def get(self, path: Path) -> int:
         fd = self._descriptors.get(path)
@@ -76,23 +82,38 @@ class OpenFiles:
 class ConsumeQueue:
     """One queue. Its entries are ``min_offset`` up to, not including, ``max_offset``."""
 
+    __slots__ = (
+        "_bases",
+        "_directory",
+        "_file_bytes",
+        "_files",
+        "_pending",
+        "_read_base",
+        "_read_path",
+        "_shared",
+        "_written",
+        "max_physical_offset",
+        "min_offset",
+        "queue_id",
+        "topic",
+    )
+
     def __init__(
         self,
         files: Files,
-        open_files: OpenFiles,
+        shared: QueueFiles,
         directory: Path,
         topic: str,
         queue_id: int,
         file_bytes: int,
     ) -> None:
         self._files = files
-        self._open = open_files
+        self._shared = shared
         self._directory = directory
         self._file_bytes = file_bytes
         self._bases: list[int] = []
         self._pending = bytearray()
         self._written = 0  # bytes in files; the pending ones follow
-        self._unsynced: set[Path] = set()
         # The file last read, for readers mostly go on where they were: making a path takes time.
         self._read_base = -1
         self._read_path = directory
@@ -109,11 +130,6 @@ class ConsumeQueue:
     @property
     def file_count(self) -> int:
         return len(self._bases)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether entries wait to be written to the file."""
-        return bool(self._pending)
 
     # Opening
 
@@ -178,17 +194,21 @@ class ConsumeQueue:
         Small holes are filled with blanks so that an offset keeps meaning its message. A leap that
         no lost file explains is a damaged record's: its entry goes to the end, as in Java.
         """
-        end = self._written + len(self._pending)
+        pending = self._pending
+        end = self._written + len(pending)
         position = queue_offset * QUEUE_ENTRY_BYTES
         if position == end:
-            self._pending += ENTRY.pack(physical_offset, size, tags_code)
+            if not pending:
+                self._shared.waiting.add(self)
+            pending += ENTRY.pack(physical_offset, size, tags_code)
             self.max_physical_offset = physical_offset + size
-            if len(self._pending) >= _PENDING_BYTES:
+            if len(pending) >= _PENDING_BYTES:
                 self.write_pending()
             return True
         if position < end:
             known = self.entry(queue_offset)
             return known is None or known.physical_offset in (physical_offset, 0)
+        self._shared.waiting.add(self)
         if end == 0:
             self._begin_at(position)
         elif position - end <= self._file_bytes:
@@ -213,10 +233,11 @@ class ConsumeQueue:
             with disk_errors("write", path):
                 if not self._bases or self._bases[-1] < base:
                     self._create_file(path, base)
-                self._files.pwrite(self._open.get(path), chunk, position)
-            self._unsynced.add(path)
+                self._files.pwrite(self._shared.get(path), chunk, position)
+            self._shared.unsynced.add(path)
             self._written += len(chunk)
             del self._pending[: len(chunk)]
+        self._shared.waiting.discard(self)
 
     def _create_file(self, path: Path, base: int) -> None:
         self._files.make_directories(self._directory)
@@ -229,14 +250,11 @@ class ConsumeQueue:
         finally:
             self._files.close(fd)
         self._bases.append(base)
+        self._mark_directories()
 
-    def take_unsynced(self) -> set[Path]:
-        """The files written since the last call; the caller syncs them, or gives them back."""
-        paths, self._unsynced = self._unsynced, set()
-        return paths
-
-    def give_back_unsynced(self, paths: set[Path]) -> None:
-        self._unsynced |= paths
+    def _mark_directories(self) -> None:
+        """Have the names made durable by which the files are found again."""
+        self._shared.unsynced.update((self._directory, *self._directory.parents[:2]))
 
     # Reading
 
@@ -273,7 +291,7 @@ class ConsumeQueue:
             self._read_base = base
         path = self._read_path
         with disk_errors("read", path):
-            fd = self._open.get(path)
+            fd = self._shared.get(path)
             return self._files.pread(fd, min(size, self._file_bytes - start), start)
 
     def find_time(
@@ -337,12 +355,14 @@ class ConsumeQueue:
                 high = middle
         if low == self.max_offset:
             return
+        self._mark_directories()  # whoever made the queue may have died before syncing them
         end = low * QUEUE_ENTRY_BYTES
         last = self.entry(low - 1) if low > self._first_offset() else None
         if end >= self._written:
             del self._pending[end - self._written :]
         else:
             self._pending.clear()
+            self._shared.waiting.discard(self)
             self._written = end
             self._cut_files()
         self.max_physical_offset = 0
@@ -360,13 +380,13 @@ class ConsumeQueue:
         path = self._directory / segment_name(base)
         start = self._written - base
         with disk_errors("write", path):
-            fd = self._open.get(path)
+            fd = self._shared.get(path)
             while start < self._file_bytes:
                 start = self._files.data_start(fd, start, self._file_bytes)
                 data = self._files.pread(fd, min(1 << 20, self._file_bytes - start), start)
                 if data.count(0) != len(data):
                     self._files.pwrite(fd, bytes(len(data)), start)
-                    self._unsynced.add(path)
+                    self._shared.unsynced.add(path)
                 start += max(len(data), 1)
 
     def delete_before(self, log_min_offset: int) -> int:
@@ -387,13 +407,14 @@ class ConsumeQueue:
             self._delete_file(base)
         self._bases = []
         self._pending.clear()
+        self._shared.waiting.discard(self)
         with disk_errors("delete", self._directory):
             if self._files.facts(self._directory) is not None:
                 self._files.remove_directory(self._directory)
 
     def _delete_file(self, base: int) -> None:
         path = self._directory / segment_name(base)
-        self._open.forget(path)
-        self._unsynced.discard(path)
+        self._shared.forget(path)
+        self._shared.unsynced.discard(path)
         with disk_errors("delete", path):
             self._files.unlink(path)

@@ -51,19 +51,6 @@ class Dispatcher:
 
     def write_pending(self) -> None:
         """Put what waits in memory into the files; raises StoreDiskError and may be repeated."""
-        try:
-            for queue in self._queues:
-                queue.write_pending()
-        except StoreDiskError as error:
-            self.trouble = error
-            raise
-        self.write_index()
-
-    def write_index(self) -> None:
-        """As ``write_pending``, after the queues were written."""
-        try:
-            self._index.write_pending()
-        except StoreDiskError as error:
-            self.trouble = error
-            raise
-        self.trouble = None
+        for queue in self._queues.waiting:
+            queue.write_pending()
+        self._index.write_pending()

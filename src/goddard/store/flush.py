@@ -10,8 +10,9 @@ again, which makes their pages dirty, and syncs. Only then the log is trusted ag
 no longer read as records, only opening anew (recovery) helps.
 """
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from goddard.errors import StoreError
@@ -21,6 +22,8 @@ from goddard.store.errors import StoreDiskError, StoreUnavailableError
 FlushCallback: TypeAlias = Callable[[StoreError | None], None]
 
 _REWRITE_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 
 class LogFlusher:
@@ -93,8 +96,7 @@ class LogFlusher:
         """Tell everyone who waits that there will be no answer (the store closes)."""
         with self._guard:
             waiting, self._waiting = self._waiting, []
-        for _, callback in waiting:
-            callback(error)
+        _answer([callback for _, callback in waiting], error)
 
     def _sync(self, start: int, end: int) -> None:
         while start < end:
@@ -129,14 +131,22 @@ class LogFlusher:
             self.flushed_time_ms = time_ms
             ready = [callback for end, callback in self._waiting if end <= offset]
             self._waiting = [item for item in self._waiting if item[0] > offset]
-        self._on_flushed()
-        for callback in ready:
-            callback(None)
+        try:
+            self._on_flushed()
+        finally:  # whatever a listener does, who waited is answered
+            _answer(ready, None)
 
     def _fail(self, error: StoreDiskError) -> None:
         with self._guard:
             self.failure = error
             waiting, self._waiting = self._waiting, []
         unknown = StoreUnavailableError(f"the message may not be on disk: {error}")
-        for _, callback in waiting:
-            callback(unknown)
+        _answer([callback for _, callback in waiting], unknown)
+
+
+def _answer(callbacks: Sequence[FlushCallback], error: StoreError | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:  # a defect of one who waited must not keep the others waiting
+            logger.exception("answering a wait for the disk failed")

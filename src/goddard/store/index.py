@@ -5,14 +5,18 @@ entry count, which starts at 1), then i32 slots, then 20-byte entries: i32 hash 
 physical offset, i32 seconds since the begin time, i32 number of the entry before it in its slot.
 A slot holds the number of its newest entry; entry 0 is never used.
 
-Entries are made in bulk: records gather in memory until there are many, or someone asks. The slots
-(random access) are written through a mapping of blocks reserved beforehand, the entries by
-``pwrite``, so that a full disk is an error and not a signal. Written in the order entries, slots,
-header; after a crash ``repair`` links the entries anew. The store's lock guards every call.
+Records gather in memory (``add``, cheap, from the appending thread) and are entered in bulk by
+whoever calls ``write_pending``, a worker of the store as a rule: the hashing, the touched pages and
+the making of new files cost the appender nothing. The slots (random access) are written through a
+mapping of blocks reserved beforehand, the entries by ``pwrite``, so that a full disk is an error
+and not a signal. Written in the order entries, slots, header; after a crash ``repair`` links the
+entries anew. The index has a lock of its own, the last to be taken.
 """
 
 import mmap
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +40,7 @@ ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 MAX_RESULTS: Final = 64
-_PENDING_RECORDS: Final = 1024
+_MAX_PENDING_RECORDS: Final = 16_384
 _CHUNK_ENTRIES: Final = 65_536
 _MAX_INT32: Final = 0x7FFFFFFF
 _KEY_SEPARATOR: Final = ord(" ")
@@ -277,6 +281,12 @@ class KeyIndex:
         self._entries = entries
         self._is_tag_indexed = is_tag_indexed
         self._index_files: list[IndexFile] = []
+        self._lock = threading.Lock()
+        # Filled at one end by the appender, emptied at the other under the lock.
+        self._gathered: deque[Sequence[LogEntry]] = deque()
+        self._gathered_count = 0
+        self._taken_count = 0
+        # Taken from there, and not all entered yet.
         self._pending: list[LogEntry] = []
         self._unsynced: set[Path] = set()
 
@@ -326,17 +336,30 @@ class KeyIndex:
                 break
         return 0 if not self._index_files else missing_from
 
+    @property
+    def waiting_count(self) -> int:
+        """How many records have been gathered and not entered, nor been tried to."""
+        return self._gathered_count - self._taken_count
+
     def add(self, entries: Sequence[LogEntry]) -> None:
-        self._pending += entries
-        if len(self._pending) >= _PENDING_RECORDS:
+        """Gather records. Only when far too many wait are they entered here and now."""
+        self._gathered.append(tuple(entries))
+        self._gathered_count += len(entries)
+        if self.waiting_count >= _MAX_PENDING_RECORDS:
             self.write_pending()
 
     def write_pending(self) -> None:
         """Enter the gathered records; on an error those not entered stay gathered."""
-        if not self._pending:
-            return
+        with self._lock:
+            self._enter_gathered()
+
+    def _enter_gathered(self) -> None:
+        while self._gathered:
+            entries = self._gathered.popleft()
+            self._pending += entries
+            self._taken_count += len(entries)
         last = self._index_files[-1] if self._index_files else None
-        if last is not None and not last.is_empty:
+        if last is not None and not last.is_empty and self._pending:
             known = last.end_offset
             if self._pending[0].physical_offset <= known:
                 self._pending = [entry for entry in self._pending if entry.physical_offset > known]
@@ -373,6 +396,7 @@ class KeyIndex:
         index_file = self._new_file(self._directory / f"{name:017d}")
         index_file.create(before)
         self._index_files.append(index_file)
+        self._unsynced.add(self._directory)
         return index_file
 
     def _new_file(self, path: Path) -> IndexFile:
@@ -380,45 +404,53 @@ class KeyIndex:
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> KeyMatch:
         """Records that carry a key; different keys may share a hash, so the reader compares."""
-        self.write_pending()
         limit = min(limit, MAX_RESULTS)
         key_hash = index_hash(f"{topic}#{key}")
         offsets: list[int] = []
-        for index_file in reversed(self._index_files):
-            if index_file.overlaps(begin_ms, end_ms):
-                offsets += index_file.find(key_hash, limit - len(offsets), begin_ms, end_ms)
-            if index_file.begin_time_ms < begin_ms or len(offsets) >= limit:
-                break
-        last = self._index_files[-1] if self._index_files else None
-        return KeyMatch(
-            sorted(offsets),
-            last.end_time_ms if last else 0,
-            last.end_offset if last else 0,
-        )
+        with self._lock:
+            self._enter_gathered()
+            for index_file in reversed(self._index_files):
+                if index_file.overlaps(begin_ms, end_ms):
+                    offsets += index_file.find(key_hash, limit - len(offsets), begin_ms, end_ms)
+                if index_file.begin_time_ms < begin_ms or len(offsets) >= limit:
+                    break
+            last = self._index_files[-1] if self._index_files else None
+            return KeyMatch(
+                sorted(offsets),
+                last.end_time_ms if last else 0,
+                last.end_offset if last else 0,
+            )
 
     def take_unsynced(self) -> set[Path]:
-        """The files changed since the last call; the caller syncs them, or gives them back."""
-        paths, self._unsynced = self._unsynced, set()
+        """What was changed or made since the last call; the caller syncs it, or gives it back."""
+        with self._lock:
+            paths, self._unsynced = self._unsynced, set()
         return paths
 
     def give_back_unsynced(self, paths: set[Path]) -> None:
-        self._unsynced |= paths
+        with self._lock:
+            self._unsynced |= paths
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete leading files (never the last) whose every record is gone."""
-        deleted = 0
-        while len(self._index_files) > 1 and self._index_files[0].end_offset < log_min_offset:
-            index_file = self._index_files.pop(0)
-            self._unsynced.discard(index_file.path)
+        gone: list[IndexFile] = []
+        with self._lock:
+            while len(self._index_files) > 1 and self._index_files[0].end_offset < log_min_offset:
+                index_file = self._index_files.pop(0)
+                self._unsynced.discard(index_file.path)
+                gone.append(index_file)
+        for index_file in gone:
             index_file.delete()
-            deleted += 1
-        return deleted
+        return len(gone)
 
     def destroy(self) -> None:
-        self._pending.clear()
-        self._unsynced.clear()
-        while self._index_files:
-            self._index_files.pop().delete()
+        with self._lock:
+            self._gathered.clear()
+            self._gathered_count = self._taken_count = 0
+            self._pending.clear()
+            self._unsynced.clear()
+            while self._index_files:
+                self._index_files.pop().delete()
 
     def close(self) -> None:
         for index_file in self._index_files:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from goddard.store.commitlog import QueueKey
-from goddard.store.consumequeue import ConsumeQueue, OpenFiles
+from goddard.store.consumequeue import ConsumeQueue, QueueFiles
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 
@@ -21,7 +21,7 @@ class QueueTable:
         self._files = files
         self._directory = directory
         self._file_bytes = file_bytes
-        self._open = OpenFiles(files, open_capacity)
+        self._shared = QueueFiles(files, open_capacity)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
 
     def load(self) -> int | None:
@@ -65,7 +65,7 @@ class QueueTable:
         if queue is None:
             directory = self._directory / topic / str(queue_id)
             queue = ConsumeQueue(
-                self._files, self._open, directory, topic, queue_id, self._file_bytes
+                self._files, self._shared, directory, topic, queue_id, self._file_bytes
             )
             self._queues[topic, queue_id] = queue
         return queue
@@ -103,5 +103,18 @@ class QueueTable:
                 if self._files.facts(directory) is not None and not self._files.names(directory):
                     self._files.remove_directory(directory)
 
+    @property
+    def waiting(self) -> list[ConsumeQueue]:
+        """The queues that have entries in memory to be written."""
+        return list(self._shared.waiting)
+
+    def take_unsynced(self) -> set[Path]:
+        """What was written or created since the last call; the caller syncs it or gives it back."""
+        paths, self._shared.unsynced = self._shared.unsynced, set()
+        return paths
+
+    def give_back_unsynced(self, paths: set[Path]) -> None:
+        self._shared.unsynced |= paths
+
     def close(self) -> None:
-        self._open.close()
+        self._shared.close()

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from goddard.store.commitlog import CommitLog
 from goddard.store.config import StoreConfig
 from goddard.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue
-from goddard.store.index import KeyIndex
+from goddard.store.index import KeyMatch
 
 # At least this many entries are looked at for a filter that matches few.
 _MIN_SCANNED: Final = 800
@@ -296,17 +296,8 @@ def _take_all(
     return True
 
 
-def query_messages(
-    log: CommitLog,
-    index: KeyIndex,
-    topic: str,
-    key: str,
-    max_count: int,
-    begin_ms: int,
-    end_ms: int,
-) -> QueryResult:
-    """Records by key, oldest first; those that have left the log are passed over."""
-    match = index.find(topic, key, max_count, begin_ms, end_ms)
+def read_matches(log: CommitLog, match: KeyMatch) -> QueryResult:
+    """The records that a key was found for; those that have left the log are passed over."""
     records: list[memoryview] = []
     for physical_offset in match.physical_offsets:
         entry = log.entry_at(physical_offset)

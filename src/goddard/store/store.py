@@ -4,13 +4,13 @@ One thread puts messages; it, or others, may read at the same time. ``put_many``
 group of prepared records goes to the log with one write and to its queues in the same pass. With
 SYNC_FLUSH entries become visible once they are on disk, with ASYNC_FLUSH at once.
 
-Two workers belong to the store: one syncs (group commit, queues, checkpoint), the other makes
-segments ahead of need and deletes old ones. The lock guards queues, index and positions; no sync,
-file creation or deletion of segments happens under it.
+Three workers belong to the store: one syncs the log (group commit), one makes segments ahead of
+need, one does everything that may take its time (``upkeep``: queues, index, checkpoint, cleaning).
+The lock guards queues and positions; no sync, and no making or deleting of segments, happens under
+it. ``docs/ARCHITECTURE.md`` has the order of the locks.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,11 +24,10 @@ from goddard.store.checkpoint import (
     load_checkpoint,
     mark_running,
     mark_stopped,
-    save_checkpoint,
 )
 from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueEntry
+from goddard.store.consumequeue import Boundary, QueueEntry
 from goddard.store.dispatch import ArrivalListener, Dispatcher
 from goddard.store.errors import (
     StoreDiskError,
@@ -43,19 +42,16 @@ from goddard.store.reading import (
     MessageFilter,
     QueryResult,
     get_messages,
-    query_messages,
+    read_matches,
 )
 from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.recovery import RecoveryReport
 from goddard.store.restore import Restorer
-from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.upkeep import StoreParts, Upkeep
 from goddard.store.worker import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
-_HOUR_MS: Final = 3_600_000
-# Work on many queues holds the lock for so long, then leaves it to others.
-_TURN_SECONDS: Final = 0.002
-_PAUSE_SECONDS: Final = 0.001
+_INDEX_RECORDS: Final = 1024  # so many gathered are worth a job of the worker
 
 
 class MessageStore:
@@ -69,17 +65,17 @@ class MessageStore:
         files: Files | None = None,
         flush_worker: Worker | None = None,
         file_worker: Worker | None = None,
+        upkeep_worker: Worker | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
         self._flush_worker = flush_worker or ThreadWorker("store-flush")
         self._file_worker = file_worker or ThreadWorker("store-files")
+        self._upkeep_worker = upkeep_worker or ThreadWorker("store-upkeep")
         self._lock = threading.RLock()
         root = config.root
         self._directory_lock = DirectoryLock(root / "lock")
         self._abort_path = root / "abort"
-        self._checkpoint_path = root / "checkpoint"
-        self._checkpoint = Checkpoint()
         self._log = CommitLog(
             self._files,
             config.log_directory,
@@ -105,12 +101,26 @@ class MessageStore:
         )
         self._dispatcher = Dispatcher(self._queues, self._index)
         self._flusher = LogFlusher(self._log, self._on_flushed)
+        self._upkeep = Upkeep(
+            StoreParts(
+                self._files,
+                self._lock,
+                self._log,
+                self._queues,
+                self._index,
+                self._dispatcher,
+                self._flusher,
+            ),
+            root / "checkpoint",
+            self._clock,
+        )
         self._next_offsets: dict[QueueKey, int] = {}
         self._undispatched: deque[list[LogEntry]] = deque()
         self._listeners: list[ArrivalListener] = []
         self._is_open = False
-        self._is_disk_full = False
+        self._is_sync = config.flush_mode is FlushMode.SYNC
         self._is_flush_requested = False
+        self._is_index_requested = False
         self._last_flush_ms = 0
         self._last_checkpoint_ms = 0
         self.config = config
@@ -130,7 +140,7 @@ class MessageStore:
         self._directory_lock.acquire()
         try:
             is_clean = self._files.facts(self._abort_path) is None
-            self._checkpoint = load_checkpoint(self._files, self._checkpoint_path)
+            self._upkeep.checkpoint = load_checkpoint(self._files, root / "checkpoint")
             self.report = Restorer(
                 self._files,
                 self._log,
@@ -139,7 +149,7 @@ class MessageStore:
                 self._dispatcher,
                 cut_directory=root / "commitlog.cut",
                 check_crc=self.config.is_crc_checked,
-            ).restore(self._checkpoint, is_clean=is_clean, cut_corrupt=cut_corrupt)
+            ).restore(self._upkeep.checkpoint, is_clean=is_clean, cut_corrupt=cut_corrupt)
             self._next_offsets = self._queues.next_offsets()
             self._flusher.flushed_offset = self._log.end_offset
             self._flusher.flushed_time_ms = self._log.last_store_timestamp_ms
@@ -153,9 +163,9 @@ class MessageStore:
         self._is_open = True
         self._last_flush_ms = self._last_checkpoint_ms = self._clock.monotonic_ms()
         self._log.prepare_next()
-        interval_ms = min(self.config.flush_interval_ms, self.config.flush_queue_interval_ms)
-        self._flush_worker.every(interval_ms, self.tick)
-        self._file_worker.every(self.config.retention_interval_ms, self._clean)
+        self._flush_worker.every(self.config.flush_interval_ms, self._flush_when_due)
+        self._upkeep_worker.every(self.config.flush_queue_interval_ms, self._write_when_due)
+        self._upkeep_worker.every(self.config.retention_interval_ms, self._clean)
         return self.report
 
     def close(self) -> None:
@@ -170,10 +180,10 @@ class MessageStore:
         is_clean = False
         try:
             self._flusher.flush()
-            with self._lock:
-                self._dispatcher.write_pending()
-            self._save_checkpoint()
-            is_clean = self._flusher.failure is None and self.dispatch_behind_bytes == 0
+            self._log.clear_debris()
+            self._upkeep.save_checkpoint()
+            trouble = self._flusher.failure or self._upkeep.failure
+            is_clean = trouble is None and self.dispatch_behind_bytes == 0
         except StoreDiskError:
             is_clean = False
         finally:
@@ -188,8 +198,8 @@ class MessageStore:
 
     def _stop_workers(self) -> None:
         self._log.stop_preparing()
-        self._file_worker.stop()
-        self._flush_worker.stop()
+        for worker in (self._file_worker, self._upkeep_worker, self._flush_worker):
+            worker.stop()
 
     def _release(self, *, clean: bool) -> None:
         self._flusher.fail_waiters(StoreUnavailableError("the store was closed"))
@@ -234,17 +244,18 @@ class MessageStore:
         return self._append(records, whole=True)
 
     def _append(self, records: Sequence[AppendableRecord], *, whole: bool) -> list[LogEntry]:
+        if not records:
+            return []
         self._check_writable()
         with self._lock:
             entries = self._log.append(
                 records, self._next_offsets, self._clock.now_ms(), whole=whole
             )
-            is_sync = self.config.flush_mode is FlushMode.SYNC
-            if is_sync:
+            if self._is_sync:
                 self._undispatched.append(entries)
             else:
                 self._dispatcher.apply(entries)
-        if is_sync:
+        if self._is_sync:
             self._request_flush()
         else:
             self._notify(entries)
@@ -275,7 +286,7 @@ class MessageStore:
         """Why no message is taken now; None when they are."""
         if not self._is_open:
             return "it is closed"
-        if self._is_disk_full:
+        if self._upkeep.is_disk_full:
             return f"the disk is more than {self.config.disk_full_ratio:.0%} full"
         trouble = self._flusher.failure or self._dispatcher.trouble
         return None if trouble is None else str(trouble)
@@ -326,7 +337,11 @@ class MessageStore:
         self._notify(ready)
 
     def tick(self) -> None:
-        """The periodic duties of the flushing worker; harmless to call more often."""
+        """The periodic duties of all workers but cleaning; harmless to call more often."""
+        self._flush_when_due()
+        self._write_when_due()
+
+    def _flush_when_due(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if self._flusher.failure is not None:
             self._flusher.prove()
@@ -335,66 +350,24 @@ class MessageStore:
         if is_thorough or self._flusher.unflushed_bytes >= least_bytes:
             self._flusher.flush()
             self._last_flush_ms = now_ms
-        try:
-            self._write_queues()
+
+    def _write_when_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        with suppress(StoreDiskError):  # the dispatcher remembers, and the next time it is retried
             if now_ms - self._last_checkpoint_ms >= self.config.checkpoint_interval_ms:
-                self._save_checkpoint()
+                self._upkeep.save_checkpoint()
                 self._last_checkpoint_ms = now_ms
-        except StoreDiskError:
-            return  # the dispatcher remembers, and the next tick tries again
+            else:
+                self._upkeep.write_pending()
 
-    def _write_queues(self) -> None:
-        try:
-            waiting = [queue for queue in self._queues if queue.has_pending]
-            self._in_turns(waiting, ConsumeQueue.write_pending)
-        except StoreDiskError as error:
-            self._dispatcher.trouble = error
-            raise
-        with self._lock:
-            self._dispatcher.write_index()
+    def _request_index(self) -> None:
+        if not self._is_index_requested:
+            self._is_index_requested = True
+            self._upkeep_worker.submit(self._write_index)
 
-    def _in_turns(
-        self, queues: Sequence[ConsumeQueue], action: Callable[[ConsumeQueue], object]
-    ) -> None:
-        """Do something to many queues under the lock, but let an append wait for one turn at most.
-
-        Python's locks are not fair: without a pause this thread would have the lock again before a
-        waiting one wakes up.
-        """
-        place = 0
-        while place < len(queues):
-            if place:
-                time.sleep(_PAUSE_SECONDS)
-            with self._lock:
-                end = time.monotonic() + _TURN_SECONDS
-                while place < len(queues) and time.monotonic() < end:
-                    action(queues[place])
-                    place += 1
-
-    def _save_checkpoint(self) -> None:
-        """Sync queues and index, then write down how far everything is on disk."""
-        with self._lock:
-            time_ms = self._dispatcher.dispatched_time_ms
-        self._write_queues()
-        with self._lock:
-            owners = (self._index, *self._queues)
-            unsynced = [(owner, owner.take_unsynced()) for owner in owners]
-        try:
-            for _, paths in unsynced:
-                for path in paths:
-                    with disk_errors("sync", path):
-                        if self._files.facts(path) is not None:  # cleaning may have deleted it
-                            self._files.sync_path(path)
-        except StoreDiskError:
-            with self._lock:
-                for owner, paths in unsynced:
-                    owner.give_back_unsynced(paths)
-            raise
-        checkpoint = self._checkpoint
-        checkpoint.log_time_ms = self._flusher.flushed_time_ms
-        if time_ms:
-            checkpoint.queue_time_ms = checkpoint.index_time_ms = time_ms
-        save_checkpoint(self._files, self._checkpoint_path, checkpoint)
+    def _write_index(self) -> None:
+        self._is_index_requested = False
+        self._upkeep.write_index()
 
     # Reading
 
@@ -432,8 +405,9 @@ class MessageStore:
 
         Different keys may share a hash; compare the key of what comes back.
         """
+        match = self._index.find(topic, key, max_count, begin_ms, end_ms)
         with self._lock:
-            return query_messages(self._log, self._index, topic, key, max_count, begin_ms, end_ms)
+            return read_matches(self._log, match)
 
     def lookup(self, physical_offset: int) -> memoryview | None:
         """The record that starts at an offset of the log; None when none does."""
@@ -518,7 +492,7 @@ class MessageStore:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        return self._checkpoint
+        return self._upkeep.checkpoint
 
     # Facts for the runtime statistics
 
@@ -544,8 +518,7 @@ class MessageStore:
 
     def disk_ratio(self) -> float:
         """The used share of the disk that holds the commit log."""
-        with disk_errors("measure", self._log.directory):
-            return self._files.usage(self._log.directory).ratio
+        return self._upkeep.disk_ratio()
 
     # Listening
 
@@ -558,6 +531,9 @@ class MessageStore:
         return lambda: self._listeners.remove(listener)
 
     def _notify(self, entries: Sequence[LogEntry]) -> None:
+        """After dispatch, without the lock: have the index written, tell the listeners."""
+        if self._index.waiting_count >= _INDEX_RECORDS:
+            self._request_index()
         if entries:
             for listener in self._listeners:
                 listener(entries)
@@ -590,47 +566,7 @@ class MessageStore:
 
     def clean(self, *, is_manual: bool = False) -> int:
         """Delete what retention allows now; returns how many segments of the log went."""
-        config = self.config
-        rules = RetentionRules(
-            reserved_ms=config.reserved_hours * _HOUR_MS,
-            delete_hours=config.delete_hours(),
-            high_ratio=config.disk_high_ratio,
-            force_ratio=config.disk_force_ratio,
-            full_ratio=config.disk_full_ratio,
-            is_forced_enabled=config.is_forced_cleaning_enabled,
-            batch_files=config.delete_batch_files,
-        )
-        now_ms = self._clock.now_ms()
-        # Only what is on disk and known to the queues may go, and never the last segment.
-        limit = min(self._flusher.flushed_offset, self._dispatcher.dispatched_offset)
-        removable = [segment for segment in self._log.segments[:-1] if segment.end_offset <= limit]
-        ages = []
-        for segment in removable:
-            facts = self._files.facts(segment.path)
-            ages.append(SegmentAge(segment.base_offset, facts.modified_ms if facts else 0))
-        plan = plan_retention(
-            rules,
-            ages,
-            now_ms=now_ms,
-            local_hour=time.localtime(now_ms // 1000).tm_hour,
-            disk_ratio=self.disk_ratio(),
-            is_manual=is_manual,
-        )
-        self._is_disk_full = plan.is_disk_full
-        if plan.delete_count:
-            # Entries of records that go must be in their queue files first, or offsets would leap
-            # after a crash. A disk too full for that needs the deletion all the more.
-            with suppress(StoreDiskError):
-                self._save_checkpoint()
-            with self._lock:
-                gone = self._log.forget_first(plan.delete_count)
-            for segment in gone:
-                segment.delete()
-            with disk_errors("sync", self._log.directory):
-                # Else a power cut could bring back a segment whose queue entries are gone.
-                self._files.sync_directory(self._log.directory)
-            self._follow_log()
-        return plan.delete_count
+        return self._upkeep.clean(self.config, is_manual=is_manual)
 
     def clean_soon(self) -> None:
         """Have expired files deleted without waiting for the hour; the cleaning worker does it."""
@@ -639,14 +575,7 @@ class MessageStore:
             with suppress(StoreDiskError):
                 self.clean(is_manual=True)
 
-        self._file_worker.submit(clean_now)
-
-    def _follow_log(self) -> None:
-        """Drop queue and index files whose records are gone, and correct first offsets."""
-        min_offset = self._log.min_offset
-        self._in_turns(list(self._queues), lambda queue: queue.delete_before(min_offset))
-        with self._lock:
-            self._index.delete_before(self._log.min_offset)
+        self._upkeep_worker.submit(clean_now)
 
     def _clean(self) -> None:
         with suppress(StoreDiskError):  # tried again at the next interval

@@ -76,14 +76,15 @@ class ThreadWorker:
     def _next(self) -> Job | None:
         with self._wakeup:
             while True:
+                now = time.monotonic()
+                # Those first: under load a job is always waiting, and they come seldom.
+                for place, (due, interval, job) in enumerate(self._periodic):
+                    if due <= now and not self._is_stopping:
+                        self._periodic[place] = (now + interval, interval, job)
+                        return job
                 if self._jobs:
                     return self._jobs.popleft()
                 if self._is_stopping:
                     return None
-                now = time.monotonic()
-                for place, (due, interval, job) in enumerate(self._periodic):
-                    if due <= now:
-                        self._periodic[place] = (now + interval, interval, job)
-                        return job
                 dues = [due for due, _, _ in self._periodic]
                 self._wakeup.wait(min(dues) - now if dues else None)

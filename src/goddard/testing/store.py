@@ -85,12 +85,14 @@ class SmallStore:
         self.clock = clock or ManualClock()
         self.flush_worker = InlineWorker()
         self.file_worker = InlineWorker()
+        self.upkeep_worker = InlineWorker()
         self.store = MessageStore(
             StoreConfig(root=root, **settings),
             clock=self.clock,
             files=files,
             flush_worker=self.flush_worker,
             file_worker=self.file_worker,
+            upkeep_worker=self.upkeep_worker,
         )
 
     def __enter__(self) -> MessageStore:

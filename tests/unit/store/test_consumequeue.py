@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goddard.store.config import StoreConfig
-from goddard.store.consumequeue import BLANK_SIZE, Boundary, ConsumeQueue, OpenFiles, QueueEntry
+from goddard.store.consumequeue import BLANK_SIZE, Boundary, ConsumeQueue, QueueEntry, QueueFiles
 from goddard.store.files import SystemFiles
 from goddard.store.reading import GetStatus
 from goddard.store.records import SCHEDULE_TOPIC
@@ -19,7 +19,7 @@ def queue(tmp_path: Path) -> ConsumeQueue:
 
 def new_queue(root: Path) -> ConsumeQueue:
     files = SystemFiles()
-    return ConsumeQueue(files, OpenFiles(files, 2), root / "T" / "0", "T", 0, 200)
+    return ConsumeQueue(files, QueueFiles(files, 2), root / "T" / "0", "T", 0, 200)
 
 
 def entries(queue: ConsumeQueue) -> list[QueueEntry]:

@@ -17,6 +17,7 @@ from goddard.store.records import LogEntry
 from goddard.store.recovery import SegmentStart, Tail, Verdict, choose_start, judge_tail
 from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.store import MessageStore
+from goddard.store.worker import ThreadWorker
 from goddard.testing.files import FaultyFiles
 from goddard.testing.store import SmallStore, prepared
 
@@ -46,6 +47,61 @@ def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
         small.flush_worker.is_held = False
         store.wait_durable(store.log_max_offset, partial(answer, 64))
         assert answers[-1] == (64, None)
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_a_group_of_nothing_changes_nothing(tmp_path: Path, mode: FlushMode) -> None:
+    with SmallStore(tmp_path, flush_mode=mode) as store:
+        heard: list[LogEntry] = []
+        store.add_listener(heard.extend)
+        assert store.put_many([]) == store.put_batch([]) == []
+        answers: list[StoreError | None] = []
+        entry = store.put(prepared())
+        store.wait_durable(entry.end_offset, answers.append)
+        store.flush()
+        assert answers == [None]
+        assert heard == [entry]
+
+
+def test_a_defect_of_a_listener_or_waiter_leaves_nobody_unanswered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        small.flush_worker.is_held = True
+        answers: list[StoreError | None] = []
+        stop = store.add_listener(fail)
+        entry = store.put(prepared())
+        for callback in (answers.append, fail, answers.append):
+            store.wait_durable(entry.end_offset, callback)
+        with pytest.raises(ZeroDivisionError):
+            small.flush_worker.run()
+        assert answers == [None, None]
+        assert "answering a wait" in caplog.text
+        stop()
+        small.flush_worker.is_held = False
+        store.put(prepared())
+        assert store.max_offset("TopicA", 0) == 2
+
+
+def test_a_worker_under_load_finds_time_for_its_periodic_jobs() -> None:
+    worker = ThreadWorker("busy")
+    had_its_turn = threading.Event()
+
+    def again() -> None:
+        if not had_its_turn.is_set():
+            worker.submit(again)
+
+    worker.every(1, had_its_turn.set)
+    worker.submit(again)
+    try:
+        assert had_its_turn.wait(30)
+    finally:
+        had_its_turn.set()
+        worker.stop()
 
 
 def test_who_still_waits_at_the_end_is_told(tmp_path: Path) -> None:
