@@ -12,7 +12,7 @@ from goddard.store.store import MessageStore
 from goddard.testing.files import FaultyFiles
 from goddard.testing.store import SmallStore, prepared
 
-_SIZES: dict[str, Any] = {"segment_bytes": 1024, "index_entries": 1000}
+_SIZES: dict[str, Any] = {"segment_bytes": 1024, "queue_file_bytes": 4000, "index_entries": 1000}
 
 
 @pytest.fixture
