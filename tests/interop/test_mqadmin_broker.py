@@ -167,6 +167,8 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     # Addresses and ids that are made of addresses and times.
     (r"127\.0\.0\.1:\d+", "ADDRESS"),
     (r"\b[0-9A-F]{32}\b", "ID"),
+    # Clients of mqadmin's own, which come and go.
+    (r"producer group \(CLIENT_INNER_PRODUCER\).*\n", ""),
     # Java objects.
     (r"(\$\$Lambda)\S+|@[0-9a-f]{6,8}\b", r"\1@HASH"),
     # Load, which moves with time.
@@ -204,7 +206,7 @@ UNORDERED = (
     "statsAll",
     "topicList",
 )
-_FAILED = re.compile(r"Exception|command failed|not supported")
+_FAILED = re.compile(r"(?m)^\tat |command failed|not supported")
 
 
 def normalise(verb: str, text: str) -> str:
@@ -263,15 +265,19 @@ class Run:
         self.run(ONLINE)
         self.driver.close_consumer("consumer")
         self.driver.close_producer("producer")
-        wait_until(
-            lambda: "not online" in self.admin(f"consumerConnection -g {GROUP}"),
-            10,
-            "the consumer has left",
-        )
+        for group in (GROUP, "TOOLS_CONSUMER"):
+            self._wait_offline(group)
         self.run(OFFLINE)
         self.run(REFUSED)
         for name in FILES:
             self.printed[name] = normalise(name, (self.files / name).read_text())
+
+    def _wait_offline(self, group: str) -> None:
+        wait_until(
+            lambda: "not online" in self.admin(f"consumerConnection -g {group}"),
+            20,
+            f"the consumers of {group} have left",
+        )
 
     def _find_client_and_message(self) -> None:
         def progress() -> bool:
