@@ -1,7 +1,8 @@
 """Log set-up of a daemon: one rotating file under its logs folder, written by a thread of its own.
 
 The threads that log only put a record into a bounded queue; a slow disk never holds up the loop.
-When the queue is full, records are dropped and counted, and the count is logged when there is room.
+When the queue is full, records are dropped and counted, and the count is logged when there is room;
+a text that a peer made absurdly long is cut. So memory is bounded too.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import Full, Queue
-from typing import Final
+from typing import Any, Final
 
 from goddard.errors import ConfigError
 
@@ -19,6 +20,7 @@ from goddard.errors import ConfigError
 _FILE_BYTES: Final = 100 * 1024 * 1024
 _OLD_FILES: Final = 5
 _QUEUE_RECORDS: Final = 20_000
+_MAX_TEXT_CHARS: Final = 16_384
 _LINE: Final = "%(asctime)s %(levelname)s %(threadName)s - %(message)s"
 
 _ROOT_LEVEL: Final = re.compile(r"<root\b[^>]*\blevel\s*=\s*[\"'](\w+)[\"']", re.IGNORECASE)
@@ -42,6 +44,14 @@ class _DroppingHandler(QueueHandler):
         super().__init__(records)
         self._records = records
         self.dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> Any:
+        prepared = super().prepare(record)
+        text = prepared.msg
+        if len(text) > _MAX_TEXT_CHARS:
+            cut = f"{text[:_MAX_TEXT_CHARS]}... ({len(text)} characters)"
+            prepared.msg = prepared.message = cut
+        return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:

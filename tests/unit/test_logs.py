@@ -22,6 +22,17 @@ def test_what_is_logged_is_in_the_file_when_the_block_ends(tmp_path: Path) -> No
     assert "not at this level" not in text
 
 
+def test_an_absurdly_long_text_is_cut(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.log"
+    with logging_to(file):
+        _logger.info("a peer sent %s", "x" * 1_000_000)
+        _logger.info("the next")
+    text = file.read_text()
+    assert len(text) < 20_000
+    assert "xxx... (1000012 characters)\n" in text
+    assert text.endswith(" - the next\n")
+
+
 def test_a_traceback_is_written(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.log"
     with logging_to(file):

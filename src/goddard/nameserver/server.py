@@ -29,7 +29,7 @@ from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tasks import Tasks
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # A stop has to be over within a second; requests here take milliseconds.
 _STOP_GRACE_SECONDS: Final = 0.3
@@ -43,7 +43,7 @@ class NameServer:
     def __init__(self, config: NameServerConfig, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._config = config
-        self._tasks = Tasks(_log)
+        self._tasks = Tasks(_logger)
         self._scan_changed = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="namesrv-files")
         # Apart from the files: a write never waits behind megabytes to be decoded.
@@ -95,7 +95,7 @@ class NameServer:
             raise
         self.settings.listening_on(self.port)
         # RocketMQ's name for what tells the name server of connections that come and go.
-        _log.info("NettyEventExecutor service started")
+        _logger.info("NettyEventExecutor service started")
         self._tasks.periodic("FileWatchService", _WATCH_SECONDS, self._certificates.check)
         self._tasks.spawn(self._scan_forever(), "NSScanScheduledThread")
 
@@ -104,7 +104,7 @@ class NameServer:
         self._stopping = True
         await self._tasks.stop()
         await self._server.stop(_STOP_GRACE_SECONDS)
-        _log.info("NettyEventExecutor service end")
+        _logger.info("NettyEventExecutor service end")
         await self._client.close(_STOP_GRACE_SECONDS)
         await self.kv.drain()
         await self.settings.drain()
@@ -127,7 +127,7 @@ class NameServer:
         self._scan_changed.set()
 
     async def _scan_forever(self) -> None:
-        _log.info("NSScanScheduledThread service started")
+        _logger.info("NSScanScheduledThread service started")
         try:
             while True:
                 self._scan_changed.clear()
@@ -137,15 +137,22 @@ class NameServer:
                     async with asyncio.timeout(interval_ms / 1000):
                         await self._scan_changed.wait()
                 except TimeoutError:
-                    self._brokers.scan()
+                    self._scan()
         finally:
-            _log.info("NSScanScheduledThread service end")
+            _logger.info("NSScanScheduledThread service end")
+
+    def _scan(self) -> None:
+        try:
+            self._brokers.scan()
+        except Exception:
+            # Without the next one, dead brokers would stay for ever.
+            _logger.exception("scanning for silent brokers failed once and goes on")
 
     def _notify(self, change: MinBrokerIdChange) -> None:
         if self._stopping:
             # It is we who leave: the connections we close are no broker's end.
             return
-        _log.info(
+        _logger.info(
             "min broker id of %s changed to %d, notify %s, offline broker addr %s",
             change.broker_name,
             change.min_broker_id,
@@ -167,7 +174,7 @@ class NameServer:
         try:
             await self._client.oneway(address, request)
         except (RemotingError, ConfigError) as error:
-            _log.warning("%s was not told of the new min broker id: %s", address, error)
+            _logger.warning("%s was not told of the new min broker id: %s", address, error)
 
 
 def _server_options(config: NameServerConfig) -> ServerOptions:

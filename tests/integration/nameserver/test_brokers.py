@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.server import NameServer
 from goddard.protocol.bodies import encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -209,6 +210,24 @@ async def test_a_silent_broker_expires_and_loses_its_connection(
     assert await client.route("T1") is None
     async with asyncio.timeout(5):
         await connection.wait_closed()
+
+
+async def test_the_watch_over_silent_brokers_survives_a_failure(
+    start: Start, connect: Connect, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start(scan_interval_ms=10)
+    await connect(server).register()
+    failed = asyncio.Event()
+
+    def fail(_: RouteTable, now_ms: int) -> None:
+        failed.set()
+        raise RuntimeError("a fault of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RouteTable, "expired", fail)
+        await asyncio.wait_for(failed.wait(), 5)
+    clock.advance(120_001)
+    await until(lambda: not server.routes.live)
 
 
 async def test_a_broker_may_ask_for_a_shorter_time_out(

@@ -1,6 +1,5 @@
 """The fastjson dialect: what it adds to JSON, and its bounds."""
 
-import time
 from typing import Any
 
 import pytest
@@ -114,10 +113,8 @@ class TestReferences:
         for number in range(1, 30):
             references = b",".join([b'{"$ref":"$.l%d"}' % (number - 1)] * 10)
             layers += [b'"l%d":[%s]' % (number, references)]
-        start = time.monotonic()
         with pytest.raises(ProtocolError, match="multiply"):
             loads(b"{" + b",".join(layers) + b"}")
-        assert time.monotonic() - start < 5
 
     def test_a_long_document_is_not_multiplied(self) -> None:
         count = MAX_EXPANDED_VALUES + 10
