@@ -25,6 +25,9 @@ MAX_EXPANDED_VALUES: Final = 100_000
 MAX_REFERENCE_LENGTH: Final = 256
 # A Java long has 19 digits; what is longer is no number of this protocol.
 _MAX_NUMBER_LENGTH: Final = 40
+# Longer numbers are refused in keys: among them it is easy to find thousands of one hash value, and
+# a table of these takes time in the square of its size.
+_MAX_KEY_NUMBER: Final = 2**63
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING: Final = re.compile(r'"([^"\\\x00-\x1f]*)"')
@@ -55,6 +58,8 @@ class ObjectKey(Mapping[str, Any]):
         for name, value in fields.items():
             if not isinstance(name, str) or isinstance(value, dict | list | _Reference):
                 raise ProtocolError("an object that is a key may hold only names and plain values")
+            if isinstance(value, int) and abs(value) > _MAX_KEY_NUMBER:
+                raise ProtocolError("a number in a key is out of range")
         self._fields = dict(fields)
 
     def __getitem__(self, name: str) -> Any:
@@ -239,8 +244,11 @@ class _Parser:
         number = _INTEGER.match(self.text, self.position)
         if number is None or number.end() - number.start() > _MAX_NUMBER_LENGTH:
             raise self._malformed("a key expected")
+        key_number = int(number[0])
+        if abs(key_number) > _MAX_KEY_NUMBER:
+            raise self._malformed("a number in a key is out of range")
         self.position = number.end()
-        return int(number[0])
+        return key_number
 
     def _check_depth(self, depth: int) -> None:
         if depth > MAX_DEPTH:

@@ -140,6 +140,15 @@ class TestBounds:
         with pytest.raises(ProtocolError):
             loads(b"{" * 100_000)
 
+    @pytest.mark.parametrize("key", [b"%d", b'{"queueId":%d}', b'{"a":"x","queueId":%d}'])
+    def test_numbers_in_keys(self, key: bytes) -> None:
+        """Python's hash of a number is its remainder by 2**61 - 1: longer ones collide at will."""
+        for number in (2**63, -(2**63), 0):
+            assert len(loads(b"{" + key % number + b":1}")) == 1
+        for number in (2**63 + 1, -(2**63) - 1, (2**61 - 1) * 8):
+            with pytest.raises(ProtocolError, match="out of range"):
+                loads(b"{" + key % number + b":1}")
+
     def test_size_of_the_dialect(self) -> None:
         standard = b'["' + b"x" * MAX_DIALECT_BYTES + b'"]'
         assert len(loads(standard)[0]) == MAX_DIALECT_BYTES
