@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +17,9 @@ from goddard.errors import ConnectFailedError, ConnectionLostError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.testing.clock import ManualClock
+from goddard.testing.memory import MemoryTransport
 from goddard.transport.client import Client, ClientOptions
-from goddard.transport.connection import Connection
+from goddard.transport.connection import Connection, ConnectionOptions
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.server import Server, ServerOptions
 
@@ -309,6 +311,22 @@ async def test_nothing_is_left_behind(handlers: Handlers, gate: Gate) -> None:
     gc.collect()
     await _until(lambda: _open_files() <= fds)
     assert asyncio.all_tasks() == tasks
+
+
+async def test_the_kernel_is_told_when_to_give_a_silent_peer_up(handlers: Handlers) -> None:
+    """For a peer behind a broken link, which says neither yes nor no to what it is sent."""
+
+    class Wired(MemoryTransport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return sock if name == "socket" else super().get_extra_info(name, default)
+
+    with socket.socket() as sock:
+        made = Connection(ConnectionOptions(acknowledge_seconds=1.5), handlers)
+        made.connection_made(Wired(made, ("127.0.0.1", 1), ("127.0.0.1", 2)))
+        if sys.platform == "linux":  # other systems have no such thing
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+        made.abort()
+        await made.wait_closed()
 
 
 async def test_a_port_in_use_is_named(handlers: Handlers) -> None:

@@ -221,6 +221,20 @@ async def test_losing_the_connection_fails_every_request_at_once(
     server.respond(RemotingCommand(0))  # to a lost peer: dropped
 
 
+async def test_a_request_that_waits_keeps_its_number(
+    handlers: Handlers, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers begin anew one day, and one of those to come may still be waited for."""
+    client, _ = join_connections(handlers)
+    waiting = asyncio.ensure_future(client.request(RemotingCommand(HELD, body=b"old"), 5000))
+    await held.reached(1)
+    monkeypatch.setattr("goddard.transport.connection._MAX_OPAQUE", 3)
+    for _ in range(10):
+        assert (await client.request(RemotingCommand(ECHO, body=b"new"), 5000)).body == b"new"
+    held.release(b"old")
+    assert (await waiting).body == b"old"
+
+
 async def test_too_many_requests_in_flight(handlers: Handlers) -> None:
     options = ConnectionOptions(max_requests_in_flight=2)
     client, _ = join_connections(handlers, client_options=options)
