@@ -16,7 +16,7 @@ from goddard.nameserver.settings import Settings
 from goddard.protocol.bodies import encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_cluster import RegisterBrokerRequest
+from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.testing.clock import ManualClock
 from goddard.testing.memory import RawPeer, join_raw
 from goddard.testing.registrant import registration
@@ -34,7 +34,8 @@ class Bench:
         self.executor.submit(self.free.wait, 20)
         self.routes = RouteTable()
         kv = KvTable(folder / "kv.json", self.executor)
-        settings = Settings(NameServerConfig(), self.executor, lambda _: None)
+        config = NameServerConfig(unregister_queue_capacity=2)
+        settings = Settings(config, self.executor, lambda _: None)
         self.brokers = Brokers(
             self.routes, kv, settings, self.executor, ManualClock(), lambda _: None
         )
@@ -128,3 +129,17 @@ async def test_what_a_lost_peer_sent_counts_until_it_is_dropped(bench: Bench) ->
         (answer,) = await late.receive(1)
     assert answer.code == ResponseCode.SUCCESS
     assert set(bench.routes.brokers) == {"probe", "late"}
+
+
+async def test_more_brokers_than_may_leave_at_once_are_told_so(bench: Bench) -> None:
+    peer = bench.connect()
+    requests = b""
+    for number in range(3):
+        header = UnregisterBrokerRequest(
+            broker_name=f"b{number}", broker_addr="a:1", cluster_name="C", broker_id=0
+        )
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, header.encode(), opaque=number)
+        requests += encode_frame(command)
+    peer.transport.write(requests)
+    codes = {answer.opaque: answer.code for answer in await peer.receive(3)}
+    assert codes == {0: ResponseCode.SUCCESS, 1: ResponseCode.SUCCESS, 2: ResponseCode.SYSTEM_ERROR}
