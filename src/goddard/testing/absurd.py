@@ -7,7 +7,7 @@ what is spoilt is reached behind the checks of everything else.
 import dataclasses
 import typing
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand
@@ -70,6 +70,12 @@ _TEXTS: Final = {
     "defaultTopic": "TBW102",
     "expressionType": "TAG",
     "topicFilterType": "SINGLE_TAG",
+    "attributes": "",
+    "properties": "",
+    "i": "",
+    "subscription": "*",
+    "msgId": "7F00000100002A9F0000000000000000",
+    "statsName": "TOPIC_PUT_NUMS",
 }
 _NUMBERS: Final = {
     "queueId": "0",
@@ -96,7 +102,7 @@ def plausible_fields(code: int) -> dict[str, str]:
         return {}
     fields: dict[str, str] = {}
     hints = typing.get_type_hints(header)
-    for field in dataclasses.fields(header):
+    for field in dataclasses.fields(typing.cast(Any, header)):
         name = field.metadata.get("wire") or camel_case(field.name)
         kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
         if bool in kinds:

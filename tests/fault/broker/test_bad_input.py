@@ -4,20 +4,29 @@ The broker is a process of its own, so that its memory, its log and its life can
 """
 
 import asyncio
+import contextlib
 import dataclasses
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from goddard.config import parse_properties
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_client import CheckClientBody, ConsumerData, HeartbeatData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.responses import ResponseError
 from goddard.testing.absurd import absurd_requests, one_way
 from goddard.testing.cluster import Cluster, Daemon
+from goddard.testing.consumers import pull_fields, sql
+from goddard.testing.dialogue import Dialogue
 from goddard.testing.rawpeer import StreamPeer
 from goddard.testing.resources import private_bytes
 from goddard.testing.sends import send_request
+from goddard.transport.client import Client, ClientOptions
 
 MIB = 1 << 20
 # Whatever happens, an answer takes no longer than a pull may be held.
@@ -105,3 +114,190 @@ async def test_every_request_spoilt_in_every_way(broker: Daemon, code: int) -> N
     await assert_serves(broker)
     assert tracebacks(broker.home)[before:] == []
     assert private_bytes(broker.pid) < 400 * MIB
+
+
+@pytest.mark.parametrize(
+    ("expression", "parses"),
+    [
+        ("a >", False),
+        ("a = 'unended", False),
+        (")", False),
+        ("(" * 100_000, False),
+        ("NOT " * 100_000 + "a", False),
+        (" OR ".join(["a = 'b'"] * 80_000), False),
+        ("a = '" + "v" * (MIB - 1_000) + "'", False),
+        ("a = 7", True),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+async def test_sql_that_does_not_parse_or_is_endless(
+    broker: Daemon, expression: str, parses: bool
+) -> None:
+    await assert_serves(broker)
+    fields = pull_fields("Others", subscription=expression, expressionType="SQL92")
+    texts = {name: str(value) for name, value in fields.items()}
+    before = private_bytes(broker.pid)
+    async with await StreamPeer.connect(broker.address) as peer:
+        answer = await peer.ask(RemotingCommand(RequestCode.PULL_MESSAGE, texts))
+    if parses:
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    else:
+        assert answer is not None
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    # The same by heartbeat and by the check that clients make before they start.
+    subscription = sql("Others", expression)
+    heartbeat = HeartbeatData(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=[subscription])],
+    )
+    check = CheckClientBody(client_id="c", group="G", subscription_data=subscription)
+    async with await StreamPeer.connect(broker.address) as peer:
+        for code, body, opaque in (
+            (RequestCode.HEART_BEAT, encode_body(heartbeat), 1),
+            (RequestCode.CHECK_CLIENT_CONFIG, encode_body(check), 2),
+        ):
+            answer = await peer.ask(RemotingCommand(code, {}, body, opaque=opaque))
+            assert answer is not None
+        expected = ResponseCode.SUCCESS if parses else ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert answer is not None
+        assert answer.code == expected, answer.remark
+    await assert_serves(broker)
+    assert private_bytes(broker.pid) - before < 50 * MIB
+
+
+async def test_halves_without_a_transaction(broker: Daemon) -> None:
+    """Ends of transactions that never began, twice ended, of others; halves marked both ways."""
+    async with Client(ClientOptions()) as client:
+        dialogue = Dialogue(client, broker.address)
+        half = await dialogue.send_half("Halves", b"one")
+        plain = await dialogue.send("Halves", b"plain")
+        for wrong in (
+            plain,
+            dataclasses.replace(half, queue_offset=half.queue_offset + 1),
+            dataclasses.replace(half, queue_offset=-1),
+            dataclasses.replace(half, msg_id=half.msg_id[:16] + "7" + "F" * 15),
+        ):
+            answer = await dialogue.end(wrong, 8)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark
+        # The mark without the flag, and the flag without the mark.
+        await dialogue.send("Halves", b"unflagged", {"TRAN_MSG": "true", "PGROUP": "P"})
+        await dialogue.send("Halves", b"unmarked", sys_flag=4)
+        # Into the topics that halves and decisions are kept in.
+        for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+            with pytest.raises(ResponseError) as refused:
+                await dialogue.send(topic, b"x")
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        assert (await dialogue.end(half, 8)).code == ResponseCode.SUCCESS
+        received = await dialogue.receive("Halves", 2)
+        assert [record.body for record in received] == [b"plain", b"one"]
+    await assert_serves(broker)
+
+
+async def test_frames_that_lie(broker: Daemon) -> None:
+    frame = encode_frame(send_request("Others", b"0123456789"))
+    head_length = struct.unpack(">I", frame[4:8])[0] & 0xFFFFFF
+    lies = {
+        "shorter than its header": struct.pack(">i", 4 + head_length - 7) + frame[4:],
+        "a header longer than the frame": frame[:4] + struct.pack(">I", MIB) + frame[8:],
+        "negative": struct.pack(">i", -len(frame)) + frame[4:],
+        "two gigabytes": struct.pack(">i", 2**31 - 1) + frame[4:],
+    }
+    for what, data in lies.items():
+        async with await StreamPeer.connect(broker.address) as peer:
+            peer.write(data)
+            async with asyncio.timeout(5):
+                await peer.receive([-1])
+            assert peer.is_closed, what
+            assert peer.answers == {}, what
+    # Announced and not sent: no memory is set aside for it, nobody waits, nothing is stored.
+    before = private_bytes(broker.pid)
+    topic = "Announced"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(50):
+            peer = await stack.enter_async_context(await StreamPeer.connect(broker.address))
+            long = encode_frame(send_request(topic, bytes(16)))
+            peer.write(struct.pack(">i", 15 * MIB) + long[4:])
+            await peer.drain()
+        await assert_serves(broker)
+        assert private_bytes(broker.pid) - before < 20 * MIB
+    fields = {"topic": topic, "queueId": "0"}
+    async with await StreamPeer.connect(broker.address) as peer:
+        answer = await peer.ask(RemotingCommand(RequestCode.GET_MAX_OFFSET, fields))
+        assert answer is not None
+        assert answer.fields.get("offset", "0") == "0"
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["deaf", "late"])
+async def test_a_flood_from_one_client(broker: Daemon, reads: bool) -> None:
+    """50,000 requests of every common kind in one go, with nothing read while they are sent."""
+    pull = {name: str(value) for name, value in pull_fields("Others").items()}
+    runtime = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+    kinds = [
+        send_request("Others", bytes(200)),
+        RemotingCommand(RequestCode.PULL_MESSAGE, pull),
+        RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": "Others", "queueId": "0"}),
+        send_request("Others", bytes(200), code=RequestCode.SEND_MESSAGE, oneway=True),
+        runtime,
+    ]
+    before = private_bytes(broker.pid)
+    requests = [
+        dataclasses.replace(kinds[number % len(kinds)], opaque=number) for number in range(50_000)
+    ]
+    async with await StreamPeer.connect(broker.address) as peer:
+        peer.write(b"".join(map(encode_frame, requests)))
+        peak = 0
+        for _ in range(20):
+            await assert_serves(broker)
+            peak = max(peak, private_bytes(broker.pid))
+        assert peak - before < 150 * MIB
+        if reads:
+            wanted = [request.opaque for request in requests if not request.is_oneway]
+            async with asyncio.timeout(60):
+                await peer.receive(wanted)
+            assert len(peer.answers) == len(wanted)
+            assert {answer.code for answer in peer.answers.values()} <= {
+                ResponseCode.SUCCESS,
+                ResponseCode.SYSTEM_BUSY,
+            }
+    await assert_serves(broker)
+
+
+async def test_consumers_that_never_read(broker: Daemon) -> None:
+    """Each asks for gigabytes; what waits for each is bounded."""
+    async with Client(ClientOptions()) as client:
+        dialogue = Dialogue(client, broker.address)
+        for _ in range(4):
+            await dialogue.send("Large", bytes(MIB))
+    before = private_bytes(broker.pid)
+    fields = {name: str(value) for name, value in pull_fields("Large").items()}
+    flood = encode_frame(RemotingCommand(RequestCode.PULL_MESSAGE, fields)) * 2_000
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(20):
+            peer = await stack.enter_async_context(await StreamPeer.connect(broker.address))
+            peer.write(flood)
+        peak = 0
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            await assert_serves(broker)
+            peak = max(peak, private_bytes(broker.pid))
+        assert peak - before < 20 * 6 * MIB
+    await assert_serves(broker)
+
+
+async def test_the_attack_of_cve_2023_33246_is_refused(broker: Daemon) -> None:
+    """A home folder that is a command, for a filter server that would be started with it."""
+    proof = broker.home / "proof"
+    attack = f"filterServerNums=1\nrocketmqHome=-c $@|sh . echo touch {proof};\n".encode()
+    async with await StreamPeer.connect(broker.address) as peer:
+        answer = await peer.ask(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, {}, attack))
+        assert answer is not None
+        assert answer.code == ResponseCode.NO_PERMISSION
+        request = RemotingCommand(RequestCode.GET_BROKER_CONFIG, opaque=1)
+        answer = await peer.ask(request)
+        assert answer is not None
+        properties = parse_properties(bytes(answer.body).decode())
+        assert properties.get("filterServerNums", "0") == "0"
+        assert str(proof) not in properties["rocketmqHome"]
+    assert not proof.exists()
