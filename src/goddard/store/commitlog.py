@@ -8,7 +8,7 @@ i32 0xCBD43194) and starts the next segment.
 One thread appends at a time. Others may read below ``end_offset`` and flush.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayou
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import (
     AppendableRecord,
+    Chunk,
     LogEntry,
     Scan,
     ScanStop,
@@ -128,12 +129,17 @@ class CommitLog:
         ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
         the group in one segment, as the messages of one batch must be.
         """
-        self._check(records, whole=whole)
-        self.clear_debris()
+        sizes = [record.size for record in records]
+        self._check(sizes, whole=whole)
+        if self._debris:
+            self.clear_debris()
         placed: list[LogEntry] = []
         rolled: list[Segment] = []
+        needed = sum(sizes) if whole else 0
         try:
-            end_offset = self._write(records, next_offsets, now_ms, placed, rolled, whole=whole)
+            end_offset = self._write(
+                zip(records, sizes, strict=True), needed, next_offsets, now_ms, placed, rolled
+            )
         except BaseException:  # whatever it is, no offset may be given twice or left out
             for entry in placed:
                 if entry.has_queue_entry:
@@ -151,55 +157,56 @@ class CommitLog:
             self._allocator.prepare(rolled[-1].end_offset)
         return placed
 
-    def _check(self, records: Sequence[AppendableRecord], *, whole: bool) -> None:
-        largest = max((record.size for record in records), default=0)
+    def _check(self, sizes: Sequence[int], *, whole: bool) -> None:
+        largest = max(sizes, default=0)
         if largest > self._max_record_bytes:
             raise MessageIllegalError(
                 f"a record of {largest} bytes is longer than {self._max_record_bytes}"
             )
-        if whole and sum(record.size for record in records) + BLANK_BYTES > self._segment_bytes:
+        if whole and sum(sizes) + BLANK_BYTES > self._segment_bytes:
             raise MessageIllegalError("a batch is longer than a segment of the commit log")
 
     def _write(
         self,
-        records: Sequence[AppendableRecord],
+        records: Iterable[tuple[AppendableRecord, int]],
+        needed: int,
         next_offsets: dict[QueueKey, int],
         now_ms: int,
         placed: list[LogEntry],
         rolled: list[Segment],
-        *,
-        whole: bool,
     ) -> int:
-        """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes."""
+        """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes.
+
+        The first record comes with its size, and must have room for all that is ``needed``.
+        """
         segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
         start = self.end_offset
         offset = start
         # The last offset at which something other than a filler may end.
         limit = segment.end_offset - BLANK_BYTES
-        chunk: list[bytes | bytearray] = []
+        chunk: Chunk = []
         make_entry = tuple.__new__
-        needed = sum(record.size for record in records) if whole else 0
-        for record in records:
-            size = record.size
+        for record, size in records:
             if offset + (needed or size) > limit:
                 chunk.append(encode_blank(segment.end_offset - offset))
+                following = self._roll(segment.end_offset, rolled)
+                self._put(segment, start, offset + BLANK_BYTES, chunk)
                 offset = segment.end_offset
-                following = self._roll(offset, rolled)
-                self._put(segment, start, chunk)
                 chunk.clear()
                 segment = following
                 start = offset
                 limit = segment.end_offset - BLANK_BYTES
             needed = 0
             key = record.queue_key
-            if record.has_queue_entry:
-                queue_offset = next_offsets.get(key, 0)
-                next_offsets[key] = queue_offset + 1
-            else:
-                queue_offset = 0
+            has_queue_entry = record.has_queue_entry
+            queue_offset = next_offsets.get(key, 0) if has_queue_entry else 0
             tags_code = record.tags_code
             if record.delay_level:
                 tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
+            record.place(chunk, queue_offset, offset, now_ms)
+            # From here to the end of the pass nothing can fail: offset and entry belong together.
+            if has_queue_entry:
+                next_offsets[key] = queue_offset + 1
             placed.append(
                 make_entry(  # the tuple's own constructor takes half the time of the class's
                     LogEntry,
@@ -216,14 +223,15 @@ class CommitLog:
                     ),
                 )
             )
-            chunk.append(record.place(queue_offset, offset, now_ms))
             offset += size
-        self._put(segment, start, chunk)
+        self._put(segment, start, offset, chunk)
         return offset
 
-    def _put(self, segment: Segment, offset: int, chunk: list[bytes | bytearray]) -> None:
+    def _put(self, segment: Segment, start: int, end: int, chunk: Chunk) -> None:
         data = b"".join(chunk)
-        position = offset - segment.base_offset
+        if len(data) != end - start:  # would make every later record unreadable
+            raise ValueError(f"records of {len(data)} bytes say that they have {end - start}")
+        position = start - segment.base_offset
         self._debris.append((segment, position, position + len(data)))
         segment.write(position, data)
 
@@ -375,10 +383,7 @@ class CommitLog:
     def prepare_next(self) -> None:
         """Have the segment made that an append will want next."""
         segment = self.segment_at(self.end_offset)
-        if segment is None:
-            self._allocator.prepare(self.end_offset, is_urgent=True)
-        else:
-            self._allocator.prepare(segment.end_offset)
+        self._allocator.prepare(self.end_offset if segment is None else segment.end_offset)
 
     def stop_preparing(self) -> None:
         """Shorten what the worker may be doing, before it is stopped."""

@@ -31,13 +31,14 @@ class Dispatcher:
     def apply(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
             return
-        get = self._queues.get_or_create
+        find, create = self._queues.by_key.get, self._queues.get_or_create
         for entry in entries:
             topic, queue_id, queue_offset, physical_offset, size, tags_code, _, sys_flag, _ = entry
             if sys_flag & PREPARED:
                 continue
             try:
-                if not get(topic, queue_id).put(queue_offset, physical_offset, size, tags_code):
+                queue = find((topic, queue_id)) or create(topic, queue_id)
+                if not queue.put(queue_offset, physical_offset, size, tags_code):
                     self.misplaced.append(entry)
             except StoreDiskError as error:
                 self.trouble = error

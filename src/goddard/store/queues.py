@@ -22,7 +22,7 @@ class QueueTable:
         self._directory = directory
         self._file_bytes = file_bytes
         self._shared = QueueFiles(files, open_capacity)
-        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self.by_key: dict[QueueKey, ConsumeQueue] = {}
 
     def load(self) -> int | None:
         """Open every queue; the offset from which damaged ones must be filled again, or None."""
@@ -52,51 +52,51 @@ class QueueTable:
                     yield topic, int(name)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(list(self._queues.values()))
+        return iter(list(self.by_key.values()))
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self.by_key)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.get((topic, queue_id))
+        return self.by_key.get((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = self._queues.get((topic, queue_id))
+        queue = self.by_key.get((topic, queue_id))
         if queue is None:
             directory = self._directory / topic / str(queue_id)
             queue = ConsumeQueue(
                 self._files, self._shared, directory, topic, queue_id, self._file_bytes
             )
-            self._queues[topic, queue_id] = queue
+            self.by_key[topic, queue_id] = queue
         return queue
 
     def topics(self) -> list[str]:
-        return sorted({topic for topic, _ in self._queues})
+        return sorted({topic for topic, _ in self.by_key})
 
     def queue_ids(self, topic: str) -> list[int]:
-        return sorted(queue_id for name, queue_id in self._queues if name == topic)
+        return sorted(queue_id for name, queue_id in self.by_key if name == topic)
 
     @property
     def max_physical_offset(self) -> int:
         """The end of the last record that any queue knows."""
-        return max((queue.max_physical_offset for queue in self._queues.values()), default=0)
+        return max((queue.max_physical_offset for queue in self.by_key.values()), default=0)
 
     def next_offsets(self) -> dict[QueueKey, int]:
-        return {key: queue.max_offset for key, queue in self._queues.items()}
+        return {key: queue.max_offset for key, queue in self.by_key.items()}
 
     def truncate(self, physical_end: int) -> None:
-        for queue in self._queues.values():
+        for queue in self.by_key.values():
             queue.truncate(physical_end)
 
     def correct_min(self, log_min_offset: int) -> None:
-        for queue in self._queues.values():
+        for queue in self.by_key.values():
             queue.correct_min(log_min_offset)
 
     def destroy(self, queues: Sequence[ConsumeQueue]) -> None:
         """Delete queues with their files, and the directories of topics that have none left."""
         for queue in queues:
             queue.destroy()
-            del self._queues[queue.topic, queue.queue_id]
+            del self.by_key[queue.topic, queue.queue_id]
         for topic in {queue.topic for queue in queues}:
             directory = self._directory / topic
             with disk_errors("delete", directory):

@@ -60,6 +60,10 @@ _STORE_TIME_AT: Final = 56
 _STORE_TIME_AT_V6: Final = 68  # after a born host of 20 bytes
 
 
+# The pieces of one write to a segment.
+Chunk: TypeAlias = list[bytes | memoryview]
+
+
 class LogEntry(NamedTuple):
     """A record's place in the log and in its queue. ``tags_code`` is that of the queue entry."""
 
@@ -161,13 +165,13 @@ class PreparedRecord:
         self._store_time_at = _STORE_TIME_AT_V6 if hosts & 1 else _STORE_TIME_AT
 
     def place(
-        self, queue_offset: int, physical_offset: int, store_timestamp_ms: int
-    ) -> bytes | bytearray:
-        """The whole record, with its place filled in; the bytes stay this object's."""
+        self, chunk: Chunk, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+    ) -> None:
+        """Add the record, with its place filled in, to the bytes of a write."""
         data = self.data
         _PLACE.pack_into(data, _PLACE_AT, queue_offset, physical_offset)
         _I64.pack_into(data, self._store_time_at, store_timestamp_ms)
-        return data
+        chunk.append(bytes(data))  # a copy: a group may hold the same record twice
 
 
 class PlainRecord(msgspec.Struct, gc=False):
@@ -193,10 +197,12 @@ class PlainRecord(msgspec.Struct, gc=False):
     has_queue_entry: bool = True
     delay_level: int = 0
 
-    def place(self, queue_offset: int, physical_offset: int, store_timestamp_ms: int) -> bytes:
+    def place(
+        self, chunk: Chunk, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+    ) -> None:
         body = self.body
         properties = self.properties
-        return b"".join(
+        chunk.extend(
             (
                 _PLAIN_HEAD.pack(
                     self.size,

@@ -10,18 +10,19 @@ the mapping, and with it the bytes, alive until the slice is dropped.
 """
 
 import mmap
-from collections.abc import Callable
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from goddard.errors import StoreError
-from goddard.store.errors import StoreLayoutError
+from goddard.store.errors import StoreDiskError, StoreLayoutError
 from goddard.store.files import Data, Files, disk_error, disk_errors
 from goddard.store.worker import Worker
 
 NAME_DIGITS: Final = 20
 _ZERO_CHUNK: Final = 1 << 20
+_ZERO_SYNC: Final = 64 << 20
 
 
 def segment_name(base_offset: int) -> str:
@@ -103,29 +104,13 @@ class Segment:
         return self._fd
 
 
-def create_segment(
-    files: Files,
-    directory: Path,
-    base_offset: int,
-    size: int,
-    *,
-    prezero: Callable[[], bool] = lambda: False,
-) -> Segment:
-    """Make a file of full size that survives a power cut; on any error no file is left behind.
-
-    While ``prezero`` says so its blocks are written: syncs of later appends then change no metadata
-    of the file, which about halves their time. A file that is not written to its end is sparse.
-    """
+def create_segment(files: Files, directory: Path, base_offset: int, size: int) -> Segment:
+    """Make a sparse file of full size that survives a power cut; on an error none is left."""
     path = directory / segment_name(base_offset)
     with disk_errors("create", path):
         fd = files.open(path, create=True)
         try:
             files.truncate(fd, size)
-            blank = bytes(min(_ZERO_CHUNK, size))
-            for start in range(0, size, len(blank)):
-                if not prezero():
-                    break
-                files.pwrite(fd, blank[: size - start], start)
             files.sync(fd)
             files.sync_directory(directory)
         except OSError:
@@ -169,7 +154,9 @@ def load_offsets(files: Files, directory: Path, size: int) -> list[int]:
 class SegmentAllocator:
     """Makes the next file ahead of need in a worker, so that rolling does not wait for the disk.
 
-    Owned by the appender, except for the file creation itself.
+    With ``prezero`` the worker then writes the file's blocks: syncs of later appends change no
+    metadata of it, which about halves their time. It stops where it is when the file is taken, and
+    the rest stays sparse. Owned by the appender, but for what the worker does.
     """
 
     def __init__(
@@ -180,46 +167,62 @@ class SegmentAllocator:
         self._size = size
         self._is_prezeroing = prezero
         self._worker = worker
+        # Held while zeros are written, so that none follow once a file was taken.
+        self._zeroing = threading.Lock()
         self._next: tuple[int, Future[Segment]] | None = None
 
     def stop_prezeroing(self) -> None:
         """Let the worker finish soon: the file that it makes is not written to its end."""
         self._is_prezeroing = False
 
-    def prepare(self, base_offset: int, *, is_urgent: bool = False) -> None:
-        """Start making the file at ``base_offset`` if nothing is being made.
-
-        An urgent one, which the next append will want, is not written beforehand.
-        """
+    def prepare(self, base_offset: int) -> None:
+        """Start making the file at ``base_offset`` if nothing is being made."""
         if self._next is not None:
             return
-        future: Future[Segment] = Future()
-        self._next = base_offset, future
+        prepared: tuple[int, Future[Segment]] = base_offset, Future()
+        self._next = prepared
 
         def create() -> None:
-            _complete(
-                future,
-                lambda: create_segment(
-                    self._files,
-                    self._directory,
-                    base_offset,
-                    self._size,
-                    prezero=lambda: self._is_prezeroing and not is_urgent,
-                ),
-            )
+            try:
+                segment = create_segment(self._files, self._directory, base_offset, self._size)
+            except StoreError as error:
+                prepared[1].set_exception(error)
+            else:
+                prepared[1].set_result(segment)
+                self._prezero(segment, prepared)
 
         self._worker.submit(create)
 
+    def _prezero(self, segment: Segment, prepared: tuple[int, Future[Segment]]) -> None:
+        blank = bytes(min(_ZERO_CHUNK, self._size))
+        try:
+            for start in range(0, self._size, len(blank)):
+                with self._zeroing:
+                    if self._next is not prepared or not self._is_prezeroing:
+                        return
+                    segment.write(start, blank[: self._size - start])
+                end = start + len(blank)
+                if end % _ZERO_SYNC == 0 or end >= self._size:
+                    # The first sync of an append would have to wait for all of it.
+                    self._files.sync_path(segment.path)
+        except (StoreDiskError, OSError):
+            return  # an append that needs the space will say so
+
     def take(self, base_offset: int) -> Segment:
         """The file at ``base_offset``: the prepared one, or else one made now."""
-        if self._next is not None:
-            prepared_offset, future = self._next
-            self._next = None
-            segment = future.result()  # raises what the creation raised; the next call tries again
-            if prepared_offset == base_offset:
+        prepared = self._take_prepared()
+        if prepared is not None:
+            # Raises what the creation raised; the next call tries again.
+            segment = prepared[1].result()
+            if prepared[0] == base_offset:
                 return segment
             segment.delete()
         return create_segment(self._files, self._directory, base_offset, self._size)
+
+    def _take_prepared(self) -> tuple[int, Future[Segment]] | None:
+        prepared, self._next = self._next, None
+        with self._zeroing:  # what is being written now is the last
+            return prepared
 
     def give_back(self, segment: Segment) -> None:
         """Keep a file that was taken but not used after all."""
@@ -230,21 +233,11 @@ class SegmentAllocator:
 
     def discard(self, *, delete: bool = True) -> None:
         """Drop the prepared file, if any: a clean stop leaves no empty file behind."""
-        if self._next is None:
+        prepared = self._take_prepared()
+        if prepared is None or prepared[1].exception() is not None:
             return
-        future = self._next[1]
-        self._next = None
-        if future.exception() is None:
-            if delete:
-                future.result().delete()
-            else:
-                future.result().close()
-
-
-def _complete(future: Future[Segment], make: Callable[[], Segment]) -> None:
-    try:
-        segment = make()
-    except StoreError as error:
-        future.set_exception(error)
-    else:
-        future.set_result(segment)
+        segment = prepared[1].result()
+        if delete:
+            segment.delete()
+        else:
+            segment.close()

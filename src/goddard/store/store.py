@@ -277,9 +277,13 @@ class MessageStore:
         self._notify(entries)
 
     def _check_writable(self) -> None:
-        reason = self.unwritable_reason
-        if reason is not None:
-            raise StoreUnavailableError(f"the store takes no messages: {reason}")
+        if (
+            not self._is_open
+            or self._upkeep.is_disk_full
+            or self._flusher.failure is not None
+            or self._dispatcher.trouble is not None
+        ):
+            raise StoreUnavailableError(f"the store takes no messages: {self.unwritable_reason}")
 
     @property
     def unwritable_reason(self) -> str | None:

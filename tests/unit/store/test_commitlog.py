@@ -154,7 +154,7 @@ class Unencodable(PreparedRecord):
 
     __slots__ = ()
 
-    def place(self, *_: int) -> bytes:
+    def place(self, *_: object) -> None:
         raise ZeroDivisionError("a defect")
 
 
@@ -179,6 +179,28 @@ def test_a_defect_in_mid_group_costs_no_offset(tmp_path: Path) -> None:
     with SmallStore(tmp_path, segment_bytes=1024) as store:
         assert not store.report.findings
         assert store.max_offset("TopicA", 0) == 2
+
+
+def test_a_record_may_be_in_a_group_twice(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        record = prepared(body=b"again")
+        entries = store.put_many([record, record])
+        views = [store.lookup(entry.physical_offset) for entry in entries]
+        assert [decode_record(view)[0].queue_offset for view in views if view] == [0, 1]
+
+
+def test_a_record_that_lies_about_its_size_is_not_written(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        store.put(prepared())
+        end = store.log_max_offset
+        liar = prepared(body=b"long")
+        liar.size += 1
+        with pytest.raises(ValueError, match="say that they have"):
+            store.put_many([prepared(), liar])
+        assert store.log_max_offset == end
+        assert store.put(prepared()).queue_offset == 1
+    with SmallStore(tmp_path) as store:
+        assert not store.report.findings
 
 
 def test_v2_records_only_for_long_topics(tmp_path: Path) -> None:
