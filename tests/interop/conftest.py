@@ -89,11 +89,16 @@ def client_version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def client_jvm(
+def client_peers(
     client_version: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[JavaProgram]:
+) -> Iterator[JavaPeers]:
     with JavaPeers(client_version, tmp_path_factory.mktemp(f"client-{client_version}")) as java:
-        yield java.client_suite()
+        yield java
+
+
+@pytest.fixture(scope="session")
+def client_jvm(client_peers: JavaPeers) -> JavaProgram:
+    return client_peers.client_suite()
 
 
 @pytest.fixture

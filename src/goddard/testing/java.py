@@ -261,21 +261,22 @@ class JavaPeers:
         """A JVM that runs mqadmin, producers and consumers of this version on request."""
         return self._program(JavaDriver, "Driver", ["Pipe.java", "Driver.java"])
 
-    def client_suite(self) -> "JavaProgram":
+    def client_suite(self, *flags: str) -> "JavaProgram":
         """A JVM with every kind of client of this version; ``JavaClients`` speaks to it."""
         names = [path.name for path in _SOURCES.glob("ClientSuite*.java")]
         major = self.version.partition(".")[0]
         sources = ["Pipe.java", *names, f"v{major}/ClientSuiteVersion.java"]
-        return self._program(JavaProgram, "ClientSuite", sources)
+        return self._program(JavaProgram, "ClientSuite", sources, *flags)
 
-    def _program(self, kind: type[Program], main: str, sources: list[str]) -> Program:
+    def _program(self, kind: type[Program], main: str, sources: list[str], *own: str) -> Program:
         home = self._make_home(f"{main.lower()}-{len(self._programs)}")
         classes = compile_java(self.version, main, sources)
         # How soon a consumer looks at its share again, and an orderly one locks its queues anew.
         # Not a second after the start, when the client sends a heartbeat: a change that finds it
         # at that is not told to the broker, and nothing is pulled until the next heartbeat.
         periods = ("waitInterval=600", "minInterval=300", "lockInterval=700")
-        flags = ("-Xmx256m", *(f"-Drocketmq.client.rebalance.{period}" for period in periods))
+        hasty = (f"-Drocketmq.client.rebalance.{period}" for period in periods)
+        flags = ("-Xmx256m", *hasty, *own)
         command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
         program = kind(command, self._environment(home), home / "driver.log")
         self._programs.append(program)

@@ -120,7 +120,7 @@ class JavaClients:
         return self._start(Producer, "producer", {"group": group, **options})
 
     def push(self, group: str, topic: str, **options: Any) -> "PushConsumer":
-        """``options``: tags or sql, answer, broadcast, orderly, maxReconsumeTimes, fromTime."""
+        """``options``: those of ClientSuitePush, such as tags or sql, orderly, broadcast."""
         settings = {"group": group, "topic": topic, "tags": "*", "answer": "accept", **options}
         return self._start(PushConsumer, "push", settings)
 
@@ -134,6 +134,11 @@ class JavaClients:
     def close_all(self) -> None:
         while self._open:
             self._open[-1].close()
+
+    def end_process(self) -> None:
+        """End the JVM at once, without a word to any broker; it is of no use any more."""
+        self._open.clear()
+        self._program.close()
 
     def call(self, verb: str, parameters: dict[str, Any], timeout: float = 60) -> Any:
         answer = self._program.do(verb, json.dumps(parameters), timeout=timeout)

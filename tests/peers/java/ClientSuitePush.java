@@ -44,6 +44,9 @@ final class ClientSuitePush {
         if (p.containsKey("maxReconsumeTimes")) {
             consumer.setMaxReconsumeTimes(p.getIntValue("maxReconsumeTimes"));
         }
+        if (p.getBooleanValue("heartbeatV2")) {
+            ClientSuiteVersion.useHeartbeatV2(consumer);
+        }
         if (p.getBooleanValue("broadcast")) {
             ClientSuiteVersion.broadcast(consumer);
         }

@@ -11,6 +11,10 @@ final class ClientSuiteVersion {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
+    static void useHeartbeatV2(DefaultMQPushConsumer consumer) {
+        throw new IllegalArgumentException("a 4.x client has one kind of heartbeat only");
+    }
+
     static void compressWith(DefaultMQProducer producer, String kind) {
         if (!kind.equals("ZLIB")) {
             throw new IllegalArgumentException("a 4.x client compresses with ZLIB only");

@@ -12,6 +12,10 @@ final class ClientSuiteVersion {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
+    static void useHeartbeatV2(DefaultMQPushConsumer consumer) {
+        consumer.setUseHeartbeatV2(true);
+    }
+
     static void compressWith(DefaultMQProducer producer, String kind) {
         producer.setCompressType(CompressionType.of(kind));
     }
