@@ -26,7 +26,7 @@ _MARK: Final = b'"opaque":'
 _QUERY: Final = b'"code":%d,' % RequestCode.GET_ROUTEINFO_BY_TOPIC
 _MAX_QUERY_BYTES: Final = 2_048
 _MAX_ANSWER_BYTES: Final = 65_536
-# Of all kept answers together, and a guess at what each costs beside its bytes.
+# Of all kept queries and answers together, and a guess at what each costs beside its bytes.
 _MAX_KEPT_BYTES: Final = 16 * 1024 * 1024
 _ENTRY_BYTES: Final = 512
 _MAX_OPAQUE: Final = b"2147483647"
@@ -108,9 +108,10 @@ class RouteShortcut:
         head = encode_head(answer, len(answer.body))
         before, mark, rest = head[_PREFIX.size :].partition(_MARK)
         digits, comma, after = rest.partition(b",")
-        self._kept_bytes += len(head) + len(answer.body) + _ENTRY_BYTES
-        if self._kept_bytes > _MAX_KEPT_BYTES:
+        size_bytes = sum(map(len, query)) + len(head) + len(answer.body) + _ENTRY_BYTES
+        if self._kept_bytes + size_bytes > _MAX_KEPT_BYTES:
             self._forget()
+        self._kept_bytes += size_bytes
         self._answers[query] = _Answer(
             frame_bytes=len(head) - 4 + len(answer.body) - len(digits),
             header_bytes=len(head) - _PREFIX.size - len(digits),

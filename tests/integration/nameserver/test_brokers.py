@@ -9,7 +9,7 @@ import pytest
 
 from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.server import NameServer
-from goddard.protocol.bodies import encode_register_body
+from goddard.protocol.bodies import encode_body, encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.clock import ManualClock
@@ -118,6 +118,14 @@ async def test_a_single_topic_before_the_whole_is_refused(peer: Registrant) -> N
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
     info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert bytes(info.body) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
+
+
+async def test_the_body_of_the_oldest_brokers_is_the_topic_table_alone(peer: Registrant) -> None:
+    table = registration("T1", "T2").topic_config_serialize_wrapper
+    fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}
+    answer = await peer.ask(RequestCode.REGISTER_BROKER, fields, encode_body(table), version=36)
+    assert answer.code == ResponseCode.SUCCESS
+    assert await peer.route("T2") is not None
 
 
 async def test_a_slave_is_told_its_master(server: NameServer, connect: Connect) -> None:

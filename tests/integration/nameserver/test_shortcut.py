@@ -199,15 +199,3 @@ async def test_a_query_does_not_overtake_what_was_sent_before_it(
     delete = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T1"}, opaque=2)
     answers = await raw.ask(encode_frame(delete), query(3))
     assert [(answer.opaque, answer.code) for answer in answers] == [(2, 0), (3, 17)]
-
-
-async def test_many_topics_do_not_fill_the_memory(
-    server: NameServer, peer: Registrant, raw: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goddard.nameserver.shortcut._MAX_KEPT_BYTES", 8_000)
-    names = [f"T{number}" for number in range(50)]
-    await peer.register(*names)
-    for _ in range(2):
-        answers = await raw.ask(*(query(n, name) for n, name in enumerate(names)))
-        assert [answer.code for answer in answers] == [0] * 50
-        assert [answer.opaque for answer in answers] == list(range(50))
