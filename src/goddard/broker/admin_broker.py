@@ -92,6 +92,8 @@ class AdminBroker:
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
         self._first_physical_offset = store.log_max_offset
+        self._permission = settings.current.broker_permission
+        settings.add_listener(self._configured)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -130,10 +132,13 @@ class AdminBroker:
         except OSError as error:
             _log.error("the configuration was not written: %s", error)
             raise SystemFailedError(f"the configuration was not stored: {error}") from error
-        if "brokerPermission" in properties:
+        return request.reply()
+
+    def _configured(self, config: BrokerConfig) -> None:
+        if config.broker_permission != self._permission:
+            self._permission = config.broker_permission
             # Name servers take the topics with their new permissions only as a new version.
             self._topics.table.next_version()
-        return request.reply()
 
     def handle_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         version = encode_body(self._settings.data_version).decode()

@@ -1,0 +1,125 @@
+"""Every administration request with missing, mistyped and absurd fields and bodies.
+
+Whatever comes is answered, and by a decision: an exception that no handler expected would be in
+the log.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.broker import admin_clients
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.header import camel_case
+from goddard.protocol.headers import REQUEST_HEADERS
+from goddard.testing.administration import AdminBench
+from goddard.testing.consumers import tags
+
+CODES = (
+    12, 17, 18, 21, 25, 26, 28, 33, 43, 45, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225,
+    300, 303, 305, 306, 307, 308, 309, 314, 315, 316, 317, 321, 328, 329, 343, 345, 351, 352, 353,
+    402, 907,
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    "",
+    " ",
+    "x",
+    "null",
+    "true",
+    "0",
+    "-1",
+    str(2**31 - 1),
+    str(-(2**31)),
+    str(2**63 - 1),
+    str(-(2**63)),
+    "9" * 100,
+    "1.5",
+    "T",
+    "G",
+    "%RETRY%G",
+    "../../etc/passwd",
+    "a@b@c",
+    "\x00\x01\x02",
+    "\u2603" * 300,
+    "T" * 40_000,
+)
+BODIES = (
+    b"",
+    b"{",
+    b"{}",
+    b"[]",
+    b"null",
+    b"1",
+    b'"x"',
+    b"\xff" * 100,
+    b"[" * 5_000,
+    b'{"topicConfigList":null,"groupConfigList":null}',
+    b'{"topicConfigList":[null],"groupConfigList":[null]}',
+    b'{"topicConfigList":[{}],"groupConfigList":[{}]}',
+    b'{"groupName":null}',
+    b'{"groupName":"G","attributes":{"+x":null}}',
+    b"=",
+    b"\\",
+    b"=\n" * 1000,
+    b"a" * 100_000,
+)
+
+
+GOOD = {"topic": "T", "group": "G", "consumerGroup": "G", "timestamp": "0", "queueId": "0"}
+
+
+def field_names(code: int) -> list[str]:
+    header: Any = REQUEST_HEADERS.get(RequestCode(code))
+    if header is None:
+        return []
+    return [
+        field.metadata.get("wire") or camel_case(field.name) for field in dataclasses.fields(header)
+    ]
+
+
+def requests(code: int) -> Iterator[tuple[dict[str, str], bytes]]:
+    names = field_names(code)
+    good = {name: GOOD.get(name, "0") for name in names}
+    for body in BODIES:
+        yield {}, body
+        yield good, body
+    for value in VALUES:
+        yield dict.fromkeys(names, value), b""
+    for name in names:
+        for value in VALUES:
+            yield {**good, name: value}, b""
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_absurd_requests_are_answered(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    monkeypatch.setattr(admin_clients, "_STATUS_MS", 1)  # its consumer answers nothing
+    caplog.set_level(logging.ERROR, "goddard.transport")
+    with AdminBench(tmp_path) as bench:
+        bench.add_topic("T")
+        bench.put("T", b"1", keys="k")
+        bench.offsets.commit("G", "T", 0, 1, "")
+        bench.figures.put("T", 1, 1)
+        await bench.connect().heartbeat("G", tags("T"))
+        topics, groups = len(bench.topics), len(bench.groups)
+        admin = bench.connect()
+        count = 0
+        for fields, body in requests(code):
+            answer = await admin.ask(code, fields, body)
+            assert answer.code in (0, 1, 16, 17, 22, 26, 29, 206, 207), (fields, body)
+            assert len(answer.remark or "") < 2_000
+            count += 1
+        assert count > 20
+        unexpected = [each for each in caplog.records if each.name == "goddard.transport"]
+        assert not unexpected, unexpected[0].getMessage()
+        # What had a good name may be there; nothing else was made.
+        assert len(bench.topics) - topics <= len(VALUES)
+        assert len(bench.groups) - groups <= len(VALUES)
