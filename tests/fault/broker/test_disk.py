@@ -1,0 +1,157 @@
+"""Disks that are full or broken: producers are told so, consumers go on, and it mends by itself."""
+
+import asyncio
+import errno
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from goddard.broker import broker as broker_module
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.responses import ResponseError, check
+from goddard.store.store import MessageStore
+from goddard.testing.cluster import Cluster
+from goddard.testing.dialogue import Dialogue
+from goddard.testing.files import FaultyFiles
+from goddard.transport.client import Client, ClientOptions
+
+SEGMENT = 64 * 1024
+TRIES = 1_000
+
+
+async def refusal(dialogue: Dialogue, body: bytes = b"x") -> ResponseError | None:
+    try:
+        await dialogue.send("T", body)
+    except ResponseError as error:
+        return error
+    return None
+
+
+async def refused(dialogue: Dialogue) -> ResponseError:
+    """The refusal, once the broker has noticed."""
+    for _ in range(TRIES):
+        error = await refusal(dialogue)
+        if error is not None:
+            return error
+        await asyncio.sleep(0.02)
+    raise AssertionError("messages are taken all the same")
+
+
+async def taken(dialogue: Dialogue, body: bytes) -> None:
+    """Sent, once the broker takes messages again."""
+    for _ in range(TRIES):
+        if await refusal(dialogue, body) is None:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("no message is taken any more")
+
+
+async def assert_reads(dialogue: Dialogue, first: bytes) -> None:
+    """Consumers read, commit and look around as ever."""
+    (record, *_) = await dialogue.pull("T")
+    assert record.body == first
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
+    check(await dialogue.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+    answer = check(await dialogue.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields))
+    assert answer.fields["offset"] == "1"
+    check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+    await dialogue.heartbeat("P")
+
+
+async def test_the_mark_of_a_full_disk_is_crossed_and_raised_while_running(tmp_path: Path) -> None:
+    """The mark is set below what is used, as if the disk had filled up, and back."""
+    with Cluster(tmp_path, brokers=1, properties={"cleanResourceInterval": "100"}) as cluster:
+        (broker,) = cluster.brokers
+        async with Client(ClientOptions()) as client:
+            dialogue = Dialogue(client, broker.address)
+            await dialogue.send("T", b"first")
+
+            async def set_mark(ratio: str) -> None:
+                names = ("diskMaxUsedSpaceRatio", "diskSpaceWarningLevelRatio")
+                body = "".join(f"{name}={ratio}\n" for name in names).encode()
+                check(await dialogue.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, body))
+
+            await set_mark("0.0001")
+            error = await refused(dialogue)
+            assert error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "the broker's disk is full [CL: " in error.remark
+            begun = time.monotonic()
+            for _ in range(100):
+                assert await refusal(dialogue) is not None
+            assert time.monotonic() - begun < 5, "refusals cost nothing"
+            await assert_reads(dialogue, b"first")
+            # What is to be delivered later is not lost either.
+            with pytest.raises(ResponseError, match="disk is full"):
+                await dialogue.send("T", b"later", {"DELAY": "1"})
+            await set_mark("99")
+            await taken(dialogue, b"last")
+            assert (await dialogue.pull("T"))[-1].body == b"last"
+        assert broker.stop() == 0
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
+    """The files of the next broker."""
+    made = FaultyFiles(tmp_path / "store")
+    monkeypatch.setattr(broker_module, "MessageStore", partial(MessageStore, files=made))
+    return made
+
+
+def config_of(directory: Path, **properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "storePathRootDir": str(directory / "store"),
+            "mappedFileSizeCommitLog": str(SEGMENT),
+            "mappedFileSizeConsumeQueue": "2000",
+            "maxHashSlotNum": "100",
+            "maxIndexNum": "400",
+            "maxMessageSize": "16384",
+            "cleanResourceInterval": "100",
+            **properties,
+        }
+    )
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_no_space_for_the_next_file(tmp_path: Path, files: FaultyFiles, flush: str) -> None:
+    async with (
+        Broker(config_of(tmp_path, flushDiskType=flush)) as broker,
+        Client(ClientOptions()) as client,
+    ):
+        dialogue = Dialogue(client, broker.address)
+        await dialogue.send("T", b"first")
+        files.fail("allocate", errno.ENOSPC, count=1_000_000, path_part="commitlog")
+        files.fail("pwrite", errno.ENOSPC, count=1_000_000, path_part="commitlog")
+        error = await refused(dialogue)
+        assert error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+        assert error.remark
+        await assert_reads(dialogue, b"first")
+        files.heal()
+        await taken(dialogue, b"last")
+        stored = [record.body for record in await dialogue.pull("T")]
+        assert stored[0] == b"first"
+        assert stored[-1] == b"last"
+        assert stored.count(b"last") == 1, "what was refused is not there"
+
+
+async def test_a_sync_that_fails_answers_nobody_with_success(
+    tmp_path: Path, files: FaultyFiles
+) -> None:
+    async with (
+        Broker(config_of(tmp_path, flushDiskType="SYNC_FLUSH")) as broker,
+        Client(ClientOptions()) as client,
+    ):
+        dialogue = Dialogue(client, broker.address)
+        await dialogue.send("T", b"first")
+        files.fail("sync", errno.EIO, count=1_000_000, path_part="commitlog")
+        error = await refused(dialogue)
+        assert error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+        await assert_reads(dialogue, b"first")
+        files.heal()

@@ -1,0 +1,104 @@
+"""A broker that cannot keep up says so at once; what it took is stored and answered."""
+
+import asyncio
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from goddard.broker import broker as broker_module
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.store.files import SystemFiles
+from goddard.store.store import MessageStore
+from goddard.testing.rawpeer import StreamPeer
+from goddard.testing.sends import send_request
+
+SYNC_SECONDS = 0.4
+
+
+class SlowFiles(SystemFiles):
+    """A disk that takes its time over every sync of the log."""
+
+    __slots__ = ("is_slow",)
+
+    def __init__(self) -> None:
+        self.is_slow = False
+
+    def sync(self, fd: int) -> None:
+        if self.is_slow:
+            time.sleep(SYNC_SECONDS)
+        super().sync(fd)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> SlowFiles:
+    """The files of the next broker."""
+    made = SlowFiles()
+    monkeypatch.setattr(broker_module, "MessageStore", partial(MessageStore, files=made))
+    return made
+
+
+def config_of(directory: Path, **properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "storePathRootDir": str(directory / "store"),
+            "mappedFileSizeCommitLog": str(16 << 20),
+            "mappedFileSizeConsumeQueue": "60000",
+            "maxHashSlotNum": "100",
+            "maxIndexNum": "400",
+            **properties,
+        }
+    )
+
+
+async def stored(peer: StreamPeer) -> int:
+    fields = {"topic": "T", "queueId": "0"}
+    answer = await peer.ask(RemotingCommand(RequestCode.GET_MAX_OFFSET, fields, opaque=10**6))
+    assert answer is not None
+    return int(answer.fields["offset"])
+
+
+async def test_more_than_a_slow_disk_takes_is_refused_at_once(
+    tmp_path: Path, files: SlowFiles
+) -> None:
+    config = config_of(tmp_path, flushDiskType="SYNC_FLUSH", sendThreadPoolQueueCapacity="20")
+    async with Broker(config) as broker, await StreamPeer.connect(broker.address) as peer:
+        first = await peer.ask(send_request("T", opaque=10**5))
+        assert first is not None
+        assert first.code == ResponseCode.SUCCESS
+        files.is_slow = True
+        waits: dict[int, float] = {}
+        answers: list[RemotingCommand] = []
+
+        async def client(number: int) -> None:
+            """One of many clients, each with one message on its way."""
+            async with await StreamPeer.connect(broker.address) as mine:
+                for turn in range(5):
+                    begun = time.monotonic()
+                    request = send_request("T", opaque=turn)
+                    answer = await mine.ask(request)
+                    assert answer is not None
+                    answers.append(answer)
+                    if answer.code == ResponseCode.SYSTEM_BUSY:
+                        waits[len(answers)] = time.monotonic() - begun
+
+        await asyncio.gather(*map(client, range(400)))
+        codes = Counter(answer.code for answer in answers)
+        assert codes.keys() == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+        remarks = {answer.remark for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY}
+        assert remarks == {"[OVERLOAD]system busy, start flow control for a while"}
+        # The median, since 400 clients share one core with the broker here.
+        assert sorted(waits.values())[len(waits) // 2] < 0.2
+        files.is_slow = False
+        assert await stored(peer) == 1 + codes[ResponseCode.SUCCESS]
+        again = await peer.ask(send_request("T", opaque=10**5 + 1))
+        assert again is not None
+        assert again.code == ResponseCode.SUCCESS
