@@ -171,6 +171,17 @@ def test_settings_changed_while_running_are_there_after_a_restart(tmp_path: Path
     assert b"orderMessageEnable=true\n" in bytes(shown.body)
 
 
+def test_kept_settings_move_neither_files_nor_port(tmp_path: Path) -> None:
+    """They are of an earlier start, which may have been told other places."""
+    kept = tmp_path / "namesrv" / "namesrv.properties"
+    kept.parent.mkdir()
+    kept.write_text("listenPort=1\nkvConfigPath=/elsewhere\norderMessageEnable=true\n")
+    result = run_to_end([*NAMESRV, "--home", str(tmp_path), "-p"])
+    assert "listenPort=9876\n" in result.stdout
+    assert f"kvConfigPath={tmp_path}/namesrv/kvConfig.json\n" in result.stdout
+    assert "orderMessageEnable=true\n" in result.stdout
+
+
 def test_print_config_items_and_exit(tmp_path: Path) -> None:
     config = tmp_path / "namesrv.conf"
     config.write_text("listenPort=19876\n")

@@ -116,6 +116,11 @@ class TestReferences:
         with pytest.raises(ProtocolError, match="multiply"):
             loads(b"{" + b",".join(layers) + b"}")
 
+    def test_a_long_chain_is_refused(self) -> None:
+        links = b",".join(b'"l%d":{"$ref":"$.l%d"}' % (n, n + 1) for n in range(5000))
+        with pytest.raises(ProtocolError, match="multiply"):
+            loads(b"{" + links + b',"l5000":1}')
+
     def test_a_long_document_is_not_multiplied(self) -> None:
         count = MAX_EXPANDED_VALUES + 10
         value = loads(b'{"a":[%s1],"b":[7],"c":{"$ref":"$.b"}}' % (b"1," * count))
