@@ -36,7 +36,25 @@ _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _RefusedError(click.ClickException):
+    """The directory is not one that the command can work on."""
+
+    exit_code = 2
+
+
+class _StoreGroup(click.Group):
+    """Says in one line what the system refuses (a directory without permission, a broken disk)."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise  # whoever reads has seen enough
+        except OSError as error:
+            raise click.ClickException(f"{error.filename or ''}: {error.strerror}") from error
+
+
+@click.group(cls=_StoreGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
     """Look into a message store on disk, written by Goddard or by RocketMQ itself.
 
@@ -48,7 +66,7 @@ def _open(directory: Path) -> StoreView:
     try:
         return StoreView(directory)
     except StoreError as error:
-        raise click.UsageError(str(error)) from error
+        raise _RefusedError(str(error)) from error
 
 
 # --- info -----------------------------------------------------------------------------------------
@@ -178,7 +196,13 @@ def _index_facts(index: IndexView) -> dict[str, Any]:
 @_DIRECTORY
 @_JSON
 @click.option("--no-crc", is_flag=True, help="Do not compute the CRC of bodies: twice as fast.")
-@click.option("--limit", default=100, show_default=True, help="Print this many damages at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Print this many damages at most.",
+)
 def verify(directory: Path, as_json: bool, no_crc: bool, limit: int) -> None:
     """Check every record, queue entry and index entry; never writes, works beside a broker.
 
@@ -241,7 +265,8 @@ def _print_summary(report: Report) -> None:
         notices = f" ({report.notice_count} notices)" if report.notice_count else ""
         click.echo(click.style("no damage found", fg="green") + notices)
     else:
-        click.echo(click.style(f"{report.damage_count} damages found", fg="red"))
+        count = report.damage_count
+        click.echo(click.style(f"{count} damage{'s' if count > 1 else ''} found", fg="red"))
 
 
 def _report_json(view: StoreView, report: Report) -> dict[str, Any]:
@@ -294,7 +319,13 @@ def _report_json(view: StoreView, report: Report) -> dict[str, Any]:
 @click.option("--queue", type=int, help="Only this queue id.")
 @click.option("--from", "first", type=int, default=0, help="From this offset (or entry) on.")
 @click.option("--to", "end", type=int, help="Up to, not including, this offset (or entry).")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many; 0: all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="At most so many; 0: all.",
+)
 @click.option(
     "--body",
     type=click.Choice(["none", "text", "hex"]),

@@ -208,7 +208,9 @@ class IndexView:
 
     def __init__(self, file: StoreFile) -> None:
         self.file = file
-        self._map = file.map()
+        # A crash between making and sizing leaves no header; it counts as one of zeros.
+        is_headed = file.size_bytes >= INDEX_HEADER.size
+        self._map = file.map() if is_headed else mmap.mmap(-1, INDEX_HEADER.size)
         self.header = IndexHeader(*INDEX_HEADER.unpack_from(self._map, 0))
 
     @property

@@ -77,7 +77,7 @@ def test_verify_clean_and_damaged(root: Path) -> None:
     assert damaged.exit_code == 1
     assert f"DAMAGE bad-crc: commitlog/{'0' * 20} at byte 0 (log offset 0)" in damaged.stdout
     assert "what to do:" in damaged.stdout
-    assert "1 damages found" in damaged.stdout
+    assert "1 damage found" in damaged.stdout
     report = run_json("verify", root)
     assert not report["clean"]
     assert [(each["kind"], each["position"]) for each in report["damages"]] == [("bad-crc", 0)]
@@ -109,6 +109,34 @@ def test_usage_errors_exit_with_2(tmp_path: Path, root: Path) -> None:
     result = run("verify", root)
     assert result.exit_code == 2
     assert "RocksDB" in result.output
+
+
+def test_a_wrong_directory_is_told_in_one_line(tmp_path: Path) -> None:
+    for directory in (tmp_path / "none", tmp_path):
+        result = run("info", directory)
+        assert result.exit_code == 2
+        assert result.output.startswith(f"Error: {directory} is not a")
+        assert len(result.output.splitlines()) == 1
+
+
+def test_what_the_system_refuses_is_told_in_one_line(root: Path) -> None:
+    shutil.rmtree(root / "index")
+    (root / "index").write_text("not a directory")
+    result = run("info", root)
+    assert result.exit_code == 1
+    assert result.output == f"Error: {root / 'index'}: Not a directory\n"
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_an_index_file_without_a_header(root: Path, tmp_path: Path, size: int) -> None:
+    """What a crash leaves between making a file and sizing it."""
+    stump = root / "index" / "20991231235959999"
+    stump.write_bytes(bytes(size))
+    assert run_json("info", root)["index"][-1]["entries"] == 0
+    assert [each["file"] for each in run_json("verify", root)["damages"]] == [f"index/{stump.name}"]
+    assert run("repair", root, "--yes", "--copy-to", tmp_path / "copy").exit_code == 0
+    assert not stump.exists()
+    assert run("verify", root).exit_code == 0
 
 
 def test_dump_records(root: Path) -> None:
