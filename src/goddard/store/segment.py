@@ -68,13 +68,17 @@ class Segment:
             raise disk_error("write", self.path, error) from error
 
     def zero(self, start: int, end: int) -> None:
-        """Make a range read as zeros, leaving what already does (holes stay holes)."""
-        view = self.view
+        """Make a range read as zeros, leaving what already does (holes stay holes).
+
+        Not looked at through the mapping: on a tmpfs that is full, touching a hole is a SIGBUS.
+        """
         blank = bytes(_ZERO_CHUNK)
         while start < end:
             start = self.data_start(start, end)
             stop = min(start + _ZERO_CHUNK, end)
-            if view[start:stop] != blank[: stop - start]:
+            with disk_errors("read", self.path):
+                data = self._files.pread(self._open(), stop - start, start)
+            if data != blank[: stop - start]:
                 self.write(start, blank[: stop - start])
             start = stop
 

@@ -48,6 +48,16 @@ def test_writes_show_in_the_mapping(tmp_path: Path) -> None:
     assert view[100:105] == bytes(5), "a reader in mid-read is safe"
 
 
+def test_zeroing_touches_no_mapped_page(tmp_path: Path) -> None:
+    """On a tmpfs that is full, looking at a hole through the mapping would end the process."""
+    files = FaultyFiles(tmp_path)
+    segment = create_segment(files, tmp_path, 0, 65_536)
+    segment.write(100, b"hello")
+    segment.zero(0, 65_536)
+    assert files.count("map") == 0
+    assert segment.path.read_bytes() == bytes(65_536)
+
+
 def test_names_and_sizes_are_checked(tmp_path: Path) -> None:
     files = SystemFiles()
     for offset in (0, 8192, 16384):
