@@ -8,7 +8,7 @@ whatever asks or changes the disk runs in the executor.
 import asyncio
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 # The release whose behaviour this broker has; tools show it.
 VERSION_NAME: Final = "V5_4_0"
 _UNLIMITED: Final = 2**31 - 1
-# RocketMQ has queues between its threads; here requests are worked on as they come, so these are
-# empty, and only their configured capacity is told: shown name, name of the property.
+# RocketMQ has queues between its threads; here only sends wait for their turn. Of the others just
+# the configured capacity is told: shown name, name of the property.
 _QUEUES: Final = {
     "sendThreadPoolQueue": "sendThreadPoolQueueCapacity",
     "pullThreadPoolQueue": "pullThreadPoolQueueCapacity",
@@ -45,21 +45,6 @@ _QUEUES: Final = {
     "queryThreadPoolQueue": "queryThreadPoolQueueCapacity",
     "ackThreadPoolQueue": "ackThreadPoolQueueCapacity",
 }
-_PUT_TIMES: Final = [
-    "[<=0ms]",
-    "[0~10ms]",
-    "[10~50ms]",
-    "[50~100ms]",
-    "[100~200ms]",
-    "[200~500ms]",
-    "[500ms~1s]",
-    "[1~2s]",
-    "[2~3s]",
-    "[3~4s]",
-    "[4~5s]",
-    "[5~10s]",
-    "[10s~]",
-]
 
 
 class _Disk(NamedTuple):
@@ -80,6 +65,7 @@ class AdminBroker:
         delays: DelayOffsetTable,
         store: MessageStore,
         stats: Stats,
+        queued_sends: Callable[[], int] = lambda: 0,
         executor: Executor | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -88,6 +74,7 @@ class AdminBroker:
         self._delays = delays
         self._store = store
         self._stats = stats
+        self._queued_sends = queued_sends
         self._executor = executor
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -192,6 +179,7 @@ class AdminBroker:
             **self._stats.rates(),
             **self._store_info(disk),
             **_queue_info(config),
+            "sendThreadPoolQueueSize": str(self._queued_sends()),
             **_timer_info(),
         }
         for level, offset in self._delays.offsets.items():
@@ -205,17 +193,18 @@ class AdminBroker:
         stored_bytes = max(0, end - self._first_physical_offset)
         # RocketMQ divides by it, and so counts one message where there is none.
         stored_count = max(1, self._stats.stored_count)
+        times = self._stats.put_times
         ratio = str(disk.ratio)
         return {
             "putMessageTimesTotal": str(stored_count),
             "putMessageSizeTotal": str(stored_bytes),
             "putMessageAverageSize": str(stored_bytes / stored_count),
-            "putMessageFailedTimes": "0",
-            "putMessageEntireTimeMax": "0",
+            "putMessageFailedTimes": str(self._stats.failed_count),
+            "putMessageEntireTimeMax": str(times.max_ms),
             "getMessageEntireTimeMax": "0",
-            "putMessageDistributeTime": "".join(f"{each}:0 " for each in _PUT_TIMES),
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
+            "putMessageDistributeTime": times.distribution(),
+            "putLatency99": times.percentile(0.99),
+            "putLatency999": times.percentile(0.999),
             "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "pageCacheLockTimeMills": "0",

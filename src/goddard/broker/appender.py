@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -46,6 +46,14 @@ class LateError(StoreError):
         self.queued_records = queued_records
 
 
+class AppendStats(Protocol):
+    """Who counts how the store does."""
+
+    def appended(self, count: int, took_ms: int) -> None: ...
+
+    def failed(self, count: int) -> None: ...
+
+
 class _Group(msgspec.Struct):
     records: Sequence[AppendableRecord]
     done: Done
@@ -68,10 +76,12 @@ class Appender:
         *,
         clock: Clock | None = None,
         flush_timeout_ms: int = 5_000,
+        stats: AppendStats | None = None,
     ) -> None:
         self._store = store
         self._loop = loop
         self._clock: Clock = clock or SystemClock()
+        self._stats = stats
         self._queue: list[_Group] = []
         self._queued_since_ms = 0
         self._waits: set[asyncio.Future[StoreError | None]] = set()
@@ -167,9 +177,7 @@ class Appender:
             else list(chain.from_iterable(group.records for group in groups))
         )
         try:
-            entries = (
-                self._store.put_batch(records) if first.whole else self._store.put_many(records)
-            )
+            entries = self._put(records, whole=first.whole)
         except MessageIllegalError as error:
             if len(groups) == 1:
                 _tell(first.done, None, error)
@@ -194,6 +202,22 @@ class Appender:
             end = start + len(group.records)
             settled.append((group, entries[start:end]))
             start = end
+
+    def _put(self, records: Sequence[AppendableRecord], *, whole: bool) -> Sequence[LogEntry]:
+        put = self._store.put_batch if whole else self._store.put_many
+        stats = self._stats
+        if stats is None:
+            return put(records)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            entries = put(records)
+        except MessageIllegalError:
+            raise  # the store is well
+        except Exception:
+            stats.failed(len(records))
+            raise
+        stats.appended(len(entries), self._clock.monotonic_ms() - started_ms)
+        return entries
 
     # Durability
 

@@ -216,6 +216,7 @@ class Broker:
             asyncio.get_running_loop(),
             clock=self._clock,
             flush_timeout_ms=self.settings.current.sync_flush_timeout_ms,
+            stats=self.stats,
         )
         self.writer = MessageWriter(self.appender, self.settings)
         self.locks = QueueLockRequests(clock=self._clock)
@@ -361,6 +362,7 @@ class Broker:
             delays=self.delay_table,
             store=self.store,
             stats=self.stats,
+            queued_sends=lambda: self.appender.queued_records,
             executor=self._executor,
             clock=self._clock,
         )

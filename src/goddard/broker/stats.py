@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from goddard.broker.puttimes import PutTimes
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
 from goddard.store.records import LogEntry
 
@@ -102,6 +103,9 @@ class Stats:
         self._put_mornings = self._get_mornings = (0, 0)
         self._day: int | None = None
         self.stored_count = 0
+        self.failed_count = 0
+        self.put_times = PutTimes()
+        self._put_times_due_ms: int | None = None
         self._found = 0
         self._missed = 0
         self._seconds: deque[_Totals] = deque(maxlen=_RATE_SECONDS[-1] + 1)
@@ -150,6 +154,14 @@ class Stats:
         """Records went into the store, whoever sent them; a listener of the store."""
         self.stored_count += len(entries)
 
+    def appended(self, count: int, took_ms: int) -> None:
+        """The store took messages, all together in this time."""
+        self.put_times.add(count, took_ms)
+
+    def failed(self, count: int) -> None:
+        """The store did not take messages."""
+        self.failed_count += count
+
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Drop the figures of a topic or a group that is deleted."""
         if topic is not None:
@@ -175,6 +187,11 @@ class Stats:
         if not self._due_ms:
             # The first are due at once, as RocketMQ's are.
             self._due_ms = [now_ms] * len(_PERIODS_MS)
+        if self._put_times_due_ms is None:
+            self._put_times_due_ms = now_ms + _MINUTE_MS
+        elif now_ms >= self._put_times_due_ms:
+            self._put_times_due_ms = now_ms + _MINUTE_MS
+            self.put_times.roll()
         for kind, period_ms in enumerate(_PERIODS_MS):
             if now_ms >= self._due_ms[kind]:
                 late_periods = (now_ms - self._due_ms[kind]) // period_ms

@@ -130,7 +130,12 @@ async def test_figures_of_what_was_sent_and_got(tmp_path: Path, client: Client) 
         table = fastjson.loads(bytes(answer.body))["table"]
         assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("5", "5")
         assert table["putMessageTimesTotal"] == "5"
+        assert table["putMessageFailedTimes"] == "0"
         assert table["commitLogMaxOffset"] == table["putMessageSizeTotal"]
+        broker.stats.put_times.roll()  # as if a minute were over
+        answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+        shown = fastjson.loads(bytes(answer.body))["table"]["putMessageDistributeTime"]
+        assert sum(int(each.rpartition(":")[2]) for each in shown.split()) == 5
 
 
 def test_what_was_set_lasts(tmp_path: Path) -> None:

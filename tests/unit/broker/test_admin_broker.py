@@ -163,6 +163,8 @@ class TestRuntimeInfo:
             bench.delay_table.commit(3, 1)
             bench.figures.put("T", 2, 200)
             bench.figures.get("T", "G", 1, 100)
+            bench.figures.appended(2, 17)
+            bench.figures.failed(3)
             bench.clock.advance(((26 * 60 + 1) * 60 + 5) * 1000)
             table = body_of(await bench.connect().ask(RUNTIME))["table"]
             end = bench.store.log_max_offset
@@ -182,6 +184,10 @@ class TestRuntimeInfo:
                 "sendThreadPoolQueueCapacity": 10_000,
                 "dispatchBehindBytes": 0,
                 "putTps": "  ",
+                "putMessageEntireTimeMax": 17,
+                "putMessageFailedTimes": 3,
+                "putMessageDistributeTime": "null",
+                "sendThreadPoolQueueSize": 0,
             }.items():
                 assert table[name] == str(value), name
             assert 0 < float(table["commitLogDiskRatio"]) <= 1

@@ -1,5 +1,6 @@
 """Counters, and the figures that RocketMQ makes of snapshots."""
 
+from goddard.broker.puttimes import PutTimes
 from goddard.broker.stats import Stats
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
 
@@ -155,3 +156,47 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     assert stats.view("SNDBCK_PUT_NUMS", "U@G") is None
     assert stats.view("SNDBCK_PUT_NUMS", "U@H") is not None
     assert stats.put_totals.now == 2  # totals stay
+
+
+class TestPutTimes:
+    def test_nothing_is_told_before_a_minute_is_over(self) -> None:
+        times = PutTimes()
+        times.add(10, 3)
+        assert (times.distribution(), times.percentile(0.99), times.max_ms) == ("null", "0.00", 3)
+
+    def test_ranges(self) -> None:
+        times = PutTimes()
+        for took_ms in (0, 0, 1, 9, 10, 49, 999, 1_000, 9_999, 10_000, 10**9):
+            times.add(2, took_ms)
+        times.roll()
+        times.add(1, 5)  # of the next minute
+        assert times.distribution() == (
+            "[<=0ms]:4 [0~10ms]:4 [10~50ms]:4 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 "
+            "[500ms~1s]:2 [1~2s]:2 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:2 [10s~]:4 "
+        )
+        assert times.max_ms == 10**9
+
+    def test_percentiles(self) -> None:
+        times = PutTimes()
+        times.roll()
+        assert times.percentile(0.99) == "0.00"
+        times.add(90, 1)
+        times.add(10, 30)
+        times.roll()
+        assert times.percentile(0.5) == "0.56"  # 50 of 90 into the first millisecond
+        assert times.percentile(0.9) == "1.00"
+        assert times.percentile(0.99) == "29.80"  # 9 of 10 into 28 to 30
+        times.add(1, 10**9)
+        times.roll()
+        assert times.percentile(1.0) == "10000.00"
+
+    def test_they_roll_with_the_samples(self) -> None:
+        stats = Stats(CLUSTER, is_system)
+        stats.sample(0, 1)
+        stats.appended(7, 0)
+        run(stats, 1, 59)
+        assert stats.put_times.distribution() == "null"
+        run(stats, 60, 60)
+        assert stats.put_times.distribution().startswith("[<=0ms]:7 ")
+        run(stats, 61, 120)
+        assert stats.put_times.distribution().startswith("[<=0ms]:0 ")
