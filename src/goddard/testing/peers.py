@@ -12,8 +12,10 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -153,7 +155,10 @@ def _copy_dependencies(release: Release, target: Path, console: Console) -> None
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as maven,
     ):
-        deadline = time.monotonic() + FETCH_TIMEOUT_SECONDS
+        # A timer, since a Maven that hangs says nothing more.
+        watchdog = threading.Timer(FETCH_TIMEOUT_SECONDS, maven.kill)
+        watchdog.daemon = True
+        watchdog.start()
         assert maven.stdout is not None
         for line in maven.stdout:
             if "Downloaded" in line:
@@ -163,10 +168,11 @@ def _copy_dependencies(release: Release, target: Path, console: Console) -> None
             elif "Downloading" not in line and "Progress" not in line:
                 last_lines.append(line.rstrip())
             status.update(f"{what}: {downloaded} files downloaded, {copied} jars copied")
-            if time.monotonic() > deadline:
-                maven.kill()
-                last_lines.append(f"stopped after {FETCH_TIMEOUT_SECONDS} s")
+        maven.wait()
+        watchdog.cancel()
     if maven.returncode != 0:
+        if maven.returncode == -signal.SIGKILL:
+            last_lines.append(f"stopped after {FETCH_TIMEOUT_SECONDS} s")
         raise PeersError(f"Maven could not fetch {what}:\n" + "\n".join(last_lines))
 
 

@@ -96,6 +96,16 @@ def test_failed_fetch_is_told_and_leaves_nothing_complete(
     assert peers.main() == 0
 
 
+def test_a_fetch_that_hangs_is_ended(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_all_tools(tools)
+    add_tool(tools, "mvn", "#!/bin/sh\nwhile :; do :; done\n")
+    monkeypatch.setattr(peers, "FETCH_TIMEOUT_SECONDS", 0.2)
+    assert peers.main() == 1
+    assert "stopped after 0.2 s" in capsys.readouterr().out
+
+
 def test_removed_jars_are_fetched_again(tools: Path, tmp_path: Path) -> None:
     add_all_tools(tools)
     assert peers.main() == 0
