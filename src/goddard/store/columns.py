@@ -33,6 +33,7 @@ class PropertyColumns:
 
     def __init__(self, properties: Sequence[bytes]) -> None:
         self.blob = b"\x02".join(properties) + b"\x02"
+        self._is_ascii = self.blob.isascii()
         self._raw = np.frombuffer(self.blob, dtype=np.uint8)
         lengths = np.fromiter(map(len, properties), np.int64, len(properties))
         first_bytes = np.cumsum(lengths + 1) - lengths - 1
@@ -77,6 +78,8 @@ class PropertyColumns:
             units = _rows_of(self._raw, starts[chosen], length)
             weights = powers(length)[::-1]
             hashes[chosen] = (units * weights).sum(axis=1, dtype=np.uint32)
+            if self._is_ascii:
+                continue
             for each in chosen[(units >= 0x80).any(axis=1)].tolist():
                 text = self.text(int(starts[each]), int(spans.ends[each]))
                 hashes[each] = java_hash(text) & 0xFFFFFFFF
@@ -85,7 +88,7 @@ class PropertyColumns:
     def utf16_lengths(self, spans: Spans) -> Numbers:
         """How many UTF-16 units each value has; that of ASCII is its number of bytes."""
         lengths = spans.ends - spans.starts
-        if self.blob.isascii():
+        if self._is_ascii:
             return lengths
         texts = (
             self.text(start, end)
@@ -117,4 +120,6 @@ def _rows_of(raw: npt.NDArray[np.uint8], at: Numbers, width: int) -> npt.NDArray
     """Rows of ``width`` bytes at the positions given."""
     if not len(at) or not width:
         return np.zeros((len(at), width), dtype=np.uint8)
-    return np.lib.stride_tricks.sliding_window_view(raw, width)[at]
+    # As overlapping items of that width, which NumPy copies whole.
+    items: npt.NDArray[np.void] = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, 0, (1,))
+    return items[at].view(np.uint8).reshape(-1, width)

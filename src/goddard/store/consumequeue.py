@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from goddard.store.config import QUEUE_ENTRY_BYTES
-from goddard.store.files import Files, disk_errors
+from goddard.store.files import Files, disk_error, disk_errors
 from goddard.store.segment import load_offsets, segment_name
 
 ENTRY: Final = Struct(">qiq")
@@ -53,24 +53,26 @@ class QueueFiles:
     def __init__(self, files: Files, capacity: int) -> None:
         self._files = files
         self._capacity = capacity
-        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        # By the text of the path: a Path takes ten times as long to look up.
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
         # Queues with entries in memory, and what was written or created since the last sync.
         self.waiting: set[ConsumeQueue] = set()
         self.unsynced: set[Path] = set()
 
     def get(self, path: Path) -> int:
-        fd = self._descriptors.get(path)
+        name = str(path)
+        fd = self._descriptors.get(name)
         if fd is None:
             fd = self._files.open(path)
-            self._descriptors[path] = fd
+            self._descriptors[name] = fd
             if len(self._descriptors) > self._capacity:
                 self._files.close(self._descriptors.popitem(last=False)[1])
         else:
-            self._descriptors.move_to_end(path)
+            self._descriptors.move_to_end(name)
         return fd
 
     def forget(self, path: Path) -> None:
-        fd = self._descriptors.pop(path, None)
+        fd = self._descriptors.pop(str(path), None)
         if fd is not None:
             self._files.close(fd)
 
@@ -289,10 +291,11 @@ class ConsumeQueue:
         if base != self._read_base:
             self._read_path = self._directory / segment_name(base)
             self._read_base = base
-        path = self._read_path
-        with disk_errors("read", path):
-            fd = self._shared.get(path)
+        try:
+            fd = self._shared.get(self._read_path)
             return self._files.pread(fd, min(size, self._file_bytes - start), start)
+        except OSError as error:
+            raise disk_error("read", self._read_path, error) from error
 
     def find_time(
         self,

@@ -270,17 +270,18 @@ def _take_all(
     total = sum(sizes)
     last = offsets[-1]
     base = segment.base_offset
+    lowest, highest = min(offsets), max(offsets)
     if (
         total > byte_limit
         or (max_bytes is not None and total > max_bytes)
         or min(sizes) <= 0
-        or min(offsets) < base
-        or max(offsets) + max(sizes) > min(segment.end_offset, end_offset)
+        or lowest < base
+        or highest + max(sizes) > min(segment.end_offset, end_offset)
     ):
         return False
     view = segment.view
     # Records do not overlap: if their sizes fill the space from first to last, they are neighbours.
-    if min(offsets) == first and max(offsets) == last and last + sizes[-1] - first == total:
+    if lowest == first and highest == last and last + sizes[-1] - first == total:
         result.records.append(view[first - base : first - base + total])
     else:
         result.records += [
