@@ -26,6 +26,9 @@ from goddard.store.store import MessageStore
 
 _logger: Final = logging.getLogger(__name__)
 
+# An append that takes longer is told in the log, in RocketMQ's words.
+_SLOW_PUT_MS: Final = 500
+
 Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
 
 
@@ -216,7 +219,14 @@ class Appender:
         except Exception:
             stats.failed(len(records))
             raise
-        stats.appended(len(entries), self._clock.monotonic_ms() - started_ms)
+        took_ms = self._clock.monotonic_ms() - started_ms
+        if took_ms > _SLOW_PUT_MS:
+            _logger.warning(
+                "not in lock elapsed time(ms)=%d, bodyLength=%d",
+                took_ms,
+                sum(entry.size for entry in entries),
+            )
+        stats.appended(len(entries), took_ms)
         return entries
 
     # Durability

@@ -14,6 +14,7 @@ order (its *shape*). A shape that comes often gets a pattern, which reads such p
 stroke. Each memory is bounded. Belongs to the loop.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -54,6 +55,8 @@ from goddard.store.records import (
 )
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
+
+_send_log: Final = logging.getLogger("goddard.broker.send")
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -220,6 +223,7 @@ class HotPath:
         if (
             not self._is_open
             or not born
+            or _send_log.isEnabledFor(logging.DEBUG)  # each send is to be in the log
             or self._admission.refusal() is not None
             or (self._accepts_from_ms and self._clock.now_ms() < self._accepts_from_ms)
         ):

@@ -88,6 +88,20 @@ def born_host(connection: Connection) -> Host:
     return host
 
 
+def message_text(message: Incoming, store_host: Host) -> str:
+    """As RocketMQ's logs show a message on its way to the store; the body is left out."""
+    properties = ", ".join(f"{name}={value}" for name, value in message.properties.items())
+    return (
+        f"MessageExt [queueId={message.queue_id}, storeSize=0, queueOffset=0, "
+        f"sysFlag={message.sys_flag}, bornTimestamp={message.born_timestamp_ms}, "
+        f"bornHost=/{message.born_host}, storeTimestamp=0, storeHost=/{store_host}, msgId=null, "
+        f"commitLogOffset=0, bodyCRC=0, reconsumeTimes={message.reconsume_times}, "
+        f"preparedTransactionOffset={message.prepared_transaction_offset}, "
+        f"toString()=Message{{topic='{message.topic}', flag={message.flag}, "
+        f"properties={{{properties}}}, body={len(message.body)} bytes}}]"
+    )
+
+
 class SendRefusedError(Exception):
     """A check failed; the answer says why and carries the fields of every send's answer."""
 
@@ -160,6 +174,7 @@ class Sends:
         busy = self._admission.refusal()
         if busy is not None:
             return request.reply(ResponseCode.SYSTEM_BUSY, busy)
+        _log.debug("receive SendMessage request command, %s", request)
         header = decode_send(request.fields)
         try:
             topic = self.checked_topic(header, connection)
@@ -250,6 +265,8 @@ class Sends:
                     "forbidden",
                 )
             message = self._as_half(message)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("the msgInner's content is:%s", message_text(message, self._store_host))
 
         def stored(entry: LogEntry | None, error: StoreError | None) -> None:
             if entry is None:

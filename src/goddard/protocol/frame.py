@@ -76,6 +76,17 @@ class RemotingCommand:
         """The header fields for reading; empty when there are none."""
         return self.ext_fields if self.ext_fields is not None else {}
 
+    def __str__(self) -> str:
+        """As RocketMQ's logs show a command; the body is left out."""
+        fields = ", ".join(f"{name}={value}" for name, value in self.fields.items())
+        return (
+            f"RemotingCommand [code={self.code:d}, "
+            f"language={_LANGUAGE_NAMES.get(self.language, 'OTHER')}, version={self.version:d}, "
+            f"opaque={self.opaque}, flag(B)={self.flag & 0xFFFFFFFF:b}, "
+            f"remark={'null' if self.remark is None else self.remark}, extFields={{{fields}}}, "
+            f"serializeTypeCurrentRPC={self.serialize_type.name}]"
+        )
+
     def reply(
         self,
         code: int = ResponseCode.SUCCESS,

@@ -1,0 +1,237 @@
+"""Behaviours of RocketMQ that docs/FEATURES.md lists and no other test is about."""
+
+import asyncio
+import logging
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
+from goddard.config import NameServerConfig
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.responses import check
+from goddard.store.records import AppendableRecord, LogEntry
+from goddard.testing.clock import ManualClock
+from goddard.testing.cluster import Cluster
+from goddard.testing.dialogue import Dialogue
+from goddard.testing.process import wait_until
+from goddard.testing.wire import query_brokers, query_route
+from goddard.transport.client import Client, ClientOptions
+
+SEGMENT = 1 << 20
+
+
+def config(folder: Path, **properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "storePathRootDir": str(folder / "store"),
+            "mappedFileSizeCommitLog": str(SEGMENT),
+            "mappedFileSizeConsumeQueue": "2000",
+            "maxHashSlotNum": "100",
+            "maxIndexNum": "400",
+            **properties,
+        }
+    )
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with Client(ClientOptions()) as opened:
+        yield opened
+
+
+async def appears(path: Path) -> None:
+    await asyncio.to_thread(wait_until, path.exists, 10, f"{path} is there")
+
+
+def test_ports_are_rocketmq_s() -> None:
+    assert NameServerConfig().listen_port == 9876
+    broker = BrokerConfig()
+    assert (broker.listen_port, broker.vip_port, broker.ha_port) == (10911, 10909, 10912)
+
+
+async def test_from_the_name_server_to_the_consumer(tmp_path: Path, client: Client) -> None:
+    """The way a cluster is used: name server, brokers, a topic on one of them, send, consume."""
+    with Cluster(tmp_path, brokers=2) as cluster:
+        addresses = {name: ids[0] for name, ids in query_brokers(cluster.namesrv).items()}
+        assert addresses.keys() == {"broker-0", "broker-1"}
+        chosen = Dialogue(client, addresses["broker-1"])
+        fields = {
+            "topic": "Orders",
+            "defaultTopic": "TBW102",
+            "readQueueNums": 2,
+            "writeQueueNums": 2,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        }
+        check(await chosen.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        route = await asyncio.to_thread(
+            wait_until, lambda: query_route(cluster.namesrv, "Orders"), 10, "the route of Orders"
+        )
+        assert [data["brokerName"] for data in route["queueDatas"]] == ["broker-1"]
+        (place,) = route["brokerDatas"]
+        assert place["brokerAddrs"] == {"0": addresses["broker-1"]}
+        await chosen.send("Orders", b"tea")
+        (record,) = await chosen.receive("Orders", 1)
+        assert record.body == b"tea"
+
+
+async def test_a_store_after_the_first_message(tmp_path: Path, client: Client) -> None:
+    root = tmp_path / "store"
+    async with Broker(config(tmp_path)) as broker:
+        dialogue = Dialogue(client, broker.address)
+        await dialogue.send("Orders", bytes(1000), {"KEYS": "k"}, queue_id=2)
+        # The next segment is there before it is needed, a segment's length further on.
+        await appears(root / "commitlog" / f"{SEGMENT:020}")
+        assert (root / "commitlog" / f"{0:020}").stat().st_size == SEGMENT
+    assert (root / "consumequeue" / "Orders" / "2" / f"{0:020}").is_file()
+    (index,) = (root / "index").iterdir()
+    assert re.fullmatch(r"20\d{15}", index.name), "year to millisecond"
+    assert (root / "config" / "subscriptionGroup.json").is_file()
+
+
+def test_what_a_killed_broker_leaves(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        abort = broker.home / "store" / "abort"
+        assert abort.exists()
+        broker.kill()
+        assert abort.exists()
+        broker.start()
+        assert broker.stop() == 0
+        assert not abort.exists()
+
+
+def test_the_log_is_mapped_into_memory(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+
+        async def send_and_read() -> None:
+            async with Client(ClientOptions()) as client:
+                dialogue = Dialogue(client, broker.address)
+                await dialogue.send("Orders", b"tea")
+                await dialogue.receive("Orders", 1)
+
+        asyncio.run(send_and_read())
+        maps = Path(f"/proc/{broker.pid}/maps").read_text()
+    assert re.search(rf"store/commitlog/{0:020}$", maps, re.MULTILINE)
+
+
+async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, client: Client) -> None:
+    """One log for all topics; what is derived from it can be deleted."""
+    root = tmp_path / "store"
+    topics = ("Orders", "Bills", "Letters")
+    async with Broker(config(tmp_path)) as broker:
+        dialogue = Dialogue(client, broker.address)
+        for number in range(30):
+            await dialogue.send(topics[number % 3], b"%d" % number, {"KEYS": f"k{number}"})
+    queues = [root / "consumequeue" / topic / "0" / f"{0:020}" for topic in topics]
+    before = [path.read_bytes() for path in queues]
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(root / name)
+    async with Broker(config(tmp_path)) as broker:
+        dialogue = Dialogue(client, broker.address)
+        for number, topic in enumerate(topics):
+            bodies = [record.body for record in await dialogue.pull(topic)]
+            assert bodies == [b"%d" % each for each in range(number, 30, 3)]
+        fields = {
+            "topic": "Bills",
+            "key": "k7",
+            "maxNum": 32,
+            "beginTimestamp": 0,
+            "endTimestamp": 2**62,
+        }
+        check(await dialogue.ask(RequestCode.QUERY_MESSAGE, fields))
+    assert [path.read_bytes() for path in queues] == before
+
+
+async def test_a_created_topic_looks_as_rocketmq_makes_it(tmp_path: Path, client: Client) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        await Dialogue(client, broker.address).send("Orders", b"tea")
+        topics = tmp_path / "store" / "config" / "topics.json"
+        await asyncio.to_thread(
+            wait_until, lambda: '"Orders"' in topics.read_text(), 10, "Orders in topics.json"
+        )
+    table = broker.topics.get("Orders")
+    assert table is not None
+    assert (table.read_queue_nums, table.write_queue_nums, table.perm) == (4, 4, 6)
+    assert (table.topic_filter_type, table.topic_sys_flag, table.order) == ("SINGLE_TAG", 0, False)
+
+
+async def test_sends_do_not_wait_for_pulls(tmp_path: Path, client: Client) -> None:
+    """A thousand pulls that are held and many that read megabytes: a send takes its usual time."""
+    async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as other:
+        dialogue = Dialogue(client, broker.address)
+        for _ in range(8):
+            await dialogue.send("Large", bytes(100_000))
+        await dialogue.send("Orders", b"first", queue_id=1)
+        reader = Dialogue(other, broker.address)
+        pulls = [
+            asyncio.create_task(reader.pull("Orders", 0, queue_id=0, wait_ms=20_000))
+            for _ in range(1_000)
+        ]
+        pulls += [asyncio.create_task(reader.pull("Large")) for _ in range(50)]
+        took: list[float] = []
+        for _ in range(50):
+            began = time.monotonic()
+            await dialogue.send("Orders", b"tea", queue_id=1)
+            took.append(time.monotonic() - began)
+        assert sorted(took)[25] < 0.2
+        for pull in pulls:
+            pull.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+
+async def test_what_the_log_tells_of_a_send(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For who looks for a message: every send and what is stored, when debugging."""
+    async with Broker(config(tmp_path)) as broker:
+        dialogue = Dialogue(client, broker.address)
+        with caplog.at_level(logging.INFO, logger="goddard.broker"):
+            await dialogue.send("Orders", b"tea")
+        text = "\n".join(caplog.messages)
+        assert "the topic Orders not exist, producer: 127.0.0.1:" in text
+        assert "Create new topic by default topic:[TBW102] config:[TopicConfig [topicName=" in text
+        assert "receive SendMessage" not in text
+        with caplog.at_level(logging.DEBUG, logger="goddard.broker"):
+            await dialogue.send("Orders", b"tea", {"TAGS": "green"})
+    text = "\n".join(caplog.messages)
+    assert re.search(
+        r"receive SendMessage request command, RemotingCommand \[code=310, language=JAVA, "
+        r"version=\d+, opaque=\d+, flag\(B\)=0, remark=null, extFields=\{.*b=Orders.*\}, "
+        r"serializeTypeCurrentRPC=JSON\]",
+        text,
+    )
+    assert re.search(r"the msgInner's content is:MessageExt \[queueId=0, .*TAGS=green", text)
+
+
+async def test_a_slow_append_is_told(
+    tmp_path: Path,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    async with Broker(config(tmp_path), clock=clock) as broker:
+        put_many = broker.store.put_many
+
+        def slow(records: Sequence[AppendableRecord]) -> list[LogEntry]:
+            clock.advance(501)
+            return put_many(records)
+
+        monkeypatch.setattr(broker.store, "put_many", slow)
+        dialogue = Dialogue(client, broker.address)
+        await dialogue.send("Orders", b"tea")
+        assert re.search(r"not in lock elapsed time\(ms\)=501, bodyLength=\d+", caplog.text)
+        answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+        assert b'"putMessageEntireTimeMax":"501"' in bytes(answer.body)
