@@ -124,6 +124,8 @@ class HandOver:
                 body = decode_record(raw)[0].body
                 message_id = offset_message_id(host, entry.physical_offset)
                 self.known[name] = Known(name, key, body, message_id)
+        # What Java is about to open is whole on disk, key index included.
+        assert verify(StoreView(self.root)).damages == []
 
     def crash(self, directory: Path, count: int) -> None:
         """Our store appends messages in a process that is killed."""
@@ -216,7 +218,11 @@ class JavaTurn:
             self.find(each, "queryMsgById", "-i", self.reachable(each.message_id), *topic)
 
     def find(self, message: Known, *query: str) -> None:
-        """mqadmin gives up after a few seconds, which on a busy machine can be too few."""
+        """mqadmin gives up after some seconds, which on a busy machine can be too few.
+
+        It then says "no message" (208), the same as when there is none. After a kill Java enters
+        the last records into the index by and by, too.
+        """
         wait_until(lambda: message.unique_key in self.admin(*query), 45, " ".join(query))
 
     def wait_for_route(self) -> None:

@@ -72,6 +72,18 @@ class StoreFile:
         with self.path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
 
+    def data_end(self) -> int:
+        """Where the hole at the end of the file begins; nothing was ever written after it."""
+        end = 0
+        with self.path.open("rb") as file:
+            while end < self.size_bytes:
+                try:
+                    start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+                except OSError:
+                    break  # nothing but a hole
+                end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+        return end
+
     def bytes(self) -> Bytes:
         return np.frombuffer(self.map(), dtype=np.uint8)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32, tag_code
+from goddard.protocol.message import find_property
 from goddard.protocol.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
@@ -328,47 +329,28 @@ def read_entry(
         crc = crc32(view[at : at + record.body_length]) & 0x7FFFFFFF
         if crc != record.body_crc:
             raise ProtocolError(f"the body has CRC {crc:#x}, the record says {record.body_crc:#x}")
-    return make_entry(
+    entry = LogEntry(
         record.topic,
         record.queue_id,
         record.queue_offset,
         physical_offset,
         record.size,
+        tags_code_of(record.properties),
         record.store_timestamp_ms,
         record.sys_flag,
         record.properties,
-        delay_times_ms,
     )
+    return with_due_time(entry, delay_times_ms)
 
 
-def make_entry(
-    topic: str,
-    queue_id: int,
-    queue_offset: int,
-    physical_offset: int,
-    size: int,
-    store_timestamp_ms: int,
-    sys_flag: int,
-    properties: bytes,
-    delay_times_ms: tuple[int, ...],
-) -> LogEntry:
-    """The entry of a stored record; its queue entry's code comes from the properties."""
-    level = _delay_level(properties) if topic == SCHEDULE_TOPIC and delay_times_ms else 0
-    if level > 0:
-        tags_code = deliver_time_ms(level, store_timestamp_ms, delay_times_ms)
-    else:
-        tags_code = tags_code_of(properties)
-    return LogEntry(
-        topic,
-        queue_id,
-        queue_offset,
-        physical_offset,
-        size,
-        tags_code,
-        store_timestamp_ms,
-        sys_flag,
-        properties,
-    )
+def with_due_time(entry: LogEntry, delay_times_ms: tuple[int, ...]) -> LogEntry:
+    """As given, but for the queues of delayed messages: there the code is when one is due."""
+    if entry.topic == SCHEDULE_TOPIC and delay_times_ms:
+        level = _delay_level(entry.properties)
+        if level > 0:
+            due_ms = deliver_time_ms(level, entry.store_timestamp_ms, delay_times_ms)
+            return entry._replace(tags_code=due_ms)
+    return entry
 
 
 def deliver_time_ms(level: int, store_timestamp_ms: int, delay_times_ms: tuple[int, ...]) -> int:
@@ -382,23 +364,6 @@ def store_time_of(view: memoryview) -> int:
     at = _STORE_TIME_AT_V6 if sys_flag & BORN_HOST_V6 else _STORE_TIME_AT
     timestamp_ms: int = _I64.unpack_from(view, at)[0]
     return timestamp_ms
-
-
-def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of one property, without decoding the others.
-
-    As in Java, empty values do not exist and the last of duplicates counts.
-    """
-    text = b"\x02%b\x02" % properties
-    mark = b"\x02%b\x01" % name
-    at = text.rfind(mark)
-    while at >= 0:
-        start = at + len(mark)
-        value = text[start : text.index(b"\x02", start)]
-        if value:
-            return value
-        at = text.rfind(mark, 0, at)
-    return None
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from goddard.errors import ProtocolError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
 from goddard.store.checkpoint import Checkpoint
@@ -19,11 +21,12 @@ from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
 from goddard.store.records import (
     MAX_QUEUE_ID,
+    SCHEDULE_TOPIC,
     LogEntry,
     ScanStop,
     is_directory_name,
-    make_entry,
     read_entry,
+    with_due_time,
 )
 from goddard.store.recovery import (
     Finding,
@@ -200,32 +203,28 @@ class Restorer:
             return None
         offsets = batch.positions + base_offset
         first = min(int(offsets.searchsorted(dispatch_from)), len(batch) - 1)
-        delay_times_ms = self._log.delay_times_ms
+        spans, hashes = batch.tags
+        tags_codes = np.zeros(len(batch), dtype=np.int64)
+        tags_codes[spans.rows] = hashes.view(np.int32)
         columns = zip(
             batch.topics[first:],
             batch.queue_ids[first:].tolist(),
             batch.queue_offsets[first:].tolist(),
             offsets[first:].tolist(),
             batch.sizes[first:].tolist(),
+            tags_codes[first:].tolist(),
             batch.store_ms[first:].tolist(),
             batch.sys_flags[first:].tolist(),
             batch.properties[first:],
             strict=True,
         )
-        return [
-            make_entry(
-                topics[topic],
-                queue_id,
-                queue_offset,
-                offset,
-                size,
-                time_ms,
-                sys_flag,
-                text,
-                delay_times_ms,
-            )
-            for topic, queue_id, queue_offset, offset, size, time_ms, sys_flag, text in columns
+        entries = [
+            LogEntry(topics[topic], queue_id, queue_offset, offset, size, code, *rest)
+            for topic, queue_id, queue_offset, offset, size, code, *rest in columns
         ]
+        if SCHEDULE_TOPIC in topics.values():  # whose codes are not those of tags
+            entries = [with_due_time(entry, self._log.delay_times_ms) for entry in entries]
+        return entries
 
     def _collect(
         self,

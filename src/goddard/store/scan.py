@@ -134,8 +134,15 @@ class FileScan:
     """
 
     def __init__(
-        self, data: mmap, start: int, *, first_position: int = 0, check_crc: bool = True
+        self,
+        data: mmap,
+        start: int,
+        *,
+        first_position: int = 0,
+        check_crc: bool = True,
+        data_end: int | None = None,
     ) -> None:
+        """``data_end`` is where the hole at the end of the file begins, if that is known."""
         self.flaws: list[Flaw] = []
         self.end = FileEnd.OPEN
         self.end_position = first_position
@@ -143,6 +150,7 @@ class FileScan:
         self._size = len(data)
         self._start = start
         self._check_crc = check_crc
+        self._data_end = len(data) if data_end is None else data_end
         self._raw = np.frombuffer(data, dtype=np.uint8)
 
     def __iter__(self) -> Iterator[RecordBatch]:
@@ -319,7 +327,7 @@ class FileScan:
         if magic == MAGIC_BLANK and size == room:
             self.end = FileEnd.FILLED
             return None
-        if size == magic == 0 and not self._raw[position:].any():
+        if size == magic == 0 and self._is_blank(position):
             self.end = FileEnd.OPEN
             self._mark_torn_tail()
             return None
@@ -336,11 +344,22 @@ class FileScan:
             self.flaws.append(Flaw(Fault.BAD_FILLER, position, BLANK_BYTES, detail))
             self.end = FileEnd.FILLED
             return None
-        used = int(np.flatnonzero(self._raw[position:])[-1]) + 1
+        used = len(bytes(self._data[position:]).rstrip(b"\0"))
         detail = f"{used} bytes after the last good record are none"
         self.flaws.append(Flaw(Fault.TORN_TAIL, position, used, detail))
         self.end = FileEnd.OPEN
         return None
+
+    def _is_blank(self, position: int) -> bool:
+        """Whether nothing but zeros follows. A hole is not read; the rest goes by whole words."""
+        end = self._data_end
+        first_word = -(-position // 8) * 8
+        words = max(end - first_word, 0) // 8
+        if self._raw[position : min(first_word, end)].any():
+            return False
+        if np.frombuffer(self._data, np.uint64, words, min(first_word, self._size)).any():
+            return False
+        return not self._raw[first_word + words * 8 : end].any()
 
     def _mark_torn_tail(self) -> None:
         """A flaw that reaches the end of what was written is the write that was cut short."""

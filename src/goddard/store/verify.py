@@ -165,7 +165,11 @@ class _Verification:
         position = total = 0
         while True:
             scan = FileScan(
-                file.map(), file.start, first_position=position, check_crc=self._check_crc
+                file.map(),
+                file.start,
+                first_position=position,
+                check_crc=self._check_crc,
+                data_end=file.data_end(),
             )
             # A running broker may fill this file and go on while it is read: was it before?
             was_begun = self._report.is_running and _is_begun(following)

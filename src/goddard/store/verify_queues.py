@@ -243,12 +243,14 @@ class QueueCheck:
         view, report = queue.view, self._report
         if report.is_running:
             view = QueueView(view.topic, view.queue_id, view.directory)  # it may have grown
+        # In this order: entries are written in theirs, so the one before is there if this one is.
+        following = self._read(view, missing.end_number, 1)
+        is_last = not len(following) or int(following["size"][0]) == 0
+        if report.is_running:
             last = self._read(view, missing.end_number - 1, 1)
             if len(last) and int(last["size"][0]) > 0:
                 return  # dispatched meanwhile
         path, position = view.locate(missing.first_number)
-        following = self._read(view, missing.end_number, 1)
-        is_last = not len(following) or int(following["size"][0]) == 0
         is_behind = report.may_be_behind and is_last
         report.add(
             Damage(

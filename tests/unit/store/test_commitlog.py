@@ -14,7 +14,7 @@ from goddard.protocol.record import (
     encode_record,
 )
 from goddard.store.errors import MessageIllegalError
-from goddard.store.records import PreparedRecord, find_property
+from goddard.store.records import PreparedRecord
 from goddard.testing.store import HOST, SmallStore, prepared
 
 V6 = Host.parse("[2001:db8::1]:9000")
@@ -230,13 +230,3 @@ def test_lookup_of_what_is_no_record(tmp_path: Path, offset: int) -> None:
     with SmallStore(tmp_path) as store:
         store.put(prepared())
         assert store.lookup(offset) is None
-
-
-def test_find_property() -> None:
-    text = b"MYTAGS\x01no\x02TAGS\x01yes\x02EMPTY\x01\x02LAST\x01end"
-    assert find_property(text, b"TAGS") == b"yes"
-    assert find_property(text, b"MYTAGS") == b"no"
-    assert find_property(text, b"LAST") == b"end"
-    assert find_property(text, b"EMPTY") is None
-    assert find_property(text, b"AGS") is None
-    assert find_property(b"", b"TAGS") is None
