@@ -1,0 +1,23 @@
+"""Which broker a consumer is told to read from: this one, or the first slave when it lags."""
+
+from pathlib import Path
+
+import pytest
+
+from goddard.protocol.codes import RequestCode
+from goddard.testing.consumers import ConsumerBench, pull_fields
+
+
+@pytest.mark.parametrize(("is_readable", "suggested"), [("true", "1"), ("false", "0")])
+async def test_only_the_first_slave_is_suggested(
+    tmp_path: Path, is_readable: str, suggested: str
+) -> None:
+    properties = {"slaveReadEnable": is_readable}
+    with ConsumerBench(tmp_path, properties=properties, memory_bytes=3000) as bench:
+        bench.add_topic("T")
+        bench.put("T", *[bytes(900)] * 30)
+        consumer = bench.connect()
+        lagging = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+        assert lagging.fields["suggestWhichBrokerId"] == suggested
+        close = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 29))
+        assert close.fields["suggestWhichBrokerId"] == "0"

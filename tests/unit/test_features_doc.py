@@ -1,0 +1,101 @@
+"""docs/FEATURES.md and docs/NAMES.md name only what exists, and leave nothing out."""
+
+import ast
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FEATURES = ROOT / "docs" / "FEATURES.md"
+NAMES = ROOT / "docs" / "NAMES.md"
+BEHAVIOURS = 126
+# What concerns name server, broker and store, and so is not left to the client library.
+SERVER_SIDE = {*range(1, 34), 45, 46, 49, 50, 83, *range(88, 94), *range(111, 127)}
+NOT_YET = {21}  # needs replication
+MODULES = [
+    "acl",
+    "broker",
+    "client",
+    "common",
+    "distribution",
+    "docs",
+    "example",
+    "filter",
+    "logappender",
+    "logging",
+    "namesrv",
+    "openmessaging",
+    "remoting",
+    "srvutil",
+    "store",
+    "test",
+    "tools",
+]
+
+
+def rows() -> list[list[str]]:
+    """Number, behaviour, where, tests, status of each row."""
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in FEATURES.read_text().splitlines()
+        if re.match(r"\| \d+ \|", line)
+    ]
+
+
+@cache
+def named_tests(path: Path) -> set[str]:
+    """The tests of a file as pytest names them."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}::{item.name}"
+                for item in node.body
+                if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+    return {name for name in found if name.rpartition("::")[2].startswith("test_")}
+
+
+def exists(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def test_every_behaviour_has_a_row() -> None:
+    assert [int(row[0]) for row in rows()] == list(range(1, BEHAVIOURS + 1))
+    assert {len(row) for row in rows()} == {5}
+
+
+def test_every_row_that_works_names_tests_and_modules_that_exist() -> None:
+    wrong = []
+    for number, _, where, tests, status in rows():
+        named = re.findall(r"`([^`]+)`", tests)
+        if not named and not status.startswith("planned"):
+            wrong.append(f"{number}: {status}, and no test")
+        for test in named:
+            path, _, name = test.partition("::")
+            if not (ROOT / path).is_file() or name not in named_tests(ROOT / path):
+                wrong.append(f"{number}: there is no {test}")
+        modules = re.findall(r"`(goddard[\w.]*)`", where)
+        wrong += [f"{number}: there is no {name}" for name in modules if not exists(name)]
+        if not modules and not status.startswith("planned"):
+            wrong.append(f"{number}: no module")
+    assert wrong == []
+
+
+def test_nothing_of_the_servers_is_left_for_later() -> None:
+    later = {int(row[0]) for row in rows() if row[4].startswith("planned")}
+    assert later & SERVER_SIDE == NOT_YET
+
+
+def test_every_rocketmq_module_has_a_counterpart() -> None:
+    table = NAMES.read_text().partition("## Modules")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    counterparts = {cells[0].split()[0]: cells[1:] for cells in lines[1:]}
+    assert list(counterparts) == MODULES
+    for name, (ours, note, *_) in counterparts.items():
+        assert ours.strip(), name
+        for module in re.findall(r"`(goddard[\w.]*)`", ours):
+            assert "planned" in note or exists(module), f"{name}: there is no {module}"

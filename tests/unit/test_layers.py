@@ -1,0 +1,56 @@
+"""Imports point downwards: from handlers to the store, from the store to its files, and never back.
+
+``make check`` holds the packages to the same; this looks at the modules of broker and store.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import goddard
+
+SOURCES = Path(goddard.__file__).parent
+# From the top; a module imports from its own layer and those below.
+LAYERS = (
+    ("broker.broker",),
+    ("broker.hotpath", "broker.pull", "broker.sendback", "broker.delay", "broker.transaction"),
+    ("broker.send",),
+    ("broker.incoming", "broker.admission"),
+    ("broker.appender",),
+    ("store.store",),
+    ("store.upkeep", "store.recovery"),
+    ("store.dispatch",),
+    ("store.commitlog", "store.queues", "store.index"),
+    ("store.consumequeue", "store.segment"),
+    ("store.files",),
+    ("protocol.record",),
+    ("errors",),
+)
+
+
+def imports_of(module: str) -> set[str]:
+    path = SOURCES.joinpath(*module.split(".")).with_suffix(".py")
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return {name.removeprefix("goddard.") for name in found if name.startswith("goddard.")}
+
+
+@pytest.mark.parametrize("depth", range(1, len(LAYERS)), ids=lambda depth: LAYERS[depth][0])
+def test_imports_point_downwards(depth: int) -> None:
+    above = {module for layer in LAYERS[:depth] for module in layer}
+    for module in LAYERS[depth]:
+        assert not imports_of(module) & above, module
+
+
+def test_the_layers_are_connected() -> None:
+    """The table would show nothing if its modules had been renamed away from each other."""
+    assert "broker.appender" in imports_of("broker.broker")
+    assert "store.store" in imports_of("broker.appender")
+    assert "store.commitlog" in imports_of("store.store")
+    assert "store.segment" in imports_of("store.commitlog")
+    assert "store.files" in imports_of("store.segment")
