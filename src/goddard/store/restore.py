@@ -5,6 +5,7 @@ Runs in the opening thread before anything else touches the store.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -207,7 +208,7 @@ class Restorer:
         tags_codes = np.zeros(len(batch), dtype=np.int64)
         tags_codes[spans.rows] = hashes.view(np.int32)
         columns = zip(
-            batch.topics[first:],
+            [topics[topic] for topic in batch.topics[first:]],
             batch.queue_ids[first:].tolist(),
             batch.queue_offsets[first:].tolist(),
             offsets[first:].tolist(),
@@ -218,10 +219,8 @@ class Restorer:
             batch.properties[first:],
             strict=True,
         )
-        entries = [
-            LogEntry(topics[topic], queue_id, queue_offset, offset, size, code, *rest)
-            for topic, queue_id, queue_offset, offset, size, code, *rest in columns
-        ]
+        # In the order of the fields; the tuple's own constructor takes a fraction of the class's.
+        entries = list(map(partial(tuple.__new__, LogEntry), columns))
         if SCHEDULE_TOPIC in topics.values():  # whose codes are not those of tags
             entries = [with_due_time(entry, self._log.delay_times_ms) for entry in entries]
         return entries
