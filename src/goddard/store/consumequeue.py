@@ -267,7 +267,11 @@ class ConsumeQueue:
         if position >= self._written:
             start = position - self._written
             return bytes(self._pending[start : start + size])
-        return self._read_file(position, min(size, self._written - position))
+        data = self._read_file(position, min(size, self._written - position))
+        if len(data) < size and position + len(data) == self._written:
+            # The queue goes on in memory: a reader must not notice where the file ends.
+            data += self._pending[: size - len(data)]
+        return data
 
     def entries(self, queue_offset: int, count: int) -> Iterator[QueueEntry]:
         return map(QueueEntry._make, ENTRY.iter_unpack(self.read(queue_offset, count)))

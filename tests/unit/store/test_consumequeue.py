@@ -79,6 +79,15 @@ def test_files_and_memory_read_as_one(tmp_path: Path, queue: ConsumeQueue) -> No
     assert again.max_physical_offset == 4700
 
 
+def test_one_read_takes_entries_of_the_file_and_of_memory(queue: ConsumeQueue) -> None:
+    for number in range(5):
+        if number == 3:
+            queue.write_pending()
+        queue.put(number, number * 100, 100, 7)
+    assert [entry.physical_offset for entry in queue.entries(1, 3)] == [100, 200, 300]
+    assert [entry.physical_offset for entry in queue.entries(1, 99)] == [100, 200, 300, 400]
+
+
 def test_what_is_there_already_is_not_added_again(queue: ConsumeQueue) -> None:
     for i in range(5):
         queue.put(i, 100 * i, 100, 0)
