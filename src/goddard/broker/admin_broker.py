@@ -16,7 +16,7 @@ from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.stats import Stats
 from goddard.broker.topics import Topics
 from goddard.clock import Clock, SystemClock
-from goddard.config import MAX_PROPERTIES_BYTES, ProtectedPropertyError, parse_properties
+from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_properties
 from goddard.errors import ConfigError, StoreError
 from goddard.protocol import names
 from goddard.protocol.bodies import KvTable, encode_body
@@ -104,8 +104,8 @@ class AdminBroker:
         _log.info("Broker receive request to update config, caller address=%s", peer)
         if not request.body:
             return request.reply()
-        if len(request.body) > MAX_PROPERTIES_BYTES:
-            raise SystemFailedError(f"a configuration has at most {MAX_PROPERTIES_BYTES} bytes")
+        if len(request.body) > MAX_UPDATE_BYTES:
+            raise SystemFailedError(f"an update has at most {MAX_UPDATE_BYTES} bytes")
         try:
             properties = parse_properties(str(request.body, "utf-8"))
             await self._settings.update(properties, peer, self._clock.now_ms())

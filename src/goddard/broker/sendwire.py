@@ -123,6 +123,19 @@ class LongHeader(msgspec.Struct):
 SendHeader: TypeAlias = ShortHeader | LongHeader
 SendReader: TypeAlias = Callable[[memoryview], SendHeader | None]
 
+# msgspec takes "1.0", "1e2" and "null" for numbers as well, so headers are looked through for them.
+# Those that Java's clients write are known to be good by one match.
+_is_javas: Final = re.compile(
+    rb'\{"code":3[12]0,"extFields":\{"a":"[^"]*+","b":"[^"]*+","c":"[^"]*+"'
+    rb',"d":"\d++","e":"\d++","f":"\d++","g":"\d++","h":"\d++","i":"[^"]*+","j":"\d++"'
+    rb',"k":"[^"]*+"(?:,"l":"\d++")?,"m":"[^"]*+"(?:,"n":"[^"]*+")?\}'
+).match
+_find_odd_short: Final = re.compile(rb'"[d-hjl]"\s*+:\s*+"?-?+\d*+[^0-9",}\s]').search
+_find_odd_long: Final = re.compile(
+    rb'"(?:defaultTopicQueueNums|queueId|sysFlag|bornTimestamp|flag|reconsumeTimes'
+    rb'|maxReconsumeTimes)"\s*+:\s*+"?-?+\d*+[^0-9",}\s]'
+).search
+
 _decode_short = msgspec.json.Decoder(ShortHeader, strict=False).decode
 _decode_long = msgspec.json.Decoder(LongHeader, strict=False).decode
 
@@ -132,7 +145,11 @@ def read_short(header: memoryview) -> ShortHeader | None:
         read = _decode_short(header)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    return read if read.code in _SHORT_CODES else None
+    if read.code not in _SHORT_CODES:
+        return None
+    if _is_javas(header) is None and _find_odd_short(header) is not None:
+        return None
+    return read
 
 
 def read_long(header: memoryview) -> LongHeader | None:
@@ -140,7 +157,9 @@ def read_long(header: memoryview) -> LongHeader | None:
         read = _decode_long(header)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    return read if read.code == _SEND and read.fields.b is None else None
+    if read.code != _SEND or read.fields.b is not None or _find_odd_long(header) is not None:
+        return None
+    return read
 
 
 # Every client known writes the code first. What begins otherwise is left to the general decoder.

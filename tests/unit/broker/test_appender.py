@@ -55,8 +55,13 @@ def outcomes() -> Outcomes:
     return Outcomes()
 
 
-def appender_of(store: MessageStore, **options: int) -> Appender:
-    return Appender(store, asyncio.get_running_loop(), clock=ManualClock(), **options)
+def appender_of(store: MessageStore, *, flush_timeout_ms: int = 5_000) -> Appender:
+    return Appender(
+        store,
+        asyncio.get_running_loop(),
+        clock=ManualClock(),
+        flush_timeout_ms=flush_timeout_ms,
+    )
 
 
 async def ticks() -> None:

@@ -102,6 +102,38 @@ async def test_numbers_and_booleans_as_json_has_them(bench: SendBench) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "d",
+        "e",
+        "f",
+        "g",
+        "h",
+        "j",
+        "l",
+        "defaultTopicQueueNums",
+        "queueId",
+        "sysFlag",
+        "bornTimestamp",
+        "flag",
+        "reconsumeTimes",
+        "maxReconsumeTimes",
+    ],
+)
+def test_only_plain_numbers_are_numbers(field: str) -> None:
+    is_short = len(field) == 1
+    code = RequestCode.SEND_MESSAGE_V2 if is_short else RequestCode.SEND_MESSAGE
+    read = read_short if is_short else read_long
+    header = bytes(frames_of(send_request(code=code, **{field: "77"}))[0][4:-5])
+    assert header.count(b'"77"') == 1
+    for good in (b'"77"', b'"-7"', b"77", b"-7", b" 7 "):
+        assert read(memoryview(header.replace(b'"77"', good))) is not None, good
+    for odd in (b"1.0", b"1e0", b"null", b"+1", b"0x1", b"1_0", b"\\u0031.0", b""):
+        for value in (odd, b'"%b"' % odd):
+            assert read(memoryview(header.replace(b'"77"', value))) is None, value
+
+
 # What it leaves
 
 
