@@ -54,6 +54,10 @@ async def test_nothing_acknowledged_is_lost(
                     await asyncio.to_thread(broker.kill)
                     if cycle % 2:
                         reader.forget_offsets()
+                    if cycle % 3 == 2:  # and once more, while it starts and recovers
+                        broker.launch()
+                        await asyncio.sleep(chance.uniform(0.1, 0.6))
+                        await asyncio.to_thread(broker.kill)
                     begun = time.monotonic()
                     await asyncio.to_thread(broker.start)
                     restarts_ms.append(round(1000 * (time.monotonic() - begun)))
