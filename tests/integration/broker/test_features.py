@@ -1,6 +1,7 @@
 """Behaviours of RocketMQ that docs/FEATURES.md lists and no other test is about."""
 
 import asyncio
+import contextlib
 import logging
 import re
 import shutil
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from goddard.broker import settings
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.config import NameServerConfig
 from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
 from goddard.store.records import AppendableRecord, LogEntry
 from goddard.testing.clock import ManualClock
@@ -22,6 +25,9 @@ from goddard.testing.dialogue import Dialogue
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers, query_route
 from goddard.transport.client import Client, ClientOptions
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
 
 SEGMENT = 1 << 20
 
@@ -235,3 +241,48 @@ async def test_a_slow_append_is_told(
         assert re.search(r"not in lock elapsed time\(ms\)=501, bodyLength=\d+", caplog.text)
         answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
         assert b'"putMessageEntireTimeMax":"501"' in bytes(answer.body)
+
+
+async def test_registrations_are_repeated_with_every_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BrokerConfig().register_seconds == 30
+    monkeypatch.setattr(settings, "_REGISTER_PERIOD_MS", (50, 60_000))
+    counts = [0, 0]
+    servers = []
+
+    def counting(number: int) -> Handlers:
+        def register(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+            counts[number] += 1
+            return request.reply()
+
+        handlers = Handlers()
+        handlers.register(RequestCode.REGISTER_BROKER, register)
+        return handlers
+
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(2):
+            server = Server(ServerOptions(), counting(number))
+            servers.append(await stack.enter_async_context(server))
+        addresses = ";".join(f"127.0.0.1:{server.port}" for server in servers)
+        properties = {"namesrvAddr": addresses, "registerNameServerPeriod": "50"}
+        async with Broker(config(tmp_path, **properties)):
+            await asyncio.to_thread(wait_until, lambda: min(counts) >= 4, 10, "registrations")
+
+
+async def test_appends_of_many_clients_leave_no_gap(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker, contextlib.AsyncExitStack() as stack:
+
+        async def send_all(number: int) -> None:
+            client = await stack.enter_async_context(Client(ClientOptions()))
+            dialogue = Dialogue(client, broker.address)
+            for _ in range(25):
+                await dialogue.send(f"T{number}", bytes(1 + number))
+
+        await asyncio.gather(*map(send_all, range(8)))
+        offset = 0
+        entries = list(broker.store.log.scan(0))
+        for entry in entries:
+            assert entry.physical_offset == offset
+            offset = entry.end_offset
+        assert len(entries) == 8 * 25
