@@ -87,3 +87,47 @@ def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_new(root: Path, 
     assert (root / "abort").exists(), "the next start must not trust queues and index"
     with SmallStore(root, **_SIZES) as store:
         assert bodies(store) == [b"m%d" % i for i in range(60)]
+
+
+def test_a_new_index_file_is_found_after_a_power_cut(root: Path) -> None:
+    sizes = _SIZES | {"index_entries": 40}
+    for path in (root / "index").iterdir():
+        path.unlink()
+    with SmallStore(root, **sizes) as store:  # an index file there is, and it is nearly full
+        store.put_many([prepared("Old", keys=f"o{i}") for i in range(30)])
+    files = FaultyFiles(root)
+    small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **sizes)
+    small.store.open()
+    fill(small, 0, 60)
+    files.crash()
+    small.store.abandon()
+    with SmallStore(root, **sizes) as store:
+        for i in range(60):
+            assert len(store.query("TopicA", f"k{i}", 8).records) == 1
+
+
+def test_the_checkpoint_does_not_vouch_for_a_log_that_is_not_synced(root: Path) -> None:
+    files = FaultyFiles(root)
+    small = SmallStore(root, files=files, **_SIZES)
+    small.store.open()
+    before = small.store.checkpoint.log_time_ms
+    files.fail("sync", errno.EIO, count=1000, path_part="commitlog")
+    fill(small, 0, 5)
+    assert small.store.checkpoint.queue_time_ms > before
+    assert small.store.checkpoint.log_time_ms == before
+    small.store.abandon()
+
+
+def test_a_power_cut_does_not_bring_back_what_was_cleaned(root: Path) -> None:
+    files = FaultyFiles(root)
+    small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
+    small.store.open()
+    fill(small, 0, 60)
+    files.used = 0.87  # age does not count above the second mark
+    assert small.store.clean() > 0
+    left = {segment.path.name for segment in small.store.log.segments}
+    files.crash()
+    small.store.abandon()
+    assert {path.name for path in (root / "commitlog").iterdir()} - left <= {
+        f"{(max(map(int, left)) + 1024):020d}"  # the one made ahead
+    }

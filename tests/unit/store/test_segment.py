@@ -135,6 +135,8 @@ def test_a_file_that_is_wanted_is_not_zeroed_on(tmp_path: Path) -> None:
     taken: list[Segment] = []
     taker = threading.Thread(target=lambda: taken.append(next_segments.take(0)))
     taker.start()
+    taker.join(0.1)
+    assert taker.is_alive(), "zeros on their way could still come over what is appended"
     files.may_go_on.set()
     taker.join(30)
     taken[0].write(0, b"appended")
