@@ -52,6 +52,8 @@ _STATUS_MS: Final = 5_000
 # V3_0_7_SNAPSHOT and V3_1_8_SNAPSHOT: the first clients that answer 221, and 307 and 309.
 KNOWS_OFFSETS_VERSION: Final = 28
 _KNOWS_CALLS_VERSION: Final = 62
+# Some ten thousand queues.
+_MAX_OFFSETS_BYTES: Final = 1024 * 1024
 
 
 class AdminClients:
@@ -229,7 +231,11 @@ class AdminClients:
             answer = await client.connection.request(command, _STATUS_MS)
             if answer.code != ResponseCode.SUCCESS or not answer.body:
                 return None
-            return decode_body(answer.body, ClientOffsets).message_queue_table
+            # Java's clients have objects for keys, which takes a while to read.
+            offsets = await asyncio.to_thread(
+                decode_body, answer.body, ClientOffsets, max_dialect_bytes=_MAX_OFFSETS_BYTES
+            )
+            return offsets.message_queue_table
         except GoddardError as error:
             _log.error("[get-consumer-status] %s did not tell its offsets: %s", client, error)
             return None

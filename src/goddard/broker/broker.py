@@ -1,7 +1,7 @@
 """The broker: composition, lifecycle, and what runs in the background.
 
 ``Broker`` can be run inside any asyncio program: construct, ``start``, ``stop``; or use it as an
-async context manager. All of its state belongs to the loop it was started on; the store has two
+async context manager. All of its state belongs to the loop it was started on; the store has
 threads of its own, and an executor takes whatever else waits on the disk.
 
 Starting goes store, tables, handlers, listeners, name servers; stopping goes the other way, so
@@ -25,7 +25,7 @@ from goddard.broker.admin_offsets import AdminOffsets
 from goddard.broker.admin_topics import AdminTopics
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
-from goddard.broker.clients import Clients
+from goddard.broker.clients import SCAN_SECONDS, Clients
 from goddard.broker.delay import DelayDelivery
 from goddard.broker.filters import ConsumerFilters
 from goddard.broker.holds import Holds
@@ -67,7 +67,6 @@ _log = logging.getLogger(__name__)
 # A stop has to be over within two seconds; what takes longer is cut off.
 _STOP_GRACE_SECONDS: Final = 0.5
 _SAVE_SECONDS: Final = 10.0
-_SCAN_SECONDS: Final = 10.0
 _SAMPLE_SECONDS: Final = 1.0
 _EXECUTOR_THREADS: Final = 4
 _PORT_ATTEMPTS: Final = 20
@@ -76,6 +75,7 @@ _TOPIC_CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     RequestCode.DELETE_TOPIC_IN_BROKER,
 )
+_TOLD_CHANGES: Final = (*_TOPIC_CHANGES, RequestCode.UPDATE_BROKER_CONFIG)
 _GROUP_CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
@@ -232,7 +232,7 @@ class Broker:
             clock=self._clock,
             stats=self.stats,
             as_half=as_half,
-            has_live_locks=self._has_live_locks,
+            has_live_locks=self.locks.is_any_held,
         )
         self._send_path = HotPath(
             store=self.store,
@@ -373,24 +373,28 @@ class Broker:
             _register(handlers, self._saved(part.handlers()))
 
     def _saved(self, answered: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The handlers, made to answer a change only when its table is on the disk."""
+        """The handlers, made to answer a change only when its table is on the disk, and the name
+        servers know of it: whoever creates a topic asks for its route next."""
         tables: dict[int, Table] = {
             **dict.fromkeys(_TOPIC_CHANGES, self.topic_table),
             **dict.fromkeys(_GROUP_CHANGES, self.group_table),
         }
 
-        def saving(handler: Handler, table: Table) -> Handler:
+        def saving(handler: Handler, code: int) -> Handler:
             async def handle(request: RemotingCommand, connection: Connection) -> Answer:
                 answer = handler(request, connection)
                 if answer is not None and not isinstance(answer, RemotingCommand):
                     answer = await answer
-                await self._saver.save(table)
+                if code in tables:
+                    await self._saver.save(tables[code])
+                if code in _TOLD_CHANGES:
+                    await self.registration.settled()
                 return answer
 
             return handle
 
         return {
-            code: saving(handler, tables[code]) if code in tables else handler
+            code: saving(handler, code) if code in tables or code in _TOLD_CHANGES else handler
             for code, handler in answered.items()
         }
 
@@ -418,14 +422,11 @@ class Broker:
             config.flush_offsets_ms / 1000,
             lambda: self._saver.save_all([self.offset_table]),
         )
-        tasks.periodic("ClientHousekeepingService", _SCAN_SECONDS, self._scan)
+        tasks.periodic("ClientHousekeepingService", SCAN_SECONDS, self._scan)
         tasks.periodic("StatsSample", _SAMPLE_SECONDS, self._sample)
         tasks.periodic("TableSave", _SAVE_SECONDS, lambda: self._saver.save_all(self._tables))
 
     # Running
-
-    def _has_live_locks(self, group: str) -> bool:
-        return self.locks.locks.is_any_held(group, self._clock.monotonic_ms())
 
     def _scan(self) -> None:
         self.clients.scan()

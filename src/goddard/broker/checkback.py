@@ -82,6 +82,7 @@ class CheckBacks:
     """The rounds of checks.
 
     ``is_pending(queue_id, half_offset)``: whether a half is decided, but that not noted yet.
+    ``is_committing``, likewise: whether its commit is being stored, which may still fail.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class CheckBacks:
         offsets: ConsumerOffsetTable,
         settings: Settings,
         is_pending: Callable[[int, int], bool],
+        is_committing: Callable[[int, int], bool],
         find_producer: FindProducer,
         save_offsets: Callable[[], Awaitable[None]] | None = None,
         clock: Clock | None = None,
@@ -105,6 +107,7 @@ class CheckBacks:
         self._offsets = offsets
         self._settings = settings
         self.is_pending = is_pending
+        self.is_committing = is_committing
         self._find_producer = find_producer
         self._save_offsets = save_offsets
         self._clock: Clock = clock or SystemClock()
@@ -330,6 +333,8 @@ class _Round:
         check_times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
         immunity = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
         first_offset = number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
+        if self._is_committing(half.queue_offset) or self._is_committing(first_offset):
+            return False  # passed now, it would never be asked about if that fails
         if first_offset is not None and self._is_decided_first(first_offset):
             return True
         verdict = judge(
@@ -375,6 +380,9 @@ class _Round:
         entry = await self._checks.put_aside(incoming_again(half))
         self._end_offset = entry.end_offset
         return True
+
+    def _is_committing(self, half_offset: int | None) -> bool:
+        return half_offset is not None and self._checks.is_committing(self._queue_id, half_offset)
 
     def _is_decided_first(self, first_offset: int) -> bool:
         return self._decided.has(first_offset) or self._checks.is_pending(

@@ -61,6 +61,8 @@ _UNIT_SUBSCRIPTION: Final = 2
 _MAX_ID_CHARS: Final = 1024
 _MAX_GROUPS_PER_HEARTBEAT: Final = 4096
 _MAX_SUBSCRIPTIONS: Final = 10_000
+_MAX_GROUPS_PER_CONNECTION: Final = 16_384
+_MAX_IDS_PER_CONNECTION: Final = 1_024
 # What is not plain JSON is read slowly, and on the loop; no client sends much of it.
 _MAX_DIALECT_BYTES: Final = 128 * 1024
 
@@ -151,6 +153,17 @@ class _Session:
     consumers: set[str] = field(default_factory=set)
     client_ids: set[str] = field(default_factory=set)
 
+    def check_room(self, client_id: str) -> None:
+        """Refuse who makes up a new name each time; gateways speak for many, but not for any."""
+        if len(self.producers) + len(self.consumers) >= _MAX_GROUPS_PER_CONNECTION:
+            raise InvalidParameterError(
+                f"a connection takes part in {_MAX_GROUPS_PER_CONNECTION} groups at most"
+            )
+        if len(self.client_ids) >= _MAX_IDS_PER_CONNECTION and client_id not in self.client_ids:
+            raise InvalidParameterError(
+                f"a connection speaks for {_MAX_IDS_PER_CONNECTION} clients at most"
+            )
+
 
 class Clients:
     """The producers and consumers of a broker. ``scan`` is to be called every SCAN_SECONDS."""
@@ -233,6 +246,7 @@ class Clients:
         data = decode_body(request.body, HeartbeatData, max_dialect_bytes=_MAX_DIALECT_BYTES)
         _check_heartbeat(data)
         session = self._sessions.setdefault(connection, _Session())
+        session.check_room(data.client_id)
         is_changed = False
         for consumer in data.consumer_data_set:
             if not consumer.group_name:

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender
-from goddard.broker.send import PutStats, Sends, born_host
+from goddard.broker.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
 from goddard.broker.sendwire import (
     BINARY_CODES,
     JSON_READERS,
@@ -384,7 +384,7 @@ class HotPath:
         max_record_bytes = self._max_record_bytes
         unpack_head = _BATCH_HEAD.unpack_from
         while position < end:
-            if end - position < _MIN_BATCH_BYTES:
+            if end - position < _MIN_BATCH_BYTES or len(records) == MAX_BATCH_MESSAGES:
                 return None
             size, _, _, flag, body_length = unpack_head(body, position)
             body_at = position + _BATCH_HEAD_BYTES

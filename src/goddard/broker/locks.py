@@ -24,7 +24,7 @@ LOCK_LIFE_MS: Final = 60_000
 # No cluster has as many queues; locks cost memory until they expire.
 MAX_LOCKS: Final = 1_000_000
 _MAX_QUEUES_PER_REQUEST: Final = 65_536
-_MAX_NAME_CHARS: Final = 1024
+_MAX_NAME_CHARS: Final = 255
 # Read slowly, and on the loop; real clients lock in plain JSON.
 _MAX_DIALECT_BYTES: Final = 128 * 1024
 

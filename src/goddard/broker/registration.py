@@ -9,6 +9,7 @@ Belongs to the loop.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Final
@@ -45,6 +46,8 @@ _RETURN_SECONDS: Final = 1.0
 # How long a start waits for name servers, and a stop for their answers.
 _FIRST_SECONDS: Final = 3.0
 _UNREGISTER_SECONDS: Final = 0.5
+# How long an administrator waits for them to know of a change.
+_SETTLE_SECONDS: Final = 1.0
 _FAILURES: Final = (RemotingError, ConfigError, ResponseError, ProtocolError)
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
@@ -68,18 +71,17 @@ class Registration:
         self._name_servers = [_NameServer(address) for address in addresses]
         for server in self._name_servers:
             self._tasks.spawn(self._keep_registered(server), f"register at {server.address}")
-        if self._name_servers:
-            firsts = [
-                asyncio.ensure_future(server.first_try.wait()) for server in self._name_servers
-            ]
-            _, late = await asyncio.wait(firsts, timeout=_FIRST_SECONDS)
-            for waiter in late:
-                waiter.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_SECONDS):
+                for server in self._name_servers:
+                    await server.settled.wait()
 
     async def stop(self) -> None:
         """Tell every name server that this broker goes; one that is dead is not waited for."""
         self._is_stopping = True
         await self._tasks.stop()
+        for server in self._name_servers:
+            server.settled.set()
         config = self._settings.current
         await asyncio.gather(*(self._unregister(server, config) for server in self._name_servers))
         await self._client.close(_UNREGISTER_SECONDS)
@@ -88,14 +90,22 @@ class Registration:
         """Tell the name servers of changed topics; all changes of this tick go in one request."""
         for server in self._name_servers:
             server.changed.update(topics)
-            server.wake.set()
+            server.wake_up()
 
     def register_all(self) -> None:
         """Register everything at once, as after a change of the broker's permission."""
         self._full = None
         for server in self._name_servers:
             server.is_full_due = True
-            server.wake.set()
+            server.wake_up()
+
+    async def settled(self) -> None:
+        """Until every name server that answers knows what changed so far, or a second is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                for server in self._name_servers:
+                    if server.is_reachable:
+                        await server.settled.wait()
 
     def _connection_closed(self, connection: Connection) -> None:
         # A name server that restarts knows nothing of us until we register again; a moment later,
@@ -107,7 +117,8 @@ class Registration:
         while True:
             server.wake.clear()
             is_known = await self._register(server)
-            server.first_try.set()
+            if not is_known or not server.wake.is_set():
+                server.settled.set()
             delay = self._settings.current.register_seconds if is_known else _RETRY_SECONDS
             if not is_known:
                 await asyncio.sleep(delay)
@@ -192,9 +203,9 @@ class Registration:
 
 
 class _NameServer:
-    """What one name server knows of us."""
+    """What one name server knows of us. ``settled``: everything, or it does not answer."""
 
-    __slots__ = ("address", "changed", "first_try", "is_full_due", "is_reachable", "wake")
+    __slots__ = ("address", "changed", "is_full_due", "is_reachable", "settled", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -202,7 +213,11 @@ class _NameServer:
         self.is_full_due = True
         self.is_reachable: bool | None = None
         self.wake = asyncio.Event()
-        self.first_try = asyncio.Event()
+        self.settled = asyncio.Event()
+
+    def wake_up(self) -> None:
+        self.settled.clear()
+        self.wake.set()
 
 
 def _registration(config: BrokerConfig, body: bytes) -> RemotingCommand:

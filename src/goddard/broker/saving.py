@@ -67,9 +67,15 @@ class TableSaver:
             document = table.document()
             self._rested[id(table)] = loop.time() + _REST_FACTOR * (loop.time() - began)
             table.is_changed = False
+            written = loop.run_in_executor(self._executor, _write, table.file, document)
             try:
-                await loop.run_in_executor(self._executor, _write, table.file, document)
-            except BaseException:
+                await asyncio.shield(written)
+            except asyncio.CancelledError:
+                # The file is being written all the same; until then nobody else may begin to.
+                await asyncio.wait([written])
+                table.is_changed = table.is_changed or written.exception() is not None
+                raise
+            except Exception:
                 table.is_changed = True
                 raise
 

@@ -147,6 +147,7 @@ class Transactions:
             offsets=offsets,
             settings=settings,
             is_pending=self._is_pending,
+            is_committing=self._is_committing,
             find_producer=find_producer,
             save_offsets=save_offsets,
             clock=self._clock,
@@ -279,8 +280,10 @@ class Transactions:
     # The op queue
 
     def _is_pending(self, queue_id: int, half_offset: int) -> bool:
-        batch = self._pending.get(queue_id, ())
-        return half_offset in batch or (queue_id, half_offset) in self._committing
+        return half_offset in self._pending.get(queue_id, ())
+
+    def _is_committing(self, queue_id: int, half_offset: int) -> bool:
+        return (queue_id, half_offset) in self._committing
 
     def _note(self, half: Record) -> None:
         self._pending.setdefault(half.queue_id, OpBatch()).add(half.queue_offset)

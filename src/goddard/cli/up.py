@@ -13,6 +13,7 @@ import signal
 import string
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ class _Child:
         self.name = name
         self.address: str | None = None
         self._process = process
-        self._errors: list[str] = []
+        self._errors: deque[str] = deque(maxlen=1)
         self._readers = (
             asyncio.create_task(self._read(process.stdout, self._output_line)),
             asyncio.create_task(self._read(process.stderr, self._errors.append)),
@@ -168,7 +169,7 @@ class _Child:
     def failure(self) -> str:
         """Why it ended, in its own words if it had any."""
         code = self._process.returncode
-        words = " ".join(self._errors[-1:]).removeprefix("goddard broker: ").strip()
+        words = " ".join(self._errors).removeprefix("goddard broker: ").strip()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return f"{self.name}: {words or f'it ended by itself with {how}'}"
 

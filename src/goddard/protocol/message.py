@@ -11,7 +11,7 @@ A batch body is messages back to back::
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from struct import Struct
@@ -246,11 +246,10 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: Buffer) -> list[BatchEntry]:
-    """The messages of a batch body; ProtocolError unless all of it is well formed."""
+def iter_batch(body: Buffer) -> Iterator[BatchEntry]:
+    """The messages of a batch body one by one; ProtocolError at the first that is malformed."""
     end = len(body)
     position = 0
-    entries: list[BatchEntry] = []
     while position < end:
         if end - position < _MIN_BATCH_BYTES:
             raise ProtocolError(f"{end - position} bytes at the end of a batch are no message")
@@ -267,11 +266,13 @@ def decode_batch(body: Buffer) -> list[BatchEntry]:
             raise ProtocolError(
                 f"a message of {size} bytes cannot end with {properties_length} of properties"
             )
-        entries.append(
-            BatchEntry(
-                bytes(body[body_at : body_at + body_length]),
-                bytes(body[properties_at:position]),
-                flag,
-            )
+        yield BatchEntry(
+            bytes(body[body_at : body_at + body_length]),
+            bytes(body[properties_at:position]),
+            flag,
         )
-    return entries
+
+
+def decode_batch(body: Buffer) -> list[BatchEntry]:
+    """The messages of a batch body; ProtocolError unless all of it is well formed."""
+    return list(iter_batch(body))

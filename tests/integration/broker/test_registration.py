@@ -133,6 +133,24 @@ async def test_changed_topics_are_told_at_once_and_together(
         assert recorder.topics(2) == {"three"}
 
 
+async def test_who_waits_for_name_servers_finds_them_told(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    async with registered(tmp_path, recorder.address) as (topics, registration, _):
+        for number in range(1, 4):
+            topics.put(TopicConfig(topic_name=f"topic-{number}"))
+            await registration.settled()
+            assert recorder.topics(number) == {f"topic-{number}"}
+        recorder.refusals = 1
+        topics.put(TopicConfig(topic_name="refused"))
+        began = asyncio.get_running_loop().time()
+        await registration.settled()  # by then it is known not to answer
+        topics.put(TopicConfig(topic_name="later"))
+        await registration.settled()
+        assert asyncio.get_running_loop().time() - began < 0.9
+        assert len(recorder.registered) == 4
+
+
 async def test_a_deleted_topic_is_left_out_of_a_full_registration(
     tmp_path: Path, recorder: Recorder
 ) -> None:

@@ -204,6 +204,27 @@ class TestOtherClients:
             assert answer.code == ResponseCode.INVALID_PARAMETER
             assert not bench.clients.producer_groups
 
+    async def test_a_connection_cannot_make_up_clients_without_end(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            codes = [
+                (await one.heartbeat("G", client_id=f"c{number}")).code for number in range(1026)
+            ]
+            assert codes == [ResponseCode.SUCCESS] * 1024 + [ResponseCode.INVALID_PARAMETER] * 2
+            assert (await one.heartbeat("G", client_id="c7")).code == ResponseCode.SUCCESS
+            assert bench.clients.find_client("c1024") is None
+
+    async def test_a_connection_cannot_make_up_groups_without_end(self, tmp_path: Path) -> None:
+        with ConsumerBench(tmp_path) as bench:
+            one = bench.connect()
+            codes = []
+            for turn in range(5):
+                producers = [{"groupName": f"P{turn}-{number}"} for number in range(4096)]
+                body = fastjson.dumps({"clientID": "c", "producerDataSet": producers})
+                codes.append((await one.ask(RequestCode.HEART_BEAT, {}, body)).code)
+            assert codes == [ResponseCode.SUCCESS] * 4 + [ResponseCode.INVALID_PARAMETER]
+            assert len(bench.clients.producer_groups) == 16_384
+
     async def test_a_group_with_a_bad_name_is_passed_over(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()

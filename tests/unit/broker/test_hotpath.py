@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goddard.broker.send import MAX_BATCH_MESSAGES
 from goddard.broker.sendwire import BinarySends, read_long, read_short
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, encode_frame
@@ -125,7 +126,9 @@ def test_only_plain_numbers_are_numbers(field: str) -> None:
     is_short = len(field) == 1
     code = RequestCode.SEND_MESSAGE_V2 if is_short else RequestCode.SEND_MESSAGE
     read = read_short if is_short else read_long
-    header = bytes(frames_of(send_request(code=code, **{field: "77"}))[0][4:-5])
+    request = send_request(code=code)
+    request.fields[field] = "77"
+    header = bytes(frames_of(request)[0][4:-5])
     assert header.count(b'"77"') == 1
     for good in (b'"77"', b'"-7"', b"77", b"-7", b" 7 "):
         assert read(memoryview(header.replace(b'"77"', good))) is not None, good
@@ -200,6 +203,12 @@ async def test_what_is_special_is_left(
     values = {"properties": PLAIN, "serialize_type": encoding, **changes}
     assert await left_over(bench, send_request(**values)) == [0]
     assert bench.store.log_max_offset == 0
+
+
+async def test_a_batch_of_too_many_messages_is_left(bench: SendBench) -> None:
+    body = encode_batch([BatchEntry(b"", b"", 0)] * (MAX_BATCH_MESSAGES + 1))
+    request = send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=body)
+    assert await left_over(bench, request) == [0]
 
 
 async def test_a_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> None:

@@ -13,6 +13,7 @@ import pytest
 from goddard.broker.saving import TableSaver
 from goddard.errors import StoreError
 from goddard.protocol.bodies import TopicConfig
+from goddard.store.jsonfile import JsonFile
 from goddard.store.tables import TopicTable
 
 
@@ -105,3 +106,35 @@ async def test_a_table_that_rests_is_written_at_the_close(table: TopicTable) -> 
         await saver.close([slow])
         assert time.monotonic() - began < 0.9
     assert saved_topics(table) == {"one", "two"}
+
+
+async def test_a_save_whose_caller_is_cancelled_is_finished_before_the_next(
+    table: TopicTable,
+) -> None:
+    class GatedFile(JsonFile):
+        begun, gate, writers = threading.Event(), threading.Event(), 0
+
+        def replace(self, data: bytes) -> None:
+            self.writers += 1
+            assert self.writers == 1
+            self.begun.set()
+            assert self.gate.wait(10)
+            super().replace(data)
+            self.writers -= 1
+
+    table.file = GatedFile(table.file.path)
+    with ThreadPoolExecutor(2) as executor:
+        saver = TableSaver(executor)
+        first = asyncio.create_task(saver.save(table))
+        await asyncio.to_thread(table.file.begun.wait, 10)
+        table.put("two", TopicConfig(topic_name="two"))
+        first.cancel()
+        closing = asyncio.create_task(saver.close([table]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        table.file.gate.set()
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    assert saved_topics(table) == {"one", "two"}
+    assert not table.is_changed

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from goddard.broker.incoming import Incoming
+from goddard.broker.send import MAX_BATCH_MESSAGES
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, decode_properties, encode_batch
@@ -525,6 +526,14 @@ async def test_batches_that_are_refused(
     answer = await answer_to(bench, batch_request(b"1", b"2", **changes))
     assert answer.code == code
     assert remark is None or answer.remark == remark
+    assert bench.records() == []
+
+
+async def test_a_batch_of_too_many_messages(bench: SendBench) -> None:
+    body = encode_batch([BatchEntry(b"", b"", 0)] * (MAX_BATCH_MESSAGES + 1))
+    answer = await answer_to(bench, batch_request(body=body))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark == "a batch has 32768 messages at most; send the others in another"
     assert bench.records() == []
 
 

@@ -415,6 +415,31 @@ class TestCheckBack:
             assert len(made.halves()) == 1
             assert made.offsets() == (1, -1)
 
+    async def test_a_commit_that_fails_while_a_round_passes_is_asked_about(
+        self, tmp_path: Path
+    ) -> None:
+        async with bench(tmp_path) as made:
+            entry = await made.send_half()
+            made.parts.clock.advance(60_000)
+            submitted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    made.parts.writer, "submit", lambda message, done: submitted.set_result(done)
+                )
+                ending = asyncio.create_task(made.end(entry, COMMIT))
+                async with asyncio.timeout(10):
+                    fail = await submitted
+            await made.transactions.check()
+            assert made.offsets()[0] in (-1, entry.queue_offset)
+            assert len(made.halves()) == 1
+            fail(None, StoreUnavailableError("no disk"))
+            answer = await ending
+            assert answer is not None
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await made.transactions.check()
+            (asked,) = await made.peer.receive(1)
+            assert asked.code == RequestCode.CHECK_TRANSACTION_STATE
+
     async def test_ops_of_every_version_are_read(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             for number in range(5):
