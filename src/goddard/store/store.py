@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,7 +28,7 @@ from goddard.store.checkpoint import (
 )
 from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary, QueueEntry
+from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueEntry
 from goddard.store.dispatch import ArrivalListener, Dispatcher
 from goddard.store.errors import (
     StoreDiskError,
@@ -548,9 +549,7 @@ class MessageStore:
         """Delete a topic's queues; its records stay in the log. Returns how many queues went."""
         with self._lock:
             queues = [queue for queue in self._queues if queue.topic == topic]
-            self._queues.destroy(queues)
-            for queue in queues:
-                self._next_offsets.pop((topic, queue.queue_id), None)
+            self._destroy(queues)
             return len(queues)
 
     def delete_stale_queues(self, is_kept: Callable[[str], bool]) -> int:
@@ -563,10 +562,18 @@ class MessageStore:
                 and queue.max_physical_offset <= self._log.min_offset
                 and not is_kept(queue.topic)
             ]
-            self._queues.destroy(stale)
-            for queue in stale:
-                self._next_offsets.pop((queue.topic, queue.queue_id), None)
+            self._destroy(stale)
             return len(stale)
+
+    def _destroy(self, queues: Sequence[ConsumeQueue]) -> None:
+        self._queues.destroy(queues)
+        # Messages that wait for the disk bring their queue back, at the offsets they were given:
+        # it must go on after them, or later ones would fall on the same offsets.
+        in_flight = {(entry.topic, entry.queue_id) for entry in chain(*self._undispatched)}
+        for queue in queues:
+            key = queue.topic, queue.queue_id
+            if key not in in_flight:
+                self._next_offsets.pop(key, None)
 
     def clean(self, *, is_manual: bool = False) -> int:
         """Delete what retention allows now; returns how many segments of the log went."""

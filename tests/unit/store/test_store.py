@@ -104,6 +104,21 @@ def test_a_worker_under_load_finds_time_for_its_periodic_jobs() -> None:
         worker.stop()
 
 
+def test_a_topic_deleted_while_messages_wait_for_the_disk_loses_none_later(tmp_path: Path) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        store.put_many([prepared(body=b"old-%d" % i) for i in range(3)])
+        small.flush_worker.is_held = True
+        waiting = store.put(prepared(body=b"waiting"))
+        store.delete_topic("TopicA")
+        small.flush_worker.is_held = False
+        small.flush_worker.run()
+        later = store.put_many([prepared(body=b"later-%d" % i) for i in range(4)])
+        assert [entry.queue_offset for entry in (waiting, *later)] == [3, 4, 5, 6, 7]
+        found = store.get("TopicA", 0, store.min_offset("TopicA", 0), 32)
+        assert found.queue_offsets == [3, 4, 5, 6, 7]
+
+
 def test_who_still_waits_at_the_end_is_told(tmp_path: Path) -> None:
     small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
     small.store.open()
