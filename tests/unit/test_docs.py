@@ -1,5 +1,6 @@
-"""``docs/NAMES.md`` names modules and classes that exist."""
+"""``docs/NAMES.md`` names what exists, ``docs/CONFIGURATION.md`` every property."""
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -7,7 +8,15 @@ from types import ModuleType
 
 import pytest
 
-NAMES = Path(__file__).parents[2] / "docs" / "NAMES.md"
+from goddard.broker.java_properties import JAVA_DEFAULTS
+from goddard.broker.settings import BrokerConfig
+from goddard.config import settings_of
+from goddard.store.config import StoreConfig
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "goddard"
+NAMES = ROOT / "docs" / "NAMES.md"
+CONFIGURATION = ROOT / "docs" / "CONFIGURATION.md"
 PLACES = "goddard|protocol|transport|nameserver|broker|store|cli|testing|config|files|logs"
 
 
@@ -34,3 +43,26 @@ def test_every_package_is_named() -> None:
     folder = Path(importlib.import_module("goddard").__path__[0])
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
     assert {name.removeprefix("goddard.").split(".")[0] for name in named_here()} >= packages
+
+
+def test_every_property_of_a_broker_is_listed_where_it_belongs() -> None:
+    known = set(settings_of(BrokerConfig)) | set(JAVA_DEFAULTS)
+    of_store = {item.metadata.get("wire") for item in dataclasses.fields(StoreConfig)}
+    read_elsewhere = {"enableMixedMessageType", "enableSplitMetadata", "splitMetadataSize"}
+    counting = (set(settings_of(BrokerConfig)) | of_store | read_elsewhere) - {None}
+
+    text = CONFIGURATION.read_text()
+    table, without = text.split("## Properties without effect")
+    rows = re.findall(r"^\| `(\w[\w.]*)` \|(?: `([^`]*)`)? *\|", table, re.MULTILINE)
+    assert [name for name, _ in rows] == sorted(counting, key=str.lower)
+    assert re.findall(r"`(\w+)`[,.]", without) == sorted(known - counting, key=str.lower)
+    for name, default in rows:
+        assert default == JAVA_DEFAULTS.get(name, default)
+
+
+def test_no_field_of_the_configuration_is_for_nothing() -> None:
+    """What nobody reads belongs to the properties without effect."""
+    sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    fields = {setting.field for setting in settings_of(BrokerConfig).values()}
+    fields.remove("rocketmq_home")  # read as a property, before there is a broker
+    assert [name for name in sorted(fields) if not re.search(rf"\.{name}\b", sources)] == []

@@ -422,6 +422,11 @@ class Broker:
             config.flush_offsets_ms / 1000,
             lambda: self._saver.save_all([self.offset_table]),
         )
+        tasks.periodic(
+            "DelayOffsetSave",
+            config.flush_delay_offsets_ms / 1000,
+            lambda: self._saver.save_all([self.delay_table]),
+        )
         tasks.periodic("ClientHousekeepingService", SCAN_SECONDS, self._scan)
         tasks.periodic("StatsSample", _SAMPLE_SECONDS, self._sample)
         tasks.periodic("TableSave", _SAVE_SECONDS, lambda: self._saver.save_all(self._tables))

@@ -112,19 +112,12 @@ class BrokerConfig(Configuration):
     # Wall time before which sends are refused (a broker that should warm up first).
     accept_sends_from_ms: int = setting(0, "startAcceptSendRequestTimeStamp", high=_MAX_INT64)
     sync_flush_timeout_ms: int = setting(5_000, "syncFlushTimeout", low=1)
-    put_timeout_ms: int = setting(8_000, "putMessageTimeout", low=1)
     reject_transactions: bool = setting(False, "rejectTransactionMessage")
     store_replies: bool = setting(True, "storeReplyMessageEnable")
 
     # Fast failure
     fast_failure: bool = setting(True, "brokerFastFailureEnable")
-    page_cache_busy_ms: int = setting(1_000, "osPageCacheBusyTimeOutMills", low=1)
     wait_in_send_queue_ms: int = setting(200, "waitTimeMillsInSendQueue", low=1)
-    wait_in_pull_queue_ms: int = setting(5_000, "waitTimeMillsInPullQueue", low=1)
-    wait_in_lite_pull_queue_ms: int = setting(5_000, "waitTimeMillsInLitePullQueue", low=1)
-    wait_in_heartbeat_queue_ms: int = setting(31_000, "waitTimeMillsInHeartbeatQueue", low=1)
-    wait_in_transaction_queue_ms: int = setting(3_000, "waitTimeMillsInTransactionQueue", low=1)
-    wait_in_admin_queue_ms: int = setting(5_000, "waitTimeMillsInAdminBrokerQueue", low=1)
     send_queue_capacity: int = setting(10_000, "sendThreadPoolQueueCapacity", low=1)
     pull_queue_capacity: int = setting(100_000, "pullThreadPoolQueueCapacity", low=1)
 
@@ -136,24 +129,18 @@ class BrokerConfig(Configuration):
     property_filter: bool = setting(False, "enablePropertyFilter")
     filter_retries: bool = setting(False, "filterSupportRetry")
     filter_life_ms: int = setting(24 * 3600 * 1000, "filterDataCleanTimeSpan", high=_MAX_INT64)
-    max_filter_scan_bytes: int = setting(16_000, "maxFilterMessageSize", low=1)
-    pull_batch_max: int = setting(160, "pullBatchMaxMessageCount", low=1)
     query_max: int = setting(32, "defaultQueryMaxNum", low=1, high=10_000)
     slave_reads: bool = setting(False, "slaveReadEnable")
-    offset_check_in_slave: bool = setting(False, "offsetCheckInSlave")
     disable_slow_consumers: bool = setting(False, "disableConsumeIfConsumerReadSlowly")
     slow_consumer_bytes: int = setting(16 << 30, "consumerFallbehindThreshold", high=_MAX_INT64)
     memory_percent: int = setting(40, "accessMessageInMemoryMaxRatio", low=1, high=100)
     server_side_reset: bool = setting(True, "useServerSideResetOffset")
-    broadcast_offset_store: bool = setting(True, "enableBroadcastOffsetStore")
 
     # Clients
     notify_consumer_ids_changed: bool = setting(True, "notifyConsumerIdsChangedEnable")
     notify_consumers_in_real_time: bool = setting(True, "realTimeNotifyConsumerChange")
     register_producers: bool = setting(True, "enableRegisterProducer")
     channel_expired_ms: int = setting(120_000, "channelExpiredTimeout", low=1)
-    subscription_expired_ms: int = setting(600_000, "subscriptionExpiredTimeout", low=1)
-    lock_in_strict_mode: bool = setting(False, "lockInStrictMode")
 
     # Transactions
     transaction_timeout_ms: int = setting(6_000, "transactionTimeOut")
@@ -166,15 +153,12 @@ class BrokerConfig(Configuration):
     register_period_ms: int = setting(30_000, "registerNameServerPeriod")
     register_timeout_ms: int = setting(24_000, "registerBrokerTimeoutMills", low=1)
     register_compressed: bool = setting(False, "compressedRegister")
-    register_always: bool = setting(True, "forceRegister")
     enable_slave_acting_master: bool = setting(False, "enableSlaveActingMaster")
     broker_not_active_timeout_ms: int = setting(10_000, "brokerNotActiveTimeoutMillis", low=1)
 
     # Housekeeping and transport
     flush_offsets_ms: int = setting(5_000, "flushConsumerOffsetInterval", low=1)
     flush_delay_offsets_ms: int = setting(10_000, "flushDelayOffsetInterval", low=1)
-    offset_version_step: int = setting(500, "consumerOffsetUpdateVersionStep", low=1)
-    delay_version_step: int = setting(200, "delayOffsetUpdateVersionStep", low=1)
     idle_seconds: int = setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
     backlog: int = setting(1024, "serverSocketBacklog", low=1)
     # Zero, as in Java, leaves the mark to the transport.
