@@ -67,6 +67,7 @@ async def test_nothing_acknowledged_is_lost(
                 await reach(reader.count, sender.count(), "messages consumed in the end")
                 reading.cancel()
         assert query_route(cluster.namesrv, TOPIC) is not None
+        assert "Traceback" not in (broker.home / "logs" / "broker.log").read_text()
     assert reader.faults == []
     assert reader.read == sender.acknowledged
     figures = {
