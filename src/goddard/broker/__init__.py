@@ -1,11 +1,11 @@
 """The broker: takes, keeps and hands out messages, and answers everything asked about them.
 
-``Broker`` is all of it on one port, for a daemon or inside any asyncio program; ``BrokerConfig`` has
-RocketMQ's property names. Everything here belongs to the loop it was started on.
+``Broker`` is all of it on one port, for a daemon or inside any asyncio program; ``BrokerConfig``
+has RocketMQ's property names. Everything here belongs to the loop it was started on.
 
 Messages come in by ``send`` (plain ones by ``hotpath``), ``sendback`` and ``reply``, through
-``incoming`` to the one ``appender``; ``delay`` and ``transaction`` hand them on later. They go out by
-``pull``, ``holds`` keeping the pulls that wait. ``clients``, ``locks`` and ``offsets`` know who
+``incoming`` to the one ``appender``; ``delay`` and ``transaction`` hand them on later. They go out
+by ``pull``, ``holds`` keeping the pulls that wait. ``clients``, ``locks`` and ``offsets`` know who
 consumes what; ``admin_*`` and ``queries`` are for tools; ``registration`` tells the name servers.
 """
 

@@ -228,7 +228,9 @@ class AdminOffsets:
 
     # Moving
 
-    def handle_reset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+    async def handle_reset(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand:
         header = ResetOffsetRequest.decode(request.fields)
         _log.info(
             "[reset-offset] reset offset started by %s. topic=%s, group=%s, timestamp=%d, "
@@ -240,10 +242,12 @@ class AdminOffsets:
             header.is_force,
         )
         if self._settings.current.server_side_reset:
-            return self._reset_here(request, header)
-        return self._reset_at_clients(request, header)
+            return await self._reset_here(request, header)
+        return await self._reset_at_clients(request, header)
 
-    def _reset_here(self, request: RemotingCommand, header: ResetOffsetRequest) -> RemotingCommand:
+    async def _reset_here(
+        self, request: RemotingCommand, header: ResetOffsetRequest
+    ) -> RemotingCommand:
         """Set new offsets; the group learns of them with its next pulls."""
         topic, group = header.topic, header.group
         config = self._known(topic, f"Topic {topic[:255]} does not exist")
@@ -253,6 +257,7 @@ class AdminOffsets:
         offsets: dict[int, int] = {}
         if queue_id < 0:
             for each in range(config.read_queue_nums):
+                await self._take_turn()
                 offsets[each] = self._offset_at(topic, each, header.timestamp)
         else:
             offsets[queue_id] = self._target(header, queue_id, config)
@@ -286,7 +291,7 @@ class AdminOffsets:
             return self._store.max_offset(topic, queue_id)
         return max(0, self._store.offset_by_time(topic, queue_id, timestamp_ms))
 
-    def _reset_at_clients(
+    async def _reset_at_clients(
         self, request: RemotingCommand, header: ResetOffsetRequest
     ) -> RemotingCommand:
         """Have the consumers that are online reset themselves, as all 4.x brokers do."""
@@ -297,6 +302,7 @@ class AdminOffsets:
         table: dict[MessageQueue, int] = {}
         broker_name = self._settings.current.broker_name
         for queue_id in range(config.write_queue_nums):
+            await self._take_turn()
             consumed = self._offsets.query(name, topic, queue_id)
             if consumed < 0:
                 raise SystemFailedError(f"THe consumer group <{name[:255]}> not exist")

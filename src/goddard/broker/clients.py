@@ -61,6 +61,9 @@ _UNIT_SUBSCRIPTION: Final = 2
 _MAX_ID_CHARS: Final = 1024
 _MAX_GROUPS_PER_HEARTBEAT: Final = 4096
 _MAX_SUBSCRIPTIONS: Final = 10_000
+# Of all SQL expressions in a heartbeat, each with a little for its own sake: they are compiled.
+_MAX_SQL_CHARS_PER_HEARTBEAT: Final = 65_536
+_SQL_CHARS_PER_EXPRESSION: Final = 64
 _MAX_GROUPS_PER_CONNECTION: Final = 16_384
 _MAX_IDS_PER_CONNECTION: Final = 1_024
 # What is not plain JSON is read slowly, and on the loop; no client sends much of it.
@@ -592,3 +595,14 @@ def _check_heartbeat(data: HeartbeatData) -> None:
             raise InvalidParameterError(
                 f"a consumer has {_MAX_SUBSCRIPTIONS} subscriptions at most"
             )
+    sql_chars = sum(
+        len(subscription.sub_string) + _SQL_CHARS_PER_EXPRESSION
+        for consumer in data.consumer_data_set
+        for subscription in consumer.subscription_data_set
+        if not is_tag_type(subscription.expression_type)
+    )
+    if sql_chars > _MAX_SQL_CHARS_PER_HEARTBEAT:
+        raise InvalidParameterError(
+            f"the SQL expressions of a heartbeat have {_MAX_SQL_CHARS_PER_HEARTBEAT} characters "
+            "at most"
+        )

@@ -46,6 +46,8 @@ SQL92: Final = "SQL92"
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
+# Compiling takes some microseconds per character, on the loop; no sane expression is this long.
+MAX_SQL_CHARS: Final = 16_384
 # Expressions up to here are remembered once compiled: pulls that carry theirs repeat it.
 _REMEMBERED_CHARS: Final = 4096
 
@@ -58,6 +60,10 @@ def check_expression(expression_type: str, expression: str) -> SqlFilter:
         raise FilterSyntaxError(f"no filter of the type {expression_type[:80]!r}", 0)
     if not expression:
         raise FilterSyntaxError("the expression is empty", 0)
+    if len(expression) > MAX_SQL_CHARS:
+        raise FilterSyntaxError(
+            f"{len(expression)} characters; at most {MAX_SQL_CHARS} are allowed", MAX_SQL_CHARS
+        )
     if len(expression) > _REMEMBERED_CHARS:
         return compile_sql(expression)
     return _compiled(expression)

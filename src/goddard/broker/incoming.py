@@ -149,12 +149,18 @@ class MessageWriter:
         return entries[0]
 
     def submit(
-        self, message: Incoming, done: WriteDone, *, max_wait_ms: int | None = None
+        self,
+        message: Incoming,
+        done: WriteDone,
+        *,
+        max_wait_ms: int | None = None,
+        wait_durable: bool | None = None,
     ) -> Incoming:
         """Store one message at the end of this tick, in the order of submission.
 
         Returns it as it will be stored. What is wrong with it is raised here; how the append went
         is told to ``done(entry, error)``. A FlushTimeoutError comes with the entry.
+        ``wait_durable`` goes before its property WAIT.
         """
         message = self.staged(message)
 
@@ -164,7 +170,7 @@ class MessageWriter:
         self._appender.submit(
             [self.encode(message)],
             appended,
-            wait_durable=message.waits_durable,
+            wait_durable=message.waits_durable if wait_durable is None else wait_durable,
             max_wait_ms=max_wait_ms,
         )
         return message

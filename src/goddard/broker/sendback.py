@@ -118,7 +118,9 @@ class SendBacks:
                 connection.respond(answer)
 
         try:
-            self._writer.submit(message, stored)
+            # Java stores it with WAIT=false and does not wait for the disk either; but with the
+            # answer its consumer goes on, and nobody else would have the message.
+            self._writer.submit(message, stored, wait_durable=True)
         except StoreError as error:
             return _failure(request, error)
         return None

@@ -194,6 +194,18 @@ class TestOtherClients:
             {"clientID": "c" * 2000},
             {"clientID": "c", "producerDataSet": [{"groupName": "p" * 2000}]},
             {"clientID": "c", "producerDataSet": [{"groupName": f"p{n}"} for n in range(5000)]},
+            {
+                "clientID": "c",
+                "consumerDataSet": [
+                    {
+                        "groupName": "G",
+                        "subscriptionDataSet": [
+                            {"topic": f"T{n}", "subString": "a > 1", "expressionType": "SQL92"}
+                            for n in range(1000)
+                        ],
+                    }
+                ],
+            },
         ],
     )
     async def test_absurd_heartbeats_are_refused(
@@ -203,6 +215,7 @@ class TestOtherClients:
             answer = await bench.connect().ask(RequestCode.HEART_BEAT, None, fastjson.dumps(data))
             assert answer.code == ResponseCode.INVALID_PARAMETER
             assert not bench.clients.producer_groups
+            assert not bench.clients.consumer_groups
 
     async def test_a_connection_cannot_make_up_clients_without_end(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -406,7 +419,7 @@ class TestCheckingSubscriptions:
             assert await self.check(bench, "a > 5 AND b = 'x'") == (0, None)
             assert await self.check(bench, "A || B", "TAG") == (0, None)
             assert await self.check(bench, "whatever", None) == (0, None)
-            for wrong in ("a >", "", "(" * 100_000, "a = 'x" * 200_000):
+            for wrong in ("a >", "", "(" * 100_000, "a = 'x" * 200_000, "a = 1 OR " * 2_000 + "b"):
                 code, remark = await self.check(bench, wrong)
                 assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
                 assert remark

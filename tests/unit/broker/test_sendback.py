@@ -1,5 +1,6 @@
 """Messages that consumers send back: retries through the levels, and the dead-letter queue."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers_message import SendBackRequest
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.names import SCHEDULE_TOPIC
+from goddard.store.config import FlushMode
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.records import LogEntry
 from goddard.testing.memory import RawPeer, join_raw
@@ -94,6 +96,21 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
         finally:
             connection.close()
             await peer.lost.wait()
+
+
+async def test_with_sync_flush_the_disk_has_it_before_the_consumer_goes_on(tmp_path: Path) -> None:
+    async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
+        entry = made.consumed()
+        worker = made.parts.small.flush_worker
+        worker.is_held = True
+        sending = asyncio.create_task(made.send_back(entry.physical_offset, delay_level=1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert made.parts.store.log_max_offset > entry.end_offset  # stored
+        assert made.peer.received.empty()
+        worker.is_held = False
+        worker.run()
+        assert (await sending).code == ResponseCode.SUCCESS
 
 
 async def test_a_message_comes_back_after_a_delay(tmp_path: Path) -> None:
