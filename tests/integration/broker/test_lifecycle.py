@@ -32,6 +32,7 @@ from goddard.store.errors import StoreLockedError
 from goddard.store.tables import TopicTable
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
+from goddard.testing.proxy import FaultProxy
 from goddard.testing.wire import ask, query_brokers, query_route
 from goddard.transport.client import Client
 
@@ -292,9 +293,9 @@ async def test_held_pulls_and_a_silent_name_server_do_not_hold_up_the_stop(tmp_p
         assert (await held).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) -> None:
+def creating(topic: str) -> RemotingCommand:
     header = CreateTopicRequest(
-        topic="orders",
+        topic=topic,
         default_topic="TBW102",
         read_queue_nums=3,
         write_queue_nums=3,
@@ -303,9 +304,29 @@ async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) 
         topic_sys_flag=0,
         order=False,
     )
-    creating = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode())
+    return RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode())
+
+
+async def test_a_created_topic_has_a_route_when_that_is_answered(tmp_path: Path) -> None:
+    named = NameServerConfig(
+        bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
+    )
+    async with (
+        NameServer(named) as server,
+        FaultProxy(f"127.0.0.1:{server.port}") as link,
+        Broker(config(tmp_path / "store", namesrvAddr=link.address)) as broker,
+        Client() as client,
+    ):
+        link.delay(200)
+        for topic in ("orders", "bills"):
+            check(await client.request(broker.address, creating(topic), _TIMEOUT_MS))
+            assert server.routes.route(topic) is not None
+        link.heal()
+
+
+async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
-        check(await client.request(broker.address, creating, _TIMEOUT_MS))
+        check(await client.request(broker.address, creating("orders"), _TIMEOUT_MS))
         saved = TopicTable(tmp_path / "config")
         saved.load()
         kept = saved.get("orders")
