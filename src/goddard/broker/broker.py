@@ -45,7 +45,6 @@ from goddard.broker.stats import Stats
 from goddard.broker.topics import Groups, Topics
 from goddard.broker.transaction import Transactions, as_half
 from goddard.clock import Clock, SystemClock
-from goddard.errors import ConfigError
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.store.jsonfile import Origin
@@ -143,8 +142,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.started_ms = self._clock.now_ms()
         config = self._config
-        if config.broker_role == "SLAVE":
-            raise ConfigError("brokerRole=SLAVE: following a master is not supported yet")
+        config.check_supported()
+        if config.broker_role == "SYNC_MASTER":
+            _log.warning("brokerRole=SYNC_MASTER: there is no replica, sends wait for none")
         if config.listen_port == 0:
             config = with_port(config, _free_port(config.bind_address))
         self._executor = ThreadPoolExecutor(_EXECUTOR_THREADS, thread_name_prefix="broker")

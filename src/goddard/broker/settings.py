@@ -63,6 +63,22 @@ _FIXED_AT_START: Final = frozenset(
         "useTLS",
     }
 )
+# What would be taken for granted by whoever set it, and is not there: the value that asks for it,
+# and what the broker would do instead.
+_OPEN_TO_ALL: Final = "the broker would take requests from anyone"
+_UNREPLICATED: Final = "messages would be on this machine only"
+_UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
+    "aclEnable": ("true", _OPEN_TO_ALL),
+    "authenticationEnabled": ("true", _OPEN_TO_ALL),
+    "authorizationEnabled": ("true", _OPEN_TO_ALL),
+    "enableControllerMode": ("true", _UNREPLICATED),
+    "enableDLegerCommitLog": ("true", _UNREPLICATED),
+    "storeType": ("defaultrocksdb", "messages would be kept in other files"),
+    "tls.enable": ("true", "the broker would talk to others in the clear"),
+    "tls.server.mode": ("enforcing", "the broker would talk to clients in the clear"),
+    "tls.server.need.client.auth": ("require", _OPEN_TO_ALL),
+    "useTLS": ("true", "the broker would talk to others in the clear"),
+}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 _SWITCHES: Final = ("true", "false")
 
@@ -245,6 +261,12 @@ class BrokerConfig(Configuration):
             raise ConfigError("storePathCommitLog: a log over several folders is not supported")
         return dataclasses.replace(config, log_path=local_path(self.commit_log_path))
 
+    def check_supported(self) -> None:
+        """ConfigError when a broker of this configuration would do less than it was asked for."""
+        if self.broker_role == "SLAVE":
+            raise ConfigError("brokerRole=SLAVE: following a master is not supported yet")
+        _check_supported(self.properties())
+
     def refuses(self, name: str) -> bool:
         """Whether no peer may set this property: a list of what is safe, not of what is not.
 
@@ -259,6 +281,7 @@ class BrokerConfig(Configuration):
     def updated_by_peer(self, properties: Mapping[str, str]) -> "BrokerConfig":
         """With properties from the network; ConfigError names the first that is wrong."""
         changed = Configuration.updated_by_peer(self, properties)
+        _check_supported(properties)
         for name, text in properties.items():
             known = JAVA_DEFAULTS.get(name, "")
             if known in _SWITCHES and text.strip().lower() not in _SWITCHES:
@@ -278,6 +301,15 @@ _PERCENTAGES: Final = (
 WITHOUT_FIELD: Final[Mapping[str, str]] = {
     name: value for name, value in JAVA_DEFAULTS.items() if name not in settings_of(BrokerConfig)
 }
+
+
+def _check_supported(properties: Mapping[str, str]) -> None:
+    for name, (value, instead) in _UNSUPPORTED.items():
+        text = properties.get(name, "").strip()
+        if text.lower() == value:
+            raise ConfigError(
+                f"{name}={text} is not supported yet: {instead}; remove the line to run without"
+            )
 
 
 def _is_plain(name: str) -> bool:

@@ -319,3 +319,33 @@ async def test_a_change_that_cannot_be_written_does_not_take_effect(tmp_path: Pa
     with pytest.raises(OSError, match="file"):
         await settings.update({"fileReservedTime": "24"}, "peer", now_ms=1)
     assert settings.current is config
+
+
+UNSUPPORTED = [
+    "aclEnable=true",
+    "authenticationEnabled=true",
+    "authorizationEnabled=TRUE",
+    "enableControllerMode=true",
+    "enableDLegerCommitLog=true",
+    "storeType=defaultRocksDB",
+    "tls.enable=true",
+    "tls.server.mode=enforcing",
+    "tls.server.need.client.auth=require",
+    "useTLS=true",
+]
+
+
+@pytest.mark.parametrize("line", UNSUPPORTED)
+def test_what_would_be_taken_for_granted_and_is_not_there_is_refused(line: str) -> None:
+    config = BrokerConfig.from_properties(parse_properties(line))
+    with pytest.raises(ConfigError, match=f"{line} is not supported yet: .* would .*; remove the"):
+        config.check_supported()
+    with pytest.raises(ConfigError):
+        BrokerConfig().updated_by_peer(parse_properties(line))
+
+
+@pytest.mark.parametrize(
+    "line", ["aclEnable=false", "storeType=default", "tls.server.mode=disabled"]
+)
+def test_asking_for_less_is_fine(line: str) -> None:
+    BrokerConfig.from_properties(parse_properties(line)).check_supported()
