@@ -58,7 +58,7 @@ from goddard.store.tables import (
 )
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handler, Handlers
-from goddard.transport.server import Server, ServerOptions
+from goddard.transport.server import Server, ServerOptions, resolve_host
 from goddard.transport.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -145,6 +145,13 @@ class Broker:
         config.check_supported()
         if config.broker_role == "SYNC_MASTER":
             _log.warning("brokerRole=SYNC_MASTER: there is no replica, sends wait for none")
+        # Records hold addresses, not names.
+        config = dataclasses.replace(
+            config,
+            bind_address=await resolve_host(config.bind_address),
+            broker_ip1=await resolve_host(config.broker_ip1),
+            broker_ip2=await resolve_host(config.broker_ip2),
+        )
         if config.listen_port == 0:
             config = with_port(config, _free_port(config.bind_address))
         self._executor = ThreadPoolExecutor(_EXECUTOR_THREADS, thread_name_prefix="broker")
@@ -497,9 +504,14 @@ def _server_options(config: BrokerConfig, port: int) -> ServerOptions:
 
 def _free_port(host: str) -> int:
     """A port that is free together with the VIP port below it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(_PORT_ATTEMPTS):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((host, 0))
+        with socket.socket(family) as first, socket.socket(family) as second:
+            try:
+                first.bind((host, 0))
+            except OSError as error:
+                text = f"cannot listen on {host}: {error.strerror}"
+                raise OSError(error.errno, text) from error
             port: int = first.getsockname()[1]
             try:
                 second.bind((host, port - 2))

@@ -33,6 +33,7 @@ from goddard.protocol.bodies import DataVersion
 from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import Host
 from goddard.store.config import StoreConfig
+from goddard.transport.connection import address_text
 
 _log = logging.getLogger(__name__)
 
@@ -201,11 +202,11 @@ class BrokerConfig(Configuration):
     @property
     def broker_address(self) -> str:
         """Where clients reach this broker, as the name servers tell them."""
-        return f"{self.broker_ip1}:{self.listen_port}"
+        return address_text((self.broker_ip1, self.listen_port))
 
     @property
     def ha_address(self) -> str:
-        return f"{self.broker_ip2}:{self.ha_port}"
+        return address_text((self.broker_ip2, self.ha_port))
 
     @property
     def ha_port(self) -> int:

@@ -22,6 +22,7 @@ from goddard.cli.daemon import (
 )
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
+from goddard.transport.connection import address_text
 
 _CONFIG_FILE = click.option(
     "-c",
@@ -143,6 +144,6 @@ async def _run_name_server(config: NameServerConfig) -> None:
         NameServer(config),
         lambda server: (
             "The Name Server boot success. serializeType=JSON, "
-            f"address {config.bind_address}:{server.port}"
+            f"address {address_text((config.bind_address, server.port))}"
         ),
     )

@@ -26,6 +26,7 @@ from goddard.config import NameServerConfig
 from goddard.errors import ConfigError
 from goddard.logs import logging_to
 from goddard.nameserver.server import NameServer
+from goddard.transport.connection import address_text
 from goddard.transport.loop import run
 
 _FIRST_BROKER_PORT: Final = 10911
@@ -107,7 +108,7 @@ async def _run_cluster(options: ClusterOptions) -> None:
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_name_server(options))
-        _tell("name server", f"{options.host}:{server.port}")
+        _tell("name server", address_text((options.host, server.port)))
         children = await stack.enter_async_context(_brokers(options, server.port))
         if not await _all_ready(children, stop):
             return
@@ -214,7 +215,7 @@ def broker_arguments(
         *("--port", str(port)),
         *("--home", str(home)),
         *("--data", str(home / "store")),
-        *("--namesrv", f"{host}:{name_server_port}"),
+        *("--namesrv", address_text((host, name_server_port))),
         "--with-parent",
     ]
 

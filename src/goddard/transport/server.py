@@ -5,6 +5,8 @@ each connection before it is given to the event loop as plain or TLS.
 """
 
 import asyncio
+import contextlib
+import ipaddress
 import logging
 import socket
 import ssl
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
+from goddard.errors import ConfigError
 from goddard.transport.connection import (
     Connection,
     ConnectionOptions,
@@ -39,6 +42,23 @@ class ServerOptions(ConnectionOptions):
     tls: TlsOptions | None = None
     # From the first byte to the end of the handshake, when there is TLS.
     handshake_seconds: float = 10.0
+
+
+async def resolve_host(host: str) -> str:
+    """The IP address of a host name, IPv4 before IPv6; an address stays as it is."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return host
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the host name {host[:80]!r} is not known here; give an IP address or a name that "
+            "this machine can look up"
+        ) from error
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
 
 
 class Server:
@@ -144,9 +164,10 @@ class Server:
 
     async def _bind(self) -> socket.socket:
         options = self._options
+        host = await resolve_host(options.host) if options.host else None
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
-            options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, kind, number, _, address = found[0]
         sock = socket.socket(family, kind, number)
@@ -156,7 +177,8 @@ class Server:
             sock.bind(address)
         except OSError as error:
             sock.close()
-            text = f"cannot listen on {options.host}:{options.port}: {error.strerror}"
+            where = address_text((options.host, options.port))
+            text = f"cannot listen on {where}: {error.strerror}"
             raise OSError(error.errno, text) from error
         return sock
 

@@ -172,3 +172,26 @@ def test_settings_kept_of_an_earlier_start_change_no_places(tmp_path: Path) -> N
     assert properties["listenPort"] == "0"
     assert properties["rocketmqHome"] == str(home)
     assert properties["brokerName"] == "broker-a"
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("localhost", r"127\.0\.0\.1:\d+"), ("::1", r"\[::1\]:\d+")]
+)
+def test_a_host_is_a_name_or_an_address_of_either_kind(
+    tmp_path: Path, host: str, shown: str
+) -> None:
+    options = ("--host", host, "--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1")
+    with daemon(tmp_path, [*BROKER, *options]).start() as process:
+        assert re.search(rf"The broker\[broker-a, {shown}\] boot success", process.output())
+        assert process.stop(timeout=5) == 0
+
+
+@pytest.mark.parametrize("line", ["bindAddress=nosuch.invalid", "brokerIP1=my host"])
+def test_a_name_that_nobody_knows_is_told_in_one_line(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{line}\nlistenPort=0\n")
+    ended = run_to_end([*BROKER, "-c", str(file), "--home", str(tmp_path)])
+    assert ended.returncode == 1
+    name = line.partition("=")[2]
+    assert ended.stderr.startswith(f"goddard broker: the host name '{name}' is not known here; ")
+    assert ended.stderr.count("\n") == 1

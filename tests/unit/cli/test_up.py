@@ -69,3 +69,7 @@ def test_data_that_is_a_file_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(goddard, ["up", "--data", str(file)])
     assert result.exit_code == 2
     assert "is a file" in result.output
+
+
+def test_an_ipv6_address_has_brackets_before_a_port() -> None:
+    assert arguments(0, host="::1")["--namesrv"] == "[::1]:9876"
