@@ -6,8 +6,10 @@ each connection before it is given to the event loop as plain or TLS.
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -96,6 +98,7 @@ class Server:
         self._handshakes = 0
         self._refused = 0
         self._refused_logged_ms: int | None = None
+        self._descriptors_logged_ms: int | None = None
 
     @property
     def port(self) -> int:
@@ -224,8 +227,26 @@ class Server:
                 self._refused,
             )
 
+    def _warn_without_descriptors(self, now_ms: int) -> None:
+        """The event loop drops what it cannot accept and says nothing; so try for ourselves."""
+        if self._listener is None or self._listener.fileno() < 0:
+            return
+        try:
+            os.close(os.dup(self._listener.fileno()))
+        except OSError as error:
+            last_ms = self._descriptors_logged_ms
+            if last_ms is None or now_ms - last_ms >= _REFUSED_LOG_INTERVAL_MS:
+                self._descriptors_logged_ms = now_ms
+                _logger.warning(
+                    "new connections are dropped, %d are open: %s; raise the limit of open files "
+                    "(ulimit -n)",
+                    len(self._connections),
+                    error.strerror,
+                )
+
     def _sweep(self) -> None:
         now_ms = self._clock.monotonic_ms()
+        self._warn_without_descriptors(now_ms)
         for connection in list(self._unfinished):
             connection.sweep(now_ms)
 
@@ -235,7 +256,9 @@ class Server:
             try:
                 sock, address = await loop.sock_accept(listener)
             except OSError as error:
-                _logger.warning("accepting failed: %s", error)
+                # Without descriptors the sweep says so, once in a while.
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    _logger.warning("accepting failed: %s", error)
                 await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
             if len(self._connections) + self._handshakes >= self._options.max_connections:
