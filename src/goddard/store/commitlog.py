@@ -24,6 +24,7 @@ from goddard.store.records import (
     Scan,
     ScanStop,
     deliver_time_ms,
+    is_head,
     read_entry,
     store_time_of,
 )
@@ -113,6 +114,15 @@ class CommitLog:
             return None
         number = (offset - segments[0].base_offset) // self._segment_bytes
         return segments[number] if 0 <= number < len(segments) else None
+
+    def has_record(self, offset: int, size: int) -> bool:
+        """Whether a record of this size lies there, by its head; True for what has expired."""
+        if offset < self.min_offset:
+            return True
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > segment.end_offset:
+            return False
+        return is_head(segment.view, offset - segment.base_offset, offset, size)
 
     # Appending
 

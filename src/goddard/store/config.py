@@ -157,6 +157,9 @@ def _convert(name: str, text: str, example: Any) -> Any:
         if isinstance(example, bool):
             return text.lower() == "true"
         if isinstance(example, FlushMode):
+            if text not in {mode.value for mode in FlushMode}:
+                modes = " or ".join(sorted((mode.value for mode in FlushMode), reverse=True))
+                raise ConfigError(f"{name} cannot be {text[:80]!r}; {modes}")
             return FlushMode(text)
         return type(example)(text)
     except ValueError as error:

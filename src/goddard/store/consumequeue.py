@@ -28,6 +28,7 @@ BLANK_SIZE: Final = 0x7FFFFFFF
 _BLANK: Final = ENTRY.pack(0, BLANK_SIZE, 0)
 _PENDING_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
 _SCAN_BYTES: Final = 3277 * QUEUE_ENTRY_BYTES
+_MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
 _RECOVERED_FILES: Final = 3  # Java trusts all but the last three files of a queue
 
 
@@ -130,6 +131,10 @@ class ConsumeQueue:
         return (self._written + len(self._pending)) // QUEUE_ENTRY_BYTES
 
     @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
     def file_count(self) -> int:
         return len(self._bases)
 
@@ -139,7 +144,8 @@ class ConsumeQueue:
         """Find the end among the files that exist.
 
         Returns None, or the physical offset from which entries must be made again because the
-        ones there are damaged (cut off by this call).
+        ones there are damaged. Those no longer count, but stay in the files until ``clear_rest``:
+        if the store cannot be opened after all, the next opening must see them again.
         """
         bases = load_offsets(self._files, self._directory, self._file_bytes)
         damaged_from: int | None = None
@@ -157,15 +163,42 @@ class ConsumeQueue:
         self._written = first
         if first > bases[0]:
             self._restore_last(self.entry(first // QUEUE_ENTRY_BYTES - 1))
-        is_damaged = self._scan_end()
-        if is_damaged:
-            damaged_from = min(self.max_physical_offset, damaged_from or self.max_physical_offset)
-        self._cut_files()
-        return damaged_from
+        follower = self._scan_end()
+        if not self._has_rest():
+            self.clear_rest()
+            return damaged_from
+        if follower is not None:
+            # Of two entries out of order either may be the wrong one: both are made again.
+            self._forget_from(self._find_end(follower))
+            if self.max_physical_offset > follower:
+                self._forget_from(self.max_offset - 1)
+        return self.max_physical_offset if damaged_from is None else damaged_from
 
-    def _scan_end(self) -> bool:
-        """Walk whole entries to the first that is none; True when others follow that one."""
-        last = -1
+    def cut_unfounded(self, has_record: Callable[[int, int], bool]) -> bool:
+        """Drop the last entries as far as there is no record where they point; True if any were.
+
+        As with ``load``, they stay in the files until ``clear_rest``.
+        """
+        end = self.max_offset
+        first = self._first_offset()
+        while end > first:
+            entry = self.entry(end - 1)
+            if entry is None or entry.size == BLANK_SIZE:
+                break
+            if has_record(entry.physical_offset, entry.size):
+                break
+            end -= 1
+        if end == self.max_offset:
+            return False
+        self._forget_from(end)
+        return True
+
+    def _scan_end(self) -> int | None:
+        """Walk whole entries in the order of the log to the first that is none.
+
+        Returns the offset that this one has, if only the order is wrong.
+        """
+        last_end = self.max_physical_offset
         end = self._bases[-1] + self._file_bytes
         while self._written < end:
             data = self._read_file(self._written, _SCAN_BYTES)
@@ -173,16 +206,18 @@ class ConsumeQueue:
             offsets = entries["offset"].astype(np.int64)
             sizes = entries["size"].astype(np.int64)
             is_blank = sizes == BLANK_SIZE
-            before = np.concatenate(([last], np.maximum.accumulate(offsets)[:-1]))
-            valid = (offsets >= 0) & (sizes > 0) & (is_blank | (offsets > before))
+            is_whole = (offsets >= 0) & (offsets <= _MAX_OFFSET) & (sizes > 0)
+            ends = np.where(is_whole & ~is_blank, offsets + sizes, 0)
+            before = np.maximum.accumulate(np.concatenate(([last_end], ends)))
+            valid = is_whole & (is_blank | (offsets >= before[:-1]))
             count = len(entries) if valid.all() else int(valid.argmin())
             if count:
                 self._written += count * QUEUE_ENTRY_BYTES
                 self._restore_last(QueueEntry(int(offsets[count - 1]), int(sizes[count - 1]), 0))
-                last = int(offsets[:count].max())
+                last_end = int(before[count])
             if count < len(entries):
-                return bool(sizes[count:].any())
-        return False
+                return int(offsets[count]) if is_whole[count] else None
+        return None
 
     def _restore_last(self, entry: QueueEntry | None) -> None:
         if entry is not None and entry.size != BLANK_SIZE:
@@ -350,6 +385,16 @@ class ConsumeQueue:
 
     def truncate(self, physical_end: int) -> None:
         """Drop entries of records at or after an offset of the log."""
+        end = self._find_end(physical_end)
+        if end < self.max_offset:
+            self._mark_directories()  # whoever made the queue may have died before syncing them
+            is_in_files = end * QUEUE_ENTRY_BYTES < self._written
+            self._forget_from(end)
+            if is_in_files:
+                self.clear_rest()
+
+    def _find_end(self, physical_end: int) -> int:
+        """The first queue offset whose record is at or after an offset of the log."""
         low, high = self._first_offset(), self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -360,41 +405,56 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        if low == self.max_offset:
-            return
-        self._mark_directories()  # whoever made the queue may have died before syncing them
-        end = low * QUEUE_ENTRY_BYTES
-        last = self.entry(low - 1) if low > self._first_offset() else None
+        return low
+
+    def _forget_from(self, queue_offset: int) -> None:
+        """Take the queue to end before an entry, whatever the files hold from there on."""
+        end = queue_offset * QUEUE_ENTRY_BYTES
+        last = self.entry(queue_offset - 1) if queue_offset > self._first_offset() else None
         if end >= self._written:
             del self._pending[end - self._written :]
         else:
             self._pending.clear()
             self._shared.waiting.discard(self)
             self._written = end
-            self._cut_files()
         self.max_physical_offset = 0
         self._restore_last(last)
-        self.min_offset = min(self.min_offset, low)
+        self.min_offset = min(self.min_offset, queue_offset)
 
     def _first_offset(self) -> int:
         return (self._bases[0] if self._bases else self._written) // QUEUE_ENTRY_BYTES
 
-    def _cut_files(self) -> None:
-        """Delete files past the end and zero the rest of the last one."""
+    def _has_rest(self) -> bool:
+        """Whether the files hold anything past the end of the queue."""
+        for base in self._bases:
+            if base + self._file_bytes > self._written and any(self._rest_of(base)):
+                return True
+        return False
+
+    def clear_rest(self) -> None:
+        """Delete files past the end of the queue and zero the rest of the last one."""
         while len(self._bases) > 1 and self._bases[-1] >= self._written:
             self._delete_file(self._bases.pop())
-        base = self._bases[-1]
+        if not self._bases:
+            return
+        path = self._directory / segment_name(self._bases[-1])
+        for start, size in self._rest_of(self._bases[-1]):
+            with disk_errors("write", path):
+                self._files.pwrite(self._shared.get(path), bytes(size), start)
+            self._shared.unsynced.add(path)
+
+    def _rest_of(self, base: int) -> Iterator[tuple[int, int]]:
+        """The parts of a file past the end of the queue that are not all zeros."""
         path = self._directory / segment_name(base)
-        start = self._written - base
-        with disk_errors("write", path):
-            fd = self._shared.get(path)
-            while start < self._file_bytes:
+        start = max(self._written - base, 0)
+        while start < self._file_bytes:
+            with disk_errors("read", path):
+                fd = self._shared.get(path)
                 start = self._files.data_start(fd, start, self._file_bytes)
                 data = self._files.pread(fd, min(1 << 20, self._file_bytes - start), start)
-                if data.count(0) != len(data):
-                    self._files.pwrite(fd, bytes(len(data)), start)
-                    self._shared.unsynced.add(path)
-                start += max(len(data), 1)
+            if data.count(0) != len(data):
+                yield start, len(data)
+            start += max(len(data), 1)
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete leading files (never the last) whose every record is gone; returns how many."""

@@ -36,6 +36,8 @@ from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
 ENTRY: Final = Struct(">iqii")
+_COUNT: Final = Struct(">i")
+_COUNT_AT: Final = HEADER.size - _COUNT.size
 ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
@@ -54,6 +56,14 @@ class KeyMatch(NamedTuple):
     physical_offsets: list[int]
     last_time_ms: int
     last_physical_offset: int
+
+
+class IndexDamage(NamedTuple):
+    """A file that cannot be used, and from which offset on records must be entered again."""
+
+    path: Path
+    physical_offset: int
+    text: str
 
 
 class IndexFile:
@@ -118,6 +128,31 @@ class IndexFile:
         self.begin_time_ms, self.end_time_ms, self.begin_offset, self.end_offset = values[:4]
         self.used_slots = values[4]
         self.count = min(max(values[5], 1), self._capacity)
+
+    def header_problem(self, log_end: int, *, is_settled: bool) -> str | None:
+        """What contradicts the header, None if nothing does.
+
+        ``is_settled``: header and entries were written together, which a crash may prevent.
+        """
+        (count,) = _COUNT.unpack(self._files.pread(self._fd, _COUNT.size, _COUNT_AT))
+        if not 0 <= count <= self._capacity or self.used_slots < 0:
+            return f"its header says {count} entries, {self._capacity} is the most"
+        if not 0 <= self.begin_offset <= self.end_offset < max(log_end, 1):
+            return f"its header says offsets {self.begin_offset} to {self.end_offset}"
+        if self.begin_time_ms < 0 or self.end_time_ms < 0:
+            return f"its header says times {self.begin_time_ms} to {self.end_time_ms}"
+        if not is_settled:
+            return None
+        first = self._entry_bytes(1)
+        if self.is_empty:
+            return "its header says that it is empty, and it is not" if any(first) else None
+        ends = ENTRY.unpack(first)[1], ENTRY.unpack(self._entry_bytes(self.count - 1))[1]
+        if ends != (self.begin_offset, self.end_offset):
+            return "its header does not agree with its first and last entry"
+        return None
+
+    def _entry_bytes(self, number: int) -> bytes:
+        return self._files.pread(self._fd, ENTRY.size, self._entries_at + number * ENTRY.size)
 
     def _map_slots(self, *, writable: bool) -> npt.NDArray[np.int32]:
         if writable:  # blocks first: writing a mapped hole on a full disk would end the process
@@ -289,6 +324,7 @@ class KeyIndex:
         # Taken from there, and not all entered yet.
         self._pending: list[LogEntry] = []
         self._unsynced: set[Path] = set()
+        self._set_aside: list[IndexFile] = []
 
     @property
     def files(self) -> Sequence[IndexFile]:
@@ -309,6 +345,34 @@ class KeyIndex:
             index_file = self._new_file(path)
             index_file.load(writable=name == names[-1])
             self._index_files.append(index_file)
+
+    def set_aside_damaged(self, log_end: int, *, is_clean: bool) -> "IndexDamage | None":
+        """Take out the first file whose header is damaged, and those after it, as order demands.
+
+        The files go with ``delete_set_aside``, once it is certain that the store opens.
+        """
+        for place, index_file in enumerate(self._index_files):
+            is_last = place == len(self._index_files) - 1
+            with disk_errors("read", index_file.path):
+                problem = index_file.header_problem(log_end, is_settled=is_clean or not is_last)
+            if problem is not None:
+                break
+        else:
+            return None
+        self._set_aside = self._index_files[place:]
+        del self._index_files[place:]
+        if not self._index_files:
+            return IndexDamage(index_file.path, 0, problem)
+        last = self._index_files[-1]
+        last.close()
+        last.load(writable=True)
+        return IndexDamage(index_file.path, last.end_offset, problem)
+
+    def delete_set_aside(self) -> None:
+        while self._set_aside:
+            index_file = self._set_aside.pop()
+            self._unsynced.add(self._directory)
+            index_file.delete()
 
     def repair(self, keep_below: int, trusted_time_ms: int) -> int | None:
         """Bring the files in line with a log that will be dispatched again from ``keep_below``.
@@ -391,8 +455,9 @@ class KeyIndex:
         name = int(
             time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
         )
-        if before is not None:
-            name = max(name, int(before.path.name) + 1)
+        for other in (before, *self._set_aside):
+            if other is not None:
+                name = max(name, int(other.path.name) + 1)
         index_file = self._new_file(self._directory / f"{name:017d}")
         index_file.create(before)
         self._index_files.append(index_file)
@@ -453,7 +518,7 @@ class KeyIndex:
                 self._index_files.pop().delete()
 
     def close(self) -> None:
-        for index_file in self._index_files:
+        for index_file in (*self._index_files, *self._set_aside):
             index_file.close()
 
 

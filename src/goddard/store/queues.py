@@ -1,8 +1,8 @@
 """All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from goddard.store.commitlog import QueueKey
 from goddard.store.consumequeue import ConsumeQueue, QueueFiles
@@ -10,6 +10,14 @@ from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 
 _ROCKSDB_MARK: Final = "CURRENT"
+
+
+class QueueDamage(NamedTuple):
+    """A queue whose entries from ``queue_offset`` on are to be made again from the log."""
+
+    queue: ConsumeQueue
+    physical_offset: int
+    queue_offset: int
 
 
 class QueueTable:
@@ -24,9 +32,12 @@ class QueueTable:
         self._shared = QueueFiles(files, open_capacity)
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
 
-    def load(self) -> int | None:
-        """Open every queue; the offset from which damaged ones must be filled again, or None."""
-        damaged_from: int | None = None
+    def load(self, has_record: Callable[[int, int], bool]) -> list[QueueDamage]:
+        """Open every queue; says which have lost entries that the log can give back.
+
+        ``has_record`` tells whether the log has a record at an offset, of a size.
+        """
+        damages: list[QueueDamage] = []
         with disk_errors("list", self._directory):
             if self._files.facts(self._directory / _ROCKSDB_MARK) is not None:
                 raise StoreLayoutError(
@@ -37,10 +48,14 @@ class QueueTable:
             self._files.make_directories(self._directory)
             keys = list(self._keys())
         for topic, queue_id in keys:
-            damage = self.get_or_create(topic, queue_id).load()
-            if damage is not None:
-                damaged_from = damage if damaged_from is None else min(damage, damaged_from)
-        return damaged_from
+            queue = self.get_or_create(topic, queue_id)
+            refill_from = queue.load()
+            if queue.cut_unfounded(has_record):
+                known = queue.max_physical_offset
+                refill_from = known if refill_from is None else min(known, refill_from)
+            if refill_from is not None:
+                damages.append(QueueDamage(queue, refill_from, queue.max_offset))
+        return damages
 
     def _keys(self) -> Iterator[QueueKey]:
         for topic in self._files.names(self._directory):

@@ -343,6 +343,17 @@ def read_entry(
     return with_due_time(entry, delay_times_ms)
 
 
+def is_head(view: memoryview, position: int, physical_offset: int, size: int) -> bool:
+    """Whether a record of this size and place begins here, by the head alone."""
+    if position + _SYS_FLAG_AT > len(view):
+        return False
+    found_size, magic = _START.unpack_from(view, position)
+    _, found_offset = _PLACE.unpack_from(view, position + _PLACE_AT)
+    return bool(
+        found_size == size and magic in (MAGIC_V1, MAGIC_V2) and found_offset == physical_offset
+    )
+
+
 def with_due_time(entry: LogEntry, delay_times_ms: tuple[int, ...]) -> LogEntry:
     """As given, but for the queues of delayed messages: there the code is when one is due."""
     if entry.topic == SCHEDULE_TOPIC and delay_times_ms:

@@ -18,8 +18,8 @@ from goddard.store.commitlog import CommitLog
 from goddard.store.dispatch import Dispatcher
 from goddard.store.errors import StoreCorruptError
 from goddard.store.files import Files, disk_errors
-from goddard.store.index import KeyIndex
-from goddard.store.queues import QueueTable
+from goddard.store.index import IndexDamage, KeyIndex
+from goddard.store.queues import QueueDamage, QueueTable
 from goddard.store.records import (
     MAX_QUEUE_ID,
     SCHEDULE_TOPIC,
@@ -75,13 +75,18 @@ class Restorer:
         report = RecoveryReport(is_clean)
         log = self._log
         log.load()
-        damaged_from = self._queues.load()
+        damaged_queues = self._queues.load(log.has_record)
         self._index.load()
+        damaged_index = self._index.set_aside_damaged(log.end_offset, is_clean=is_clean)
         if not log.segments:
             self._queues.destroy(list(self._queues))
             self._index.destroy()
+            self._index.delete_set_aside()
             return report
-        start, dispatch_from = self._plan(checkpoint, damaged_from, is_clean=is_clean)
+        damages = [damage.physical_offset for damage in damaged_queues]
+        if damaged_index is not None:
+            damages.append(damaged_index.physical_offset)
+        start, dispatch_from = self._plan(checkpoint, damages, is_clean=is_clean)
         report.started_at = start
         end, reason, last = self._scan(start, dispatch_from, report)
         tail = self._find_tail(end)
@@ -102,11 +107,16 @@ class Restorer:
         verdict = judge_tail(tail, is_clean=is_clean, safe_time_ms=checkpoint.safe_time_ms)
         if tail is not None:
             self._handle_tail(tail, verdict, reason, report, cut_corrupt=cut_corrupt)
+        if is_clean:  # a crash alone explains any of them
+            report.findings += _derived_findings(damaged_queues, damaged_index)
         if is_clean and self._queues.max_physical_offset > end:
             report.findings.append(
                 Finding(log.directory, end, "queue entries point past the end of the commit log")
             )
         log.truncate(end)
+        for damage in damaged_queues:
+            damage.queue.clear_rest()
+        self._index.delete_set_aside()
         if not is_clean:
             # What a killed process wrote may exist in memory alone; from here on it counts as safe.
             for segment, _ in self._segments_from(start):
@@ -125,7 +135,7 @@ class Restorer:
         return report
 
     def _plan(
-        self, checkpoint: Checkpoint, damaged_from: int | None, *, is_clean: bool
+        self, checkpoint: Checkpoint, damages: list[int], *, is_clean: bool
     ) -> tuple[int, int]:
         """Where to start reading, and from where on to dispatch."""
         log = self._log
@@ -147,9 +157,10 @@ class Restorer:
         else:
             dispatch_from = start
             missing_from = self._index.repair(start, checkpoint.index_time_ms)
-        for offset in (damaged_from, missing_from):
-            if offset is not None:
-                dispatch_from = min(dispatch_from, max(offset, log.min_offset))
+        if missing_from is not None:
+            damages = [*damages, missing_from]
+        for offset in damages:
+            dispatch_from = min(dispatch_from, max(offset, log.min_offset))
         if not is_clean:
             # What is dispatched again is made anew, so that the log alone decides.
             self._queues.truncate(dispatch_from)
@@ -325,6 +336,18 @@ class Restorer:
     def _path_at(self, offset: int) -> Path:
         segment = self._log.segment_at(offset)
         return self._log.directory if segment is None else segment.path
+
+
+def _derived_findings(queues: list[QueueDamage], index: IndexDamage | None) -> Iterator[Finding]:
+    for queue, physical_offset, queue_offset in queues:
+        text = (
+            f"entries of {queue.topic}/{queue.queue_id} from queue offset {queue_offset} on were"
+            f" damaged; made again from the commit log, the queue now ends at {queue.max_offset}"
+        )
+        yield Finding(queue.directory, physical_offset, text)
+    if index is not None:
+        text = f"{index.text}; this file and later ones were made again from the commit log"
+        yield Finding(index.path, index.physical_offset, text)
 
 
 def _find_record(segment: Segment, start: int, stop: int) -> LogEntry | None:

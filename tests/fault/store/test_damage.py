@@ -250,3 +250,72 @@ def test_a_power_cut_at_every_sync_point(tmp_path: Path) -> None:
     for number in range(total):
         for seed in (None, number):
             run(tmp_path / f"cut-{number}", number, seed)
+
+
+def write_two_queues(root: Path, count: int) -> list[bytes]:
+    """Messages of TopicA between those of another topic, so that neither ends the log alone."""
+    small = SmallStore(root, segment_bytes=SEGMENT)
+    with small as store:
+        for i in range(count):
+            small.clock.advance(10)
+            store.put(prepared(body=b"body %d " % i * 5, keys=f"k{i}"))
+            store.put(prepared("TopicB", body=b"other"))
+    return expected_bodies(count)
+
+
+@pytest.mark.parametrize("entry", range(12))
+@pytest.mark.parametrize("value", [b"\0\0\xff\0\0\0\0\0", b"\0" * 6 + b"\x0b\0", b"\0" * 8])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_wrong_offset_in_a_queue_hides_no_message(
+    tmp_path: Path, entry: int, value: bytes, clean: bool
+) -> None:
+    root = tmp_path / "store"
+    bodies = write_two_queues(root, 12)
+    if not clean:
+        (root / "abort").touch()
+    path = root / "consumequeue" / "TopicA" / "0" / ("0" * 20)
+    content = bytearray(path.read_bytes())
+    is_changed = content[entry * 20 : entry * 20 + 8] != value
+    content[entry * 20 : entry * 20 + 8] = value
+    path.write_bytes(content)
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert stored_bodies(store) == bodies
+        if clean:
+            assert [each.path for each in store.report.findings] == [path.parent] * is_changed
+        assert store.put(prepared()).queue_offset == len(bodies)
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert store.report.findings == []
+        assert len(stored_bodies(store)) == len(bodies) + 1
+
+
+def test_damaged_entries_stay_while_the_log_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    bodies = write_two_queues(root, 12)
+    log = root / "commitlog" / ("0" * 20)
+    good_log = log.read_bytes()
+    log.write_bytes(good_log[:60] + b"\xff" * 60 + good_log[120:])
+    path = root / "consumequeue" / "TopicA" / "0" / ("0" * 20)
+    flip(path, 5 * 20 + 2)
+    with pytest.raises(StoreCorruptError):
+        SmallStore(root, segment_bytes=SEGMENT).store.open()
+    log.write_bytes(good_log)
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert stored_bodies(store) == bodies
+        assert store.report.findings
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("header", [b"\xff" * 40, b"\0" * 40, b"\x01" * 40])
+def test_an_index_file_with_a_destroyed_header_is_made_again(
+    tmp_path: Path, number: int, header: bytes
+) -> None:
+    root = tmp_path / "store"
+    write_store(root, 100, clean=True)
+    path = sorted((root / "index").iterdir())[number]
+    path.write_bytes(header + path.read_bytes()[40:])
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert [each.path for each in store.report.findings] == [path]
+        for i in range(100):
+            assert len(store.query("TopicA", f"k{i}", 8).records) == 1
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert store.report.findings == []
