@@ -8,8 +8,9 @@ address or a command (``is_protected``): those are set by whoever starts the pro
 """
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, get_type_hints
@@ -274,6 +275,21 @@ class Configuration:
     def refuses(self, name: str) -> bool:
         """Whether no peer may set this property."""
         return is_protected(name)
+
+    def known_names(self) -> frozenset[str]:
+        """The properties that mean something, here or in RocketMQ."""
+        return frozenset(settings_of(type(self))) | frozenset(self.others)
+
+    def unknown_names(self, names: Iterable[str]) -> list[str]:
+        """The names that mean nothing to anyone."""
+        known = self.known_names()
+        return [name for name in names if name not in known and not name.startswith("tls.")]
+
+    def name_like(self, unknown: str) -> str | None:
+        """The known name that was probably meant."""
+        known = {name.lower(): name for name in sorted(self.known_names())}
+        alike = difflib.get_close_matches(unknown.lower()[:80], known, n=1, cutoff=0.75)
+        return known[alike[0]] if alike else None
 
 
 _SETTINGS: Final[dict[type, Mapping[str, Setting]]] = {}

@@ -200,3 +200,15 @@ def test_everything_that_takes_effect_while_running_may_be_set() -> None:
         "waitSecondsForService",
     ):
         assert not is_protected(name)
+
+
+def test_unknown_names_are_those_that_rocketmq_has_not_either() -> None:
+    names = ["listenPrt", "listenPort", "listenport", "tls.server.mode", "serverWorkerThreads"]
+    assert NameServerConfig().unknown_names(names) == ["listenPrt", "listenport"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("listenPrt", "listenPort"), ("LISTENPORT", "listenPort"), ("zzz", None)]
+)
+def test_a_known_name_is_found_that_was_probably_meant(name: str, meant: str | None) -> None:
+    assert NameServerConfig().name_like(name) == meant

@@ -160,6 +160,7 @@ class Broker:
         self.settings.add_listener(self._apply)
 
         self.store = MessageStore(config.store_config(), clock=self._clock)
+        _log.info("messages are kept in %s", self.store.config.root.absolute())
         await loop.run_in_executor(self._executor, self.store.open)
         stack.push_async_callback(self._close_store)
         await self._load_tables()

@@ -279,6 +279,9 @@ class BrokerConfig(Configuration):
         listed = {entry.strip().lower() for entry in self.config_black_list.split(";")}
         return name in _FIXED_AT_START or name.lower() in listed
 
+    def known_names(self) -> frozenset[str]:
+        return Configuration.known_names(self) | frozenset(_UNSUPPORTED)
+
     def updated_by_peer(self, properties: Mapping[str, str]) -> "BrokerConfig":
         """With properties from the network; ConfigError names the first that is wrong."""
         changed = Configuration.updated_by_peer(self, properties)

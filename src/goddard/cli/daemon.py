@@ -31,6 +31,9 @@ HOME_PROPERTY: Final = "rocketmq.home.dir"
 # What Java's System.exit(-2) is to a shell.
 _EXIT_WITHOUT_HOME: Final = 254
 
+# So many unknown keys of a file are told one by one.
+_MAX_UNKNOWN: Final = 10
+
 HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
 ConfigT = TypeVar("ConfigT", bound=Configuration)
@@ -73,10 +76,12 @@ def serve(
     The configuration file goes over ``defaults``, ``overrides`` go over the file. Without a file,
     ``kept`` is where settings changed while running were kept.
     """
+    home = overrides.get("rocketmqHome") or defaults.get("rocketmqHome")
+    warnings: list[str] = []
     try:
         config = daemon.config.updated(defaults)
         if config_file is not None:
-            config = _with_file(daemon, config, config_file)
+            config = _with_file(daemon, config, config_file, warnings)
         elif kept is not None and kept.exists():
             # Places, names and ports cannot change so; those in it are of an earlier start.
             found = read_properties(kept).items()
@@ -85,27 +90,41 @@ def serve(
             )
         config = daemon.settle(config.updated(overrides))
         properties = config.properties()
+        for text in warnings:
+            click.echo(f"warning: {text}", err=True)
         if shown is not None:
             for name, value in sorted(shown(properties).items()):
                 click.echo(f"{name}={value}")
             return 0
-        if not properties.get("rocketmqHome"):
+        home = properties.get("rocketmqHome")
+        if not home:
             raise StartRefusedError(
                 f"Please set the {HOME_VARIABLE} variable in your environment to match the "
                 "location of the RocketMQ installation",
                 _EXIT_WITHOUT_HOME,
             )
-        home = Path(properties["rocketmqHome"])
-        level = logback_level(home / "conf" / f"logback_{daemon.log_name}.xml")
-        with logging_to(home / "logs" / f"{daemon.log_name}.log", level):
+        with _logging(daemon, home):
+            for text in warnings:
+                _log.warning(text)
             run(daemon.main(config))
     except StartRefusedError as error:
         click.echo(str(error))
-        return error.exit_code
+        code, text = error.exit_code, str(error)
     except (ConfigError, StoreError, OSError) as error:
-        click.echo(f"{daemon.program}: {error_text(error)}", err=True)
-        return 1
-    return 0
+        code, text = 1, error_text(error)
+        click.echo(f"{daemon.program}: {text}", err=True)
+    else:
+        return 0
+    if home and shown is None:
+        # Whoever looks later has only the file; that it cannot be written was told already.
+        with contextlib.suppress(ConfigError), _logging(daemon, home):
+            _log.error("%s ends: %s", daemon.program, text)
+    return code
+
+
+def _logging(daemon: Daemon[Any], home: str) -> contextlib.AbstractContextManager[None]:
+    level = logback_level(Path(home) / "conf" / f"logback_{daemon.log_name}.xml")
+    return logging_to(Path(home) / "logs" / f"{daemon.log_name}.log", level)
 
 
 def error_text(error: Exception) -> str:
@@ -113,8 +132,17 @@ def error_text(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _with_file(daemon: Daemon[ConfigT], config: ConfigT, file: Path) -> ConfigT:
+def _with_file(
+    daemon: Daemon[ConfigT], config: ConfigT, file: Path, warnings: list[str]
+) -> ConfigT:
     properties = read_properties(file)
+    unknown = config.unknown_names(properties)
+    for name in unknown[:_MAX_UNKNOWN]:
+        alike = config.name_like(name)
+        hint = f"; did you mean {alike}?" if alike else ""
+        warnings.append(f"unknown key {name[:80]} in {file}, ignored{hint}")
+    if len(unknown) > _MAX_UNKNOWN:
+        warnings.append(f"{len(unknown) - _MAX_UNKNOWN} more unknown keys in {file}, ignored")
     try:
         changed = config.updated({**properties, daemon.file_property: str(file)})
     except ConfigError as error:

@@ -1,5 +1,11 @@
-"""``goddard demo``: what there is, at work, in a few seconds, in a folder that is then deleted."""
+"""``goddard demo``: a whole cluster at work for a few seconds, in a folder that is then deleted.
 
+A name server and two brokers run inside this process; what is shown goes over real connections, in
+RocketMQ's protocol, and into RocketMQ's files.
+"""
+
+import asyncio
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -7,170 +13,253 @@ from typing import Final
 
 import click
 
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
 from goddard.cli.render import print_table
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
-from goddard.protocol.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    TopicRoute,
-    decode_body,
-    encode_register_body,
-)
-from goddard.protocol.codes import RequestCode
+from goddard.protocol.bodies import TopicRoute, decode_body
+from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import GetRouteRequest, RegisterBrokerRequest
-from goddard.protocol.ids import offset_message_id
-from goddard.protocol.message import encode_properties
-from goddard.protocol.record import Host, decode_record
-from goddard.protocol.responses import TopicNotExistError, check
-from goddard.store.config import StoreConfig
+from goddard.protocol.headers_admin import CreateTopicRequest
+from goddard.protocol.headers_cluster import GetRouteRequest
+from goddard.protocol.headers_message import (
+    EndTransactionRequest,
+    PullRequest,
+    SendRequestV2,
+    SendResponse,
+)
+from goddard.protocol.ids import parse_offset_message_id
+from goddard.protocol.message import TransactionType, format_properties
+from goddard.protocol.record import iter_records
+from goddard.protocol.responses import check
 from goddard.store.inspect import StoreView
-from goddard.store.records import PreparedRecord
-from goddard.store.store import MessageStore
 from goddard.store.verify import verify
 from goddard.transport.client import Client
 from goddard.transport.loop import run
 
-_TOPICS: Final = {"orders": 4, "payments": 8, "audit": 1}
-_MESSAGES: Final = 20_000
-_GROUP: Final = 32
-_MAX_ASKS: Final = 10_000
-_TIMEOUT_MS: Final = 3_000
-_HOST: Final = Host.parse("127.0.0.1:10911")
+_BROKERS: Final = ("broker-a", "broker-b")
+_TOPIC: Final = "orders"
+_QUEUES: Final = 4
+_MESSAGES: Final = 10_000
+_IN_FLIGHT: Final = 256
+_TIMEOUT_MS: Final = 5_000
+_GROUP: Final = "demo"
+_WITH_SUBSCRIPTION: Final = 4
+_MAY_WAIT: Final = 2
 
 
 @click.command()
 def demo() -> None:
-    """Show a name server and a store at work; takes seconds and cleans up after itself."""
+    """Show a cluster of a name server and two brokers at work; it cleans up after itself."""
     with tempfile.TemporaryDirectory(prefix="goddard-demo-") as folder:
-        run(_show_name_server(Path(folder)))
-        _show_store(Path(folder) / "store")
-    click.secho(
-        "\nThat was Goddard. Next: goddard namesrv, goddard store --help, make test.", bold=True
-    )
+        run(_Demo(Path(folder)).show())
+        _check_stores(Path(folder))
+    click.secho("\nThat was Goddard. Next: goddard up, goddard store --help, make test.", bold=True)
 
 
 def _step(text: str) -> None:
     click.secho(f"\n{text}", bold=True)
 
 
-async def _show_name_server(folder: Path) -> None:
-    _step("1. A name server starts, inside this process, on a free port")
-    config = NameServerConfig().updated(
-        {
-            "listenPort": "0",
-            "bindAddress": "127.0.0.1",
-            "kvConfigPath": str(folder / "kvConfig.json"),
-            "configStorePath": str(folder / "namesrv.properties"),
-        }
-    )
-    began = time.perf_counter()
-    async with NameServer(config) as server:
-        took_ms = (time.perf_counter() - began) * 1000
-        address = f"127.0.0.1:{server.port}"
-        click.echo(f"   {address} serves after {took_ms:.0f} ms")
+class _Demo:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name_server = ""
+        self._client = Client()
 
-        _step("2. A broker registers its topics; a client asks where they are")
-        async with Client() as broker, Client() as client:
-            check(await broker.request(address, _registration(), _TIMEOUT_MS), address)
-            rows = []
-            for topic in _TOPICS:
-                route = await _route(client, address, topic)
-                for queues in route.queue_datas:
-                    addresses = route.broker_datas[0].broker_addrs
-                    rows.append((topic, queues.broker_name, addresses[0], queues.write_queue_nums))
-            print_table("", ("topic", "broker", "master", "queues"), rows)
+    async def show(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            _step("1. A name server and two brokers start")
+            server = await stack.enter_async_context(NameServer(self._name_server_config()))
+            self._name_server = f"127.0.0.1:{server.port}"
+            click.echo(f"   name server  {self._name_server}")
+            brokers = []
+            for name in _BROKERS:
+                broker = await stack.enter_async_context(Broker(self._broker_config(name)))
+                click.echo(f"   {name}     {broker.address}")
+                brokers.append(broker.address)
+            await stack.enter_async_context(self._client)
+            await self._create_topic(brokers)
+            await self._send_and_read(brokers)
+            await self._special_messages(brokers[0])
 
-            _step("3. The broker goes away; its routes go with it, at once")
-            await broker.close()
-            began = time.perf_counter()
-            for _ in range(_MAX_ASKS):
-                if not await _is_known(client, address, "orders"):
-                    break
-            took_ms = (time.perf_counter() - began) * 1000
-            click.echo(
-                f"   nobody is sent to a dead broker: the routes were gone after {took_ms:.0f} ms"
-            )
-
-
-def _registration() -> RemotingCommand:
-    topics = {
-        name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-        for name, queues in _TOPICS.items()
-    }
-    header = RegisterBrokerRequest(
-        broker_name="broker-a",
-        broker_addr=str(_HOST),
-        cluster_name="DefaultCluster",
-        ha_server_addr="127.0.0.1:10912",
-        broker_id=0,
-    )
-    table = TopicConfigTable(topic_config_table=topics, data_version=DataVersion(counter=1))
-    body = encode_register_body(RegisterBrokerBody(topic_config_serialize_wrapper=table))
-    return RemotingCommand(RequestCode.REGISTER_BROKER, header.encode(), body)
-
-
-async def _route(client: Client, address: str, topic: str) -> TopicRoute:
-    header = GetRouteRequest(topic=topic)
-    request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
-    response = check(await client.request(address, request, _TIMEOUT_MS), address)
-    return decode_body(response.body, TopicRoute)
-
-
-async def _is_known(client: Client, address: str, topic: str) -> bool:
-    try:
-        await _route(client, address, topic)
-    except TopicNotExistError:
-        return False
-    return True
-
-
-def _show_store(folder: Path) -> None:
-    _step(f"4. A store takes {_MESSAGES:,} messages of 1 KB, in RocketMQ's own files")
-    config = StoreConfig(root=folder, segment_bytes=16 << 20)
-    store = MessageStore(config)
-    store.open()
-    try:
-        body = b"x" * 1024
-        names = list(_TOPICS)
-        began = time.perf_counter()
-        for first in range(0, _MESSAGES, _GROUP):
-            store.put_many(
-                [_message(number, names, body) for number in range(first, first + _GROUP)]
-            )
-        store.flush()
-        seconds = time.perf_counter() - began
-        click.echo(f"   {_MESSAGES / seconds:,.0f} messages/s, on disk")
-        rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in store.queues]
-        print_table("", ("topic", "queue", "first", "next"), sorted(rows))
-
-        _step("5. One of them, found again by its key")
-        found = store.query("payments", "key-4321", 8).records
-        record, _ = decode_record(found[0])
-        message_id = offset_message_id(_HOST, record.physical_offset)
-        click.echo(
-            f"   key-4321 is in queue {record.queue_id} at offset {record.queue_offset}, "
-            f"its id is {message_id}"
+    def _name_server_config(self) -> NameServerConfig:
+        folder = self._folder / "namesrv"
+        return NameServerConfig().updated(
+            {
+                "listenPort": "0",
+                "bindAddress": "127.0.0.1",
+                "kvConfigPath": str(folder / "kvConfig.json"),
+                "configStorePath": str(folder / "namesrv.properties"),
+            }
         )
-    finally:
-        store.close()
 
-    _step("6. Every byte of it, checked")
-    report = verify(StoreView(folder))
-    click.echo(f"   {report.records:,} records, {'no damage' if report.is_clean else 'DAMAGE'}")
+    def _broker_config(self, name: str) -> BrokerConfig:
+        return BrokerConfig.from_properties(
+            {
+                "brokerName": name,
+                "bindAddress": "127.0.0.1",
+                "brokerIP1": "127.0.0.1",
+                "listenPort": "0",
+                "namesrvAddr": self._name_server,
+                "storePathRootDir": str(self._folder / name),
+                "mappedFileSizeCommitLog": str(16 << 20),
+            }
+        )
+
+    async def _create_topic(self, brokers: list[str]) -> None:
+        _step(f"2. The topic {_TOPIC} is made on both; the name server knows at once")
+        header = CreateTopicRequest(
+            topic=_TOPIC,
+            default_topic="TBW102",
+            read_queue_nums=_QUEUES,
+            write_queue_nums=_QUEUES,
+            perm=Permission.READ | Permission.WRITE,
+            topic_filter_type="SINGLE_TAG",
+        )
+        for address in brokers:
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode())
+        answer = await self._ask(
+            self._name_server,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            GetRouteRequest(topic=_TOPIC).encode(),
+        )
+        route = decode_body(answer.body, TopicRoute)
+        masters = {each.broker_name: each.broker_addrs[0] for each in route.broker_datas}
+        rows = [
+            (_TOPIC, queues.broker_name, masters[queues.broker_name], queues.write_queue_nums)
+            for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name)
+        ]
+        print_table("", ("topic", "broker", "address", "queues"), rows)
+
+    async def _send_and_read(self, brokers: list[str]) -> None:
+        _step(f"3. {_MESSAGES:,} messages are sent, each key to its own queue, and read back")
+        targets = [(address, queue) for address in brokers for queue in range(_QUEUES)]
+        numbers = iter(range(_MESSAGES))
+        began = time.perf_counter()
+
+        async def send_some() -> None:
+            for number in numbers:
+                address, queue = targets[number % len(targets)]
+                await self._send(address, queue, b"order %d" % number, {"KEYS": f"key-{number}"})
+
+        await asyncio.gather(*(send_some() for _ in range(_IN_FLIGHT)))
+        sent_seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        rows = []
+        for name, address in zip(_BROKERS, brokers, strict=True):
+            for queue in range(_QUEUES):
+                bodies = await self._read(address, queue)
+                in_order = bodies == sorted(bodies, key=lambda body: int(body.split()[1]))
+                rows.append((name, queue, len(bodies), "yes" if in_order else "NO"))
+        read_seconds = time.perf_counter() - began
+        print_table("", ("broker", "queue", "messages", "in order"), rows)
+        click.echo(
+            f"   sent {_MESSAGES / sent_seconds:,.0f}/s, read {_MESSAGES / read_seconds:,.0f}/s, "
+            "client and brokers sharing one process"
+        )
+
+    async def _special_messages(self, address: str) -> None:
+        _step("4. A delayed message, a committed transaction and one rolled back")
+        start = await self._max_offset(address)
+        began = time.perf_counter()
+        await self._send(address, 0, b"later", {"DELAY": "1"})
+        for decision, body in (
+            (TransactionType.COMMIT, b"committed"),
+            (TransactionType.ROLLBACK, b"rolled back"),
+        ):
+            await self._transact(address, body, decision)
+        seen: dict[bytes, float] = {}
+        while b"later" not in seen:
+            for body in await self._read(address, 0, start + len(seen), wait_ms=3_000):
+                seen[body] = time.perf_counter() - began
+        rows = [
+            ("delayed by 1 s", _when(seen.get(b"later"))),
+            ("committed", _when(seen.get(b"committed"))),
+            ("rolled back", _when(seen.get(b"rolled back"))),
+        ]
+        print_table("", ("message", "seen by a consumer"), rows)
+
+    async def _transact(self, address: str, body: bytes, decision: int) -> None:
+        properties = {"TRAN_MSG": "true", "PGROUP": _GROUP}
+        half = await self._send(address, 0, body, properties, TransactionType.PREPARED)
+        _, physical_offset = parse_offset_message_id(half.msg_id)
+        header = EndTransactionRequest(
+            producer_group=_GROUP,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=decision,
+            msg_id=half.msg_id,
+        )
+        await self._ask(address, RequestCode.END_TRANSACTION, header.encode())
+
+    async def _send(
+        self, address: str, queue: int, body: bytes, properties: dict[str, str], sys_flag: int = 0
+    ) -> SendResponse:
+        header = SendRequestV2(
+            producer_group=_GROUP,
+            topic=_TOPIC,
+            default_topic="TBW102",
+            default_topic_queue_nums=_QUEUES,
+            queue_id=queue,
+            sys_flag=sys_flag,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=format_properties(properties),
+        )
+        answer = await self._ask(address, RequestCode.SEND_MESSAGE_V2, header.encode(), body)
+        return SendResponse.decode(answer.fields)
+
+    async def _read(
+        self, address: str, queue: int, queue_offset: int = 0, wait_ms: int = 0
+    ) -> list[bytes]:
+        """The bodies of a queue from an offset on; waits for the first if told to."""
+        bodies: list[bytes] = []
+        while True:
+            may_wait = bool(wait_ms) and not bodies
+            header = PullRequest(
+                consumer_group=_GROUP,
+                topic=_TOPIC,
+                queue_id=queue,
+                queue_offset=queue_offset + len(bodies),
+                max_msg_nums=32,
+                sys_flag=_WITH_SUBSCRIPTION | (_MAY_WAIT if may_wait else 0),
+                commit_offset=0,
+                suspend_timeout_millis=wait_ms,
+                subscription="*",
+                sub_version=0,
+                expression_type="TAG",
+            )
+            request = RemotingCommand(RequestCode.PULL_MESSAGE, header.encode())
+            answer = await self._client.request(address, request, _TIMEOUT_MS + wait_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                return bodies
+            bodies += [bytes(record.body) for record in iter_records(answer.body)]
+            if may_wait:
+                return bodies
+
+    async def _max_offset(self, address: str) -> int:
+        fields = {"topic": _TOPIC, "queueId": "0"}
+        answer = await self._ask(address, RequestCode.GET_MAX_OFFSET, fields)
+        return int(answer.fields["offset"])
+
+    async def _ask(
+        self, address: str, code: int, fields: dict[str, str], body: bytes = b""
+    ) -> RemotingCommand:
+        request = RemotingCommand(code, fields, body)
+        return check(await self._client.request(address, request, _TIMEOUT_MS), address)
 
 
-def _message(number: int, topics: list[str], body: bytes) -> PreparedRecord:
-    topic = topics[number % len(topics)]
-    return PreparedRecord(
-        topic=topic,
-        queue_id=number // len(topics) % _TOPICS[topic],
-        body=body,
-        properties=encode_properties({"KEYS": f"key-{number}", "TAGS": "demo"}),
-        born_timestamp_ms=time.time_ns() // 1_000_000,
-        born_host=_HOST,
-        store_host=_HOST,
-    )
+def _when(seconds: float | None) -> str:
+    return "never" if seconds is None else f"after {seconds:.1f} s"
+
+
+def _check_stores(folder: Path) -> None:
+    _step("5. Both brokers are stopped; every byte they wrote is checked")
+    rows = []
+    for name in _BROKERS:
+        report = verify(StoreView(folder / name))
+        verdict = "none" if report.is_clean else f"{report.damage_count}"
+        rows.append((name, report.records, report.queue_entries, report.index_entries, verdict))
+    print_table("", ("store", "records", "queue entries", "index entries", "damage"), rows)

@@ -152,7 +152,7 @@ class _Child:
         self._errors: deque[str] = deque(maxlen=1)
         self._readers = (
             asyncio.create_task(self._read(process.stdout, self._output_line)),
-            asyncio.create_task(self._read(process.stderr, self._errors.append)),
+            asyncio.create_task(self._read(process.stderr, self._error_line)),
         )
         self.is_ready = asyncio.Event()
         self.ended = asyncio.create_task(self._wait())
@@ -183,6 +183,10 @@ class _Child:
         if found:
             self.address = found["address"]
             self.is_ready.set()
+
+    def _error_line(self, line: str) -> None:
+        if not line.startswith("warning: "):
+            self._errors.append(line)
 
     async def _read(self, stream: asyncio.StreamReader | None, take: Callable[[str], None]) -> None:
         assert stream is not None

@@ -195,3 +195,32 @@ def test_a_name_that_nobody_knows_is_told_in_one_line(tmp_path: Path, line: str)
     name = line.partition("=")[2]
     assert ended.stderr.startswith(f"goddard broker: the host name '{name}' is not known here; ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_mistyped_keys_and_why_it_ended_are_told_and_logged(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    strange = "".join(f"strange{number}=1\n" for number in range(11))
+    file.write_text("listenPrt=1\naclEnable=true\n" + strange)
+    ended = run_to_end([*BROKER, "-c", str(file), "--home", str(tmp_path)])
+    assert ended.returncode == 1
+    *warnings, last = ended.stderr.splitlines()
+    hint = f"unknown key listenPrt in {file}, ignored; did you mean listenPort?"
+    assert warnings[0] == f"warning: {hint}"
+    assert len(warnings) == 11
+    assert warnings[-1] == f"warning: 2 more unknown keys in {file}, ignored"
+    refusal = (
+        "goddard broker{}: aclEnable=true is not supported yet: the broker would take requests "
+        "from anyone; remove the line to run without"
+    )
+    assert last == refusal.format("")
+    log = (tmp_path / "logs" / "broker.log").read_text()
+    assert hint in log
+    assert refusal.format(" ends") in log
+
+
+def test_the_log_says_where_messages_are(tmp_path: Path) -> None:
+    options = ("--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1")
+    with daemon(tmp_path, [*BROKER, *options]).start() as process:
+        assert process.stop(timeout=5) == 0
+    log = (tmp_path / "logs" / "broker.log").read_text()
+    assert f"messages are kept in {tmp_path / 'store'}\n" in log

@@ -349,3 +349,9 @@ def test_what_would_be_taken_for_granted_and_is_not_there_is_refused(line: str) 
 )
 def test_asking_for_less_is_fine(line: str) -> None:
     BrokerConfig.from_properties(parse_properties(line)).check_supported()
+
+
+def test_what_is_refused_is_known_and_a_wrong_choice_comes_with_the_right_ones() -> None:
+    assert BrokerConfig().unknown_names(["authenticationEnabled", "flushDiskType"]) == []
+    with pytest.raises(ConfigError, match="'SYNC'; SYNC_FLUSH or ASYNC_FLUSH"):
+        BrokerConfig.from_properties({"flushDiskType": "SYNC"})
