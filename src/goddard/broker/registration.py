@@ -86,6 +86,12 @@ class Registration:
         await asyncio.gather(*(self._unregister(server, config) for server in self._name_servers))
         await self._client.close(_UNREGISTER_SECONDS)
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether there are name servers and none of them has answered."""
+        servers = self._name_servers
+        return bool(servers) and not any(server.is_reachable for server in servers)
+
     def topics_changed(self, topics: Iterable[str]) -> None:
         """Tell the name servers of changed topics; all changes of this tick go in one request."""
         for server in self._name_servers:

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 
@@ -37,6 +37,8 @@ _LOCAL_NAME_SERVER: Final = "127.0.0.1:9876"
 # What Java's System.exit(-3) is to a shell.
 _EXIT_WRONG_CONFIG: Final = 253
 
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
 _CONFIG_FILE = click.option(
     "-c",
     "--configFile",
@@ -55,24 +57,24 @@ _PRINT_IMPORTANT = click.option(
     is_flag=True,
     help="Print the important config items and exit.",
 )
-_NAMESRV_ADDR = click.option(
-    "-n",
-    "--namesrvAddr",
-    "--namesrv",
-    "namesrv_addr",
-    metavar="ADDRESSES",
-    help=(
-        "Name servers, as 127.0.0.1:9876;192.168.0.1:9876.  "
-        f"[default: namesrvAddr, or ${NAMESRV_VARIABLE}]"
-    ),
-)
+
+
+def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "-n",
+        "--namesrvAddr",
+        "--namesrv",
+        "namesrv_addr",
+        metavar="ADDRESSES",
+        help=f"Name servers, as 127.0.0.1:9876;192.168.0.1:9876.  [default: {default}]",
+    )
 
 
 @click.command(context_settings=HELP_OPTIONS)
 @_CONFIG_FILE
 @_PRINT_CONFIG
 @_PRINT_IMPORTANT
-@_NAMESRV_ADDR
+@_name_servers_option(f"namesrvAddr, or ${NAMESRV_VARIABLE}, or {_LOCAL_NAME_SERVER}")
 @click.option("--name", help="Name of this broker.  [default: brokerName, or broker-a]")
 @click.option("--cluster", help="Its cluster.  [default: brokerClusterName, or DefaultCluster]")
 @click.option("--host", help="Address to listen on.  [default: bindAddress, or 127.0.0.1]")
@@ -149,7 +151,7 @@ def broker(
 @_CONFIG_FILE
 @_PRINT_CONFIG
 @_PRINT_IMPORTANT
-@_NAMESRV_ADDR
+@_name_servers_option(f"namesrvAddr, or ${NAMESRV_VARIABLE}, or none")
 @click.option(
     "-D",
     "definitions",
@@ -209,7 +211,9 @@ def _serve(
         # Messages come and go as objects without cycles; looking for cycles costs more than it
         # finds.
         gc.set_threshold(100_000, 50, 100)
-        await run_until_stopped(Broker(config), _boot_line, stops_with_input=with_parent)
+        await run_until_stopped(
+            Broker(config), _boot_line, notice=_notice, stops_with_input=with_parent
+        )
 
     daemon = Daemon(
         program=program,
@@ -244,6 +248,16 @@ def _boot_line(broker: Broker) -> str:
     config = broker.settings.current
     line = f"The broker[{config.broker_name}, {broker.address}] boot success. serializeType=JSON"
     return line + (f" and name server is {config.namesrv_addr}" if config.namesrv_addr else "")
+
+
+def _notice(broker: Broker) -> str | None:
+    if not broker.registration.is_unheard:
+        return None
+    where = ", ".join(broker.settings.current.name_servers)
+    return (
+        f"no name server answers at {where}; start one with `goddard namesrv`, trying again every "
+        "few seconds"
+    )
 
 
 def _shown(

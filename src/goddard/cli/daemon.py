@@ -155,9 +155,10 @@ async def run_until_stopped(
     daemon: AbstractAsyncContextManager[T],
     ready_line: Callable[[T], str],
     *,
+    notice: Callable[[T], str | None] = lambda _: None,
     stops_with_input: bool = False,
 ) -> None:
-    """Start, say so, and stop on SIGTERM or Ctrl-C.
+    """Start, say so, and stop on SIGTERM or Ctrl-C. ``notice`` is what to warn of then.
 
     ``stops_with_input`` stops it also when standard input ends: a child that was given a pipe goes
     when its parent does, however that ended.
@@ -177,6 +178,9 @@ async def run_until_stopped(
         _log.info(line)
         click.echo(line)
         sys.stdout.flush()
+        if (warning := notice(started)) is not None:
+            _log.warning(warning)
+            click.echo(f"warning: {warning}", err=True)
         await stop.wait()
 
 

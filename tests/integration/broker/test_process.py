@@ -224,3 +224,14 @@ def test_the_log_says_where_messages_are(tmp_path: Path) -> None:
         assert process.stop(timeout=5) == 0
     log = (tmp_path / "logs" / "broker.log").read_text()
     assert f"messages are kept in {tmp_path / 'store'}\n" in log
+
+
+def test_a_broker_that_no_name_server_answers_says_so(tmp_path: Path) -> None:
+    options = ("--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1;127.0.0.1:2")
+    told = "no name server answers at 127.0.0.1:1, 127.0.0.1:2; start one with `goddard namesrv`"
+    with daemon(tmp_path, [*BROKER, *options]).start() as process:
+        assert process.stop(timeout=5) == 0
+        *_, ready, warning = process.output().splitlines()
+    assert "boot success" in ready
+    assert warning.startswith(f"warning: {told}")
+    assert told in (tmp_path / "logs" / "broker.log").read_text()
