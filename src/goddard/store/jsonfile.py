@@ -9,6 +9,7 @@ The dialect is fastjson's: bare integer keys and ``$ref`` are read; what is writ
 (quoted keys, sorted, indented by tabs), which every RocketMQ reads. One caller at a time per file.
 """
 
+import logging
 import re
 from enum import Enum
 from pathlib import Path
@@ -19,6 +20,8 @@ import msgspec
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
 from goddard.store.files import Files, SystemFiles, disk_errors
+
+_log = logging.getLogger("goddard.store")
 
 # Far more than the offsets of a million queues.
 MAX_DOCUMENT_BYTES: Final = 512 * 1024 * 1024
@@ -66,6 +69,7 @@ class JsonFile:
             return document, Origin.FILE
         backup, backup_problem = self._read(self.backup_path)
         if backup is not None:
+            self._warn_of_backup(problem or "it is missing or empty")
             return backup, Origin.BACKUP
         if problem or backup_problem:
             raise DocumentError(
@@ -75,10 +79,21 @@ class JsonFile:
             )
         return {}, Origin.ABSENT
 
-    def load_backup(self) -> dict[str, Any] | None:
+    def load_backup(self, problem: str) -> dict[str, Any] | None:
         """For a reader to whom the file, though JSON, made no sense: it is no backup either."""
         self._is_file_good = False
-        return self._read(self.backup_path)[0]
+        backup = self._read(self.backup_path)[0]
+        if backup is not None:
+            self._warn_of_backup(problem)
+        return backup
+
+    def _warn_of_backup(self, problem: str) -> None:
+        _log.warning(
+            "%s cannot be read: %s; %s is used instead, and changes made after it are lost",
+            self.path,
+            problem,
+            self.backup_path,
+        )
 
     def replace(self, data: bytes) -> None:
         """Make ``data`` the document; durable when this returns."""

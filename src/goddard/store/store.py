@@ -10,6 +10,7 @@ The lock guards queues and positions; no sync, and no making or deleting of segm
 it. ``docs/ARCHITECTURE.md`` has the order of the locks.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ from goddard.store.recovery import RecoveryReport
 from goddard.store.restore import Restorer
 from goddard.store.upkeep import StoreParts, Upkeep
 from goddard.store.worker import ThreadWorker, Worker
+
+_log = logging.getLogger("goddard.store")
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 1024  # so many gathered are worth a job of the worker
@@ -139,6 +142,7 @@ class MessageStore:
         with disk_errors("create", root):
             self._files.make_directories(root)
         self._directory_lock.acquire()
+        began_ms = self._clock.monotonic_ms()
         try:
             is_clean = self._files.facts(self._abort_path) is None
             self._upkeep.checkpoint = load_checkpoint(self._files, root / "checkpoint")
@@ -161,6 +165,7 @@ class MessageStore:
             self._index.close()
             self._directory_lock.release()
             raise
+        self._log_report(self._clock.monotonic_ms() - began_ms)
         self._is_open = True
         self._last_flush_ms = self._last_checkpoint_ms = self._clock.monotonic_ms()
         self._log.prepare_next()
@@ -168,6 +173,22 @@ class MessageStore:
         self._upkeep_worker.every(self.config.flush_queue_interval_ms, self._write_when_due)
         self._upkeep_worker.every(self.config.retention_interval_ms, self._clean)
         return self.report
+
+    def _log_report(self, elapsed_ms: int) -> None:
+        report = self.report
+        for finding in report.findings:
+            _log.warning(
+                "%s at log offset %d: %s", finding.path, finding.physical_offset, finding.text
+            )
+        _log.info(
+            "store %s opened after %s stop: %d records read, %d dispatched, %d bytes cut, %.1f s",
+            self.config.root,
+            "a clean" if report.is_clean else "an unclean",
+            report.records,
+            report.dispatched,
+            report.cut_bytes,
+            elapsed_ms / 1000,
+        )
 
     def close(self) -> None:
         """Flush everything and leave the directory as a clean stop does.

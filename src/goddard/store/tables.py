@@ -53,7 +53,7 @@ class _Table:
         try:
             self._take(document)
         except (msgspec.ValidationError, StoreError) as error:
-            backup = self.file.load_backup() if origin is Origin.FILE else None
+            backup = self.file.load_backup(str(error)) if origin is Origin.FILE else None
             if backup is None:
                 raise DocumentError(f"{self.file.path} cannot be read: {error}") from error
             origin = Origin.BACKUP

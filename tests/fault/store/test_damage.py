@@ -319,3 +319,20 @@ def test_an_index_file_with_a_destroyed_header_is_made_again(
             assert len(store.query("TopicA", f"k{i}", 8).records) == 1
     with SmallStore(root, segment_bytes=SEGMENT) as store:
         assert store.report.findings == []
+
+
+def test_what_recovery_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "store"
+    write_two_queues(root, 12)
+    flip(root / "consumequeue" / "TopicA" / "0" / ("0" * 20), 5 * 20 + 2)
+    with caplog.at_level("INFO", "goddard.store"), SmallStore(root, segment_bytes=SEGMENT) as store:
+        warning, outcome = caplog.records
+        assert warning.levelname == "WARNING"
+        assert store.report.findings[0].text in warning.message
+        assert outcome.levelname == "INFO"
+        assert f"store {root} opened after a clean stop: 24 records read" in outcome.message
+    (root / "abort").touch()
+    caplog.clear()
+    with caplog.at_level("INFO", "goddard.store"), SmallStore(root, segment_bytes=SEGMENT):
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        assert "an unclean stop" in caplog.text

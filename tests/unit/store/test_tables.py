@@ -318,3 +318,17 @@ def test_sorted_tabbed_and_readable_by_both(tmp_path: Path) -> None:
     assert b'\n\t"b": {\n\t\t"x": {},\n\t\t"y": [\n\t\t\t1,' in text
     assert json.loads(text) == {"b": {"y": [1, 2], "x": {}}, "a": 'tab\t "quote" \n ✓'}
     assert decode_document(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("damage", [b'{"topicConfigTable"', b'{"topicConfigTable":[1]}'])
+def test_a_backup_that_is_used_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(damage)
+    path.with_name("topics.json.bak").write_bytes(b'{"topicConfigTable":{}}')
+    assert TopicTable(tmp_path).load() is Origin.BACKUP
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{path} cannot be read: " in record.message
+    assert f"{path}.bak is used instead" in record.message
