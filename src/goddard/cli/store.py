@@ -494,7 +494,20 @@ def _index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, 
     is_flag=True,
     help="Cut the log at damage in its middle; what follows is set aside in commitlog.cut/.",
 )
-def repair(directory: Path, as_json: bool, copy_to: Path, yes: bool, cut_corrupt: bool) -> None:
+@click.option(
+    "--segment-bytes",
+    type=click.IntRange(min=1024),
+    help="The size of the log's files (mappedFileSizeCommitLog), for a lone one that was cut short;"
+    " without this, that of the other files, or else 1 GiB.",
+)
+def repair(
+    directory: Path,
+    as_json: bool,
+    copy_to: Path,
+    yes: bool,
+    cut_corrupt: bool,
+    segment_bytes: int | None,
+) -> None:
     """Copy a stopped store, then cut its torn tail and rebuild queues and index from the log."""
     view = _open(directory)
     if not yes:
@@ -504,7 +517,13 @@ def repair(directory: Path, as_json: bool, copy_to: Path, yes: bool, cut_corrupt
         )
     try:
         with progress_bar("copying", shown=not as_json) as on_progress:
-            report = repair_store(view, copy_to, cut_corrupt=cut_corrupt, on_progress=on_progress)
+            report = repair_store(
+                view,
+                copy_to,
+                cut_corrupt=cut_corrupt,
+                segment_bytes=segment_bytes,
+                on_progress=on_progress,
+            )
     except StoreError as error:
         raise click.ClickException(str(error)) from error
     recovery = report.recovery
@@ -513,6 +532,7 @@ def repair(directory: Path, as_json: bool, copy_to: Path, yes: bool, cut_corrupt
             {
                 "copy": str(report.copy),
                 "copiedBytes": report.copied_bytes,
+                "grownFile": None if report.grown is None else str(report.grown.path),
                 "endOffset": recovery.end_offset,
                 "records": recovery.records,
                 "dispatched": recovery.dispatched,
@@ -530,6 +550,8 @@ def repair(directory: Path, as_json: bool, copy_to: Path, yes: bool, cut_corrupt
         )
         return
     click.echo(f"copied {bytes_text(report.copied_bytes)} to {report.copy}")
+    if report.grown is not None:
+        click.echo(f"{report.grown.path} has {report.grown.size_bytes} bytes again")
     for finding in recovery.findings:
         click.echo(f"{finding.path} at log offset {finding.physical_offset}: {finding.text}")
     if recovery.cut_bytes:

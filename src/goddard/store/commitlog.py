@@ -71,7 +71,13 @@ class CommitLog:
         with disk_errors("create", self.directory):
             self._files.make_directories(self.directory)
             self._files.sync_directory(self.directory.parent)
-        offsets = load_offsets(self._files, self.directory, self._segment_bytes)
+        size = self._segment_bytes
+        remedy = (
+            f". If that is not the size that the store was made with (mappedFileSizeCommitLog), the"
+            f" file was cut short: `goddard store repair {self.directory.parent} --segment-bytes"
+            f" {size} --copy-to COPY --yes` makes the store whole again as far as its records go"
+        )
+        offsets = load_offsets(self._files, self.directory, size, remedy)
         for before, after in pairwise(offsets):
             if after != before + self._segment_bytes:
                 path = self.directory / segment_name(before + self._segment_bytes)

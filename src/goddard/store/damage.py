@@ -39,7 +39,8 @@ class Kind(Enum):
 
 
 REMEDIES: Final[dict[Kind, str]] = {
-    Kind.FILE_SIZE: "restore the file: a broker does not start with it",
+    Kind.FILE_SIZE: "restore the file: a broker does not start with it; if it is the last one of "
+    "the log, `goddard store repair` makes it whole and keeps its records",
     Kind.MISSING_FILE: "restore the file; messages in it are lost otherwise",
     Kind.FOREIGN_FILE: "move it away: a Java broker does not start with it",
     Kind.UNREADABLE: _RESTORE,

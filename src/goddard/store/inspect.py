@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,8 @@ INDEX_ENTRY_TYPE: Final = np.dtype(
 
 # Enough to tell one number of slots from another.
 _ENTRIES_TRIED: Final = 10_000
+# Nobody configures segments that are no multiple of this.
+_SEGMENT_UNIT_BYTES: Final = 1024
 _MAX_NAME_DIGITS: Final = 20
 _MAX_QUEUE_ID_DIGITS: Final = 10
 
@@ -325,6 +328,16 @@ class StoreView:
 
     def log_files(self) -> list[StoreFile]:
         return numbered_files(self.log_directory)[0]
+
+    def segment_bytes(self) -> int | None:
+        """The size of the log's files, None when they do not tell.
+
+        The usual one of several; a lone file's own, unless no broker would make one of that size.
+        """
+        sizes = [file.size_bytes for file in self.log_files() if file.size_bytes]
+        if len(sizes) > 1:
+            return Counter(sizes).most_common(1)[0][0]
+        return sizes[0] if sizes and sizes[0] % _SEGMENT_UNIT_BYTES == 0 else None
 
     def foreign_files(self) -> list[Path]:
         """Files in the log, queue and index directories that a broker would not have made."""

@@ -19,7 +19,7 @@ from goddard.store.checkpoint import DirectoryLock
 from goddard.store.config import StoreConfig
 from goddard.store.damage import Kind
 from goddard.store.errors import StoreCorruptError, StoreLayoutError, StoreLockedError
-from goddard.store.inspect import IndexView, StoreView, numbered_files
+from goddard.store.inspect import IndexView, StoreFile, StoreView, numbered_files
 from goddard.store.recovery import RecoveryReport
 from goddard.store.store import MessageStore
 from goddard.store.verify import verify
@@ -42,6 +42,8 @@ class RepairReport:
     queues_removed: int
     index_files_removed: int
     recovery: RecoveryReport
+    # The last file of the log, when it was too short, and the size that it has now.
+    grown: StoreFile | None = None
 
 
 def repair(
@@ -49,9 +51,12 @@ def repair(
     copy_to: Path,
     *,
     cut_corrupt: bool = False,
+    segment_bytes: int | None = None,
     on_progress: Progress | None = None,
 ) -> RepairReport:
     """Copy the directory, then mend the original.
+
+    ``segment_bytes`` is the size of the log's files, for a lone one that has been cut short.
 
     Damage in the middle of the log is a StoreCorruptError unless it may be cut there; the part
     that is cut stays in ``commitlog.cut``.
@@ -63,8 +68,9 @@ def repair(
     except StoreLockedError as error:
         raise StoreLockedError(f"{error}; stop the broker before a repair") from error
     try:
-        config = guess_config(view)
-        _refuse_damaged_log(view, cut_corrupt=cut_corrupt)
+        config = guess_config(view, segment_bytes)
+        short = _short_file(view, config.segment_bytes)
+        _refuse_damaged_log(view, short, cut_corrupt=cut_corrupt)
         copied_bytes = copy_store(root, copy_to, on_progress)
         # As after a crash and without a checkpoint, everything is read and dispatched anew; first
         # of all, so that a broker started after a repair that broke off does the same.
@@ -74,18 +80,41 @@ def repair(
         index_files = view.index_files()
         for file in index_files:
             file.path.unlink()
+        if short is not None:
+            _grow(short.path, config.segment_bytes)
     finally:
         lock.release()
     store = MessageStore(config)
     recovery = store.open(cut_corrupt=cut_corrupt)
     store.close()
-    return RepairReport(copy_to, copied_bytes, queues_removed, len(index_files), recovery)
+    return RepairReport(
+        copy_to,
+        copied_bytes,
+        queues_removed,
+        len(index_files),
+        recovery,
+        None if short is None else replace(short, size_bytes=config.segment_bytes),
+    )
 
 
-def _refuse_damaged_log(view: StoreView, *, cut_corrupt: bool) -> None:
+def _short_file(view: StoreView, segment_bytes: int) -> StoreFile | None:
+    """The last file of the log, if it has lost its end."""
+    files = [file for file in view.log_files() if file.size_bytes]
+    return files[-1] if files and files[-1].size_bytes < segment_bytes else None
+
+
+def _grow(path: Path, size_bytes: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size_bytes)
+        os.fsync(file.fileno())
+
+
+def _refuse_damaged_log(view: StoreView, short: StoreFile | None, *, cut_corrupt: bool) -> None:
     """What a repair cannot mend, or may only cut when told to, is found before anything is done."""
     for damage in verify(view).damages:
         if damage.path.parent != view.log_directory or damage.is_notice:
+            continue
+        if short is not None and damage.path == short.path and damage.kind is Kind.FILE_SIZE:
             continue
         where = f"{damage.path} at byte {damage.position}: {damage.detail}"
         if damage.kind in _UNMENDABLE:
@@ -95,12 +124,12 @@ def _refuse_damaged_log(view: StoreView, *, cut_corrupt: bool) -> None:
             raise StoreCorruptError(f"{where}; {damage.remedy}", damage.path, offset)
 
 
-def guess_config(view: StoreView) -> StoreConfig:
+def guess_config(view: StoreView, segment_bytes: int | None = None) -> StoreConfig:
     """The sizes that the directory was made with, from its files; defaults where it has none."""
     config = StoreConfig(root=view.directory)
-    log_files = [file for file in view.log_files() if file.size_bytes]
-    if log_files:
-        config = replace(config, segment_bytes=log_files[0].size_bytes)
+    segment_bytes = segment_bytes or view.segment_bytes()
+    if segment_bytes is not None:
+        config = replace(config, segment_bytes=segment_bytes)
     queue_sizes = {file.size_bytes for queue in view.queues() for file in queue.files}
     if queue_sizes - {0}:
         config = replace(config, queue_file_bytes=max(queue_sizes))

@@ -125,12 +125,12 @@ def create_segment(files: Files, directory: Path, base_offset: int, size: int) -
     return Segment(files, path, base_offset, size)
 
 
-def load_offsets(files: Files, directory: Path, size: int) -> list[int]:
+def load_offsets(files: Files, directory: Path, size: int, remedy: str = "") -> list[int]:
     """The base offsets of the files in a directory, ascending, once all have been checked.
 
     An empty last file is what a crash between creation and sizing leaves; it is deleted. Anything
     else that is not a file of the right name and size is an error, as it is for Java: guessing
-    would risk the data. Directories are passed over.
+    would risk the data; ``remedy`` ends the text about a size. Directories are passed over.
     """
     offsets: list[int] = []
     with disk_errors("list", directory):
@@ -147,7 +147,7 @@ def load_offsets(files: Files, directory: Path, size: int) -> list[int]:
                 continue
             if facts.size != size:
                 raise StoreLayoutError(
-                    f"{path} has {facts.size} bytes, the configuration says {size}", path
+                    f"{path} has {facts.size} bytes, the configuration says {size}{remedy}", path
                 )
             if int(name) % size:
                 raise StoreLayoutError(f"{path} is not named by a multiple of {size}", path)

@@ -10,7 +10,6 @@ be behind the log, which the next start mends: that is a notice, not damage.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -102,11 +101,16 @@ class _Verification:
         report, files = self._report, self._view.log_files()
         if not files:
             return []
-        usual = Counter(file.size_bytes for file in files).most_common(1)[0][0]
-        good = [file for file in files if file.size_bytes == usual and usual > 0]
+        usual = self._view.segment_bytes()
+        # The records of a lone file of a strange size are all there is to look at.
+        good = [file for file in files if file.size_bytes and usual in (None, file.size_bytes)]
         for file in files:
             if file.size_bytes != usual:
-                detail = f"{file.size_bytes} bytes, the other files have {usual}"
+                detail = f"{file.size_bytes} bytes, " + (
+                    "which is no size of a log file: it was cut short"
+                    if usual is None
+                    else f"the other files have {usual}"
+                )
                 # Made but not yet extended when the process died: every broker removes it.
                 is_notice = file.size_bytes == 0 and file == files[-1]
                 report.add(Damage(Kind.FILE_SIZE, file.path, 0, 0, detail, is_notice=is_notice))

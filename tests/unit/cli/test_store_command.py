@@ -1,6 +1,7 @@
 """``goddard store`` as people and scripts call it: output, JSON and exit codes."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from goddard.cli.main import goddard
 from goddard.cli.render import bytes_text, time_text
+from goddard.store.errors import StoreLayoutError
 from goddard.testing.store import SmallStore, prepared
 
 
@@ -233,3 +235,38 @@ def test_sizes_and_times_as_people_read_them() -> None:
     assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123Z"
     assert time_text(0) == "-"
     assert time_text(1 << 62) == str(1 << 62)
+
+
+def test_repair_makes_a_log_file_whole_that_was_cut_short(root: Path, tmp_path: Path) -> None:
+    with SmallStore(root, segment_bytes=4096) as store:
+        store.put_many([prepared() for _ in range(12)])
+    last = max((root / "commitlog").iterdir())
+    os.truncate(last, 700)
+    damages = run_json("verify", root)["damages"]
+    assert any(each["kind"] == "file-size" and last.name in each["file"] for each in damages)
+    result = run("repair", root, "--copy-to", tmp_path / "copy", "--yes")
+    assert result.exit_code == 0, result.output
+    assert f"{last} has 4096 bytes again" in result.stdout.replace("\n", "")
+    assert run("verify", root).exit_code == 0
+    with SmallStore(root, segment_bytes=4096) as store:
+        assert store.report.findings == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_repair_of_a_lone_log_file_that_was_cut_short(tmp_path: Path, asked: bool) -> None:
+    root = tmp_path / "store"
+    size = 65536 if asked else 1 << 30
+    with SmallStore(root, segment_bytes=size) as store:
+        end = store.put_many([prepared() for _ in range(50)])[-1].end_offset
+    (last,) = (root / "commitlog").iterdir()
+    os.truncate(last, 5000)
+    assert end > 5000
+    assert "file-size" in run("verify", root).stdout
+    with pytest.raises(StoreLayoutError, match=f"goddard store repair .* --segment-bytes {size}"):
+        SmallStore(root, segment_bytes=size).store.open()
+    option = ("--segment-bytes", size) if asked else ()
+    result = run("repair", root, "--copy-to", tmp_path / "copy", "--yes", *option)
+    assert result.exit_code == 0, result.output
+    assert run("verify", root).exit_code == 0
+    with SmallStore(root, segment_bytes=size) as store:
+        assert 0 < store.max_offset("TopicA", 0) < 50
