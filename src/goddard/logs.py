@@ -99,7 +99,7 @@ def logging_to(file: Path, level: int = logging.INFO) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"the log file {file} cannot be written: {error.strerror}; "
-            "make the folder writable or choose another home"
+            "make the folder writable or choose another"
         ) from error
     writer.setFormatter(logging.Formatter(_LINE))
     records: Queue[logging.LogRecord] = Queue(_QUEUE_RECORDS)

@@ -22,7 +22,10 @@ from goddard.cli.daemon import (
     HELP_OPTIONS,
     HOME_PROPERTY,
     HOME_VARIABLE,
+    OWN_OPTIONS,
+    ROCKETMQ_OPTIONS,
     Daemon,
+    PlaceOptions,
     StartRefusedError,
     exit_code_of,
     run_until_stopped,
@@ -137,6 +140,7 @@ def broker(
     sys.exit(
         _serve(
             "goddard broker",
+            OWN_OPTIONS,
             config_file,
             defaults,
             overrides,
@@ -185,6 +189,7 @@ def _mqbroker(
         overrides["namesrvAddr"] = namesrv_addr
     return _serve(
         "mqbroker",
+        ROCKETMQ_OPTIONS,
         config_file,
         defaults,
         overrides,
@@ -199,6 +204,7 @@ def run_mqbroker(arguments: list[str]) -> int:
 
 def _serve(
     program: str,
+    options: PlaceOptions,
     config_file: Path | None,
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],
@@ -220,6 +226,7 @@ def _serve(
         config=BrokerConfig(),
         file_property="brokerConfigPath",
         log_name="broker",
+        options=options,
         main=main,
         settle=_settle,
     )

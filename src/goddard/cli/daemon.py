@@ -5,6 +5,7 @@ What ``goddard namesrv``, ``goddard broker`` and RocketMQ's own commands for the
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import click
 
@@ -31,6 +32,9 @@ HOME_PROPERTY: Final = "rocketmq.home.dir"
 # What Java's System.exit(-2) is to a shell.
 _EXIT_WITHOUT_HOME: Final = 254
 
+_UNFIT_FOLDER: Final = frozenset(
+    {errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}
+)
 # So many unknown keys of a file are told one by one.
 _MAX_UNKNOWN: Final = 10
 
@@ -38,6 +42,18 @@ HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
 ConfigT = TypeVar("ConfigT", bound=Configuration)
 T = TypeVar("T")
+
+
+class PlaceOptions(NamedTuple):
+    """What a user sets to have a daemon elsewhere, as advice calls it."""
+
+    host: str
+    port: str
+    data: str
+
+
+OWN_OPTIONS: Final = PlaceOptions("--host", "--port", "--data")
+ROCKETMQ_OPTIONS: Final = PlaceOptions("bindAddress", "listenPort", "storePathRootDir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +65,7 @@ class Daemon(Generic[ConfigT]):
     # The property that tells the daemon where its configuration file is.
     file_property: str
     log_name: str
+    options: PlaceOptions
     main: Callable[[ConfigT], Coroutine[Any, Any, None]]
     # Last changes to a configuration, and checks of it as a whole.
     settle: Callable[[ConfigT], ConfigT] = lambda config: config
@@ -111,7 +128,7 @@ def serve(
         click.echo(str(error))
         code, text = error.exit_code, str(error)
     except (ConfigError, StoreError, OSError) as error:
-        code, text = 1, error_text(error)
+        code, text = 1, error_text(error, daemon.options)
         click.echo(f"{daemon.program}: {text}", err=True)
     else:
         return 0
@@ -127,9 +144,22 @@ def _logging(daemon: Daemon[Any], home: str) -> contextlib.AbstractContextManage
     return logging_to(Path(home) / "logs" / f"{daemon.log_name}.log", level)
 
 
-def error_text(error: Exception) -> str:
-    """The one line that says what is wrong; an OSError of listening names the address."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def error_text(error: Exception, options: PlaceOptions) -> str:
+    """The one line that says what is wrong and, where we know, what to do."""
+    if isinstance(error, StoreError):
+        cause = error.__cause__
+        is_place = isinstance(cause, OSError) and cause.errno in _UNFIT_FOLDER
+        advice = f"; choose a folder that can be written with {options.data}" if is_place else ""
+        return f"{error}{advice}"
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return error.strerror + {
+        errno.EADDRINUSE: f"; stop what listens there or choose another with {options.port}",
+        errno.EADDRNOTAVAIL: f"; choose an address of this machine with {options.host}",
+        errno.EACCES: f"; choose a port from 1024 on with {options.port}",
+    }.get(error.errno or 0, "")
 
 
 def _with_file(

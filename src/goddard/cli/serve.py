@@ -15,7 +15,10 @@ from goddard.cli.daemon import (
     HELP_OPTIONS,
     HOME_PROPERTY,
     HOME_VARIABLE,
+    OWN_OPTIONS,
+    ROCKETMQ_OPTIONS,
     Daemon,
+    PlaceOptions,
     exit_code_of,
     run_until_stopped,
     serve,
@@ -85,7 +88,7 @@ def namesrv(
         told["rocketmqHome"] = str(home)
     overrides = {name: value for name, value in told.items() if value is not None}
     shown = dict if print_config else None
-    daemon = _daemon("goddard namesrv")
+    daemon = _daemon("goddard namesrv", OWN_OPTIONS)
     sys.exit(serve(daemon, config_file, defaults, overrides, shown, kept=kept))
 
 
@@ -118,7 +121,7 @@ def _mqnamesrv(
         defaults["rocketmqHome"] = home
     tls = {name: value for name, value in defined.items() if name.startswith("tls.")}
     shown = dict if print_config else None
-    return serve(_daemon("mqnamesrv"), config_file, defaults, tls, shown)
+    return serve(_daemon("mqnamesrv", ROCKETMQ_OPTIONS), config_file, defaults, tls, shown)
 
 
 def run_mqnamesrv(arguments: list[str]) -> int:
@@ -126,12 +129,13 @@ def run_mqnamesrv(arguments: list[str]) -> int:
     return exit_code_of(_mqnamesrv, "mqnamesrv", arguments)
 
 
-def _daemon(program: str) -> Daemon[NameServerConfig]:
+def _daemon(program: str, options: PlaceOptions) -> Daemon[NameServerConfig]:
     return Daemon(
         program=program,
         config=NameServerConfig(),
         file_property="configStorePath",
         log_name="namesrv",
+        options=options,
         main=_run_name_server,
     )
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import click
 
-from goddard.cli.daemon import HELP_OPTIONS, error_text
+from goddard.cli.daemon import HELP_OPTIONS, OWN_OPTIONS, error_text
 from goddard.config import NameServerConfig
 from goddard.errors import ConfigError
 from goddard.logs import logging_to
@@ -96,7 +96,7 @@ def up(brokers: int, data: Path, host: str, port: int, broker_port: int) -> None
         with logging_to(data / "namesrv" / "logs" / "namesrv.log"):
             run(_run_cluster(options))
     except (ClusterError, ConfigError, OSError) as error:
-        click.echo(f"goddard up: {error_text(error)}", err=True)
+        click.echo(f"goddard up: {error_text(error, OWN_OPTIONS)}", err=True)
         sys.exit(1)
 
 
@@ -171,6 +171,8 @@ class _Child:
         """Why it ended, in its own words if it had any."""
         code = self._process.returncode
         words = " ".join(self._errors).removeprefix("goddard broker: ").strip()
+        # The child advises in terms of its own options.
+        words = words.replace("with --port", "with --broker-port")
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return f"{self.name}: {words or f'it ended by itself with {how}'}"
 

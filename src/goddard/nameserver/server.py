@@ -81,15 +81,6 @@ class NameServer:
         self._apply(self._config)
         try:
             await self._server.start()
-        except OSError as error:
-            self._executor.shutdown()
-            config = self._config
-            text = error.strerror or str(error)
-            if not text.startswith("cannot listen"):
-                text = f"cannot listen on {config.bind_address}:{config.listen_port}: {text}"
-            raise ConfigError(
-                f"{text}; stop what listens there, or set another bindAddress or listenPort"
-            ) from error
         except BaseException:
             self._executor.shutdown()
             raise

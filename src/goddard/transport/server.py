@@ -124,7 +124,6 @@ class Server:
                 self._connection, sock=listener, backlog=options.backlog
             )
         else:
-            listener.listen(options.backlog)
             self._tasks.spawn(self._accept(listener), "accept")
         self._tasks.periodic("ConnectionSweep", options.sweep_seconds, self._sweep)
 
@@ -178,6 +177,7 @@ class Server:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
+            sock.listen(options.backlog)
         except OSError as error:
             sock.close()
             where = address_text((options.host, options.port))

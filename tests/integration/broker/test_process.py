@@ -235,3 +235,26 @@ def test_a_broker_that_no_name_server_answers_says_so(tmp_path: Path) -> None:
     assert "boot success" in ready
     assert warning.startswith(f"warning: {told}")
     assert told in (tmp_path / "logs" / "broker.log").read_text()
+
+
+def test_advice_names_the_options_of_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    base = [*BROKER, "--home", str(tmp_path / "home"), "--port", "0"]
+    unfit = run_to_end([*base, "--data", str(file)])
+    assert unfit.returncode == 1
+    assert unfit.stderr == (
+        f"goddard broker: cannot create {file}: File exists; choose a folder that can be written "
+        "with --data\n"
+    )
+    away = run_to_end([*base, "--host", "192.0.2.1"])
+    assert away.returncode == 1
+    assert away.stderr == (
+        "goddard broker: cannot listen on 192.0.2.1: Cannot assign requested address; choose an "
+        "address of this machine with --host\n"
+    )
+    config = tmp_path / "broker.conf"
+    config.write_text("bindAddress=192.0.2.1\nlistenPort=0\n")
+    env = environment(ROCKETMQ_HOME=str(tmp_path / "home"))
+    java = run_to_end([*MQBROKER, "-c", str(config)], env)
+    assert java.stderr.endswith("; choose an address of this machine with bindAddress\n")

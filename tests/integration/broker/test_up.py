@@ -118,6 +118,7 @@ def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_pat
     )
     assert third.returncode == 1
     assert third.stderr.startswith(f"goddard up: cannot listen on 127.0.0.1:{port}: ")
+    assert third.stderr.endswith("; stop what listens there or choose another with --port\n")
 
     taken = addresses(running)["broker-a"].rpartition(":")[2]
     fourth = subprocess.run(
@@ -129,3 +130,4 @@ def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_pat
     )
     assert fourth.returncode == 1
     assert f"goddard up: broker-a: cannot listen on 127.0.0.1:{taken}: " in fourth.stderr
+    assert fourth.stderr.endswith("or choose another with --broker-port\n")
