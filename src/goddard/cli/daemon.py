@@ -235,6 +235,4 @@ def exit_code_of(command: click.Command, program: str, arguments: list[str]) -> 
     except click.UsageError as error:
         error.show()
         return 1
-    except click.Abort:
-        return 1
     return int(code or 0)

@@ -4,13 +4,20 @@ A subcommand's module is imported when it is run, not before: a server starts in
 second only if it does not import the other tools.
 """
 
+import errno
 import importlib
+import os
 import sys
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import click
 
 from goddard import __version__
+
+# What a shell makes of SIGINT.
+_EXIT_INTERRUPTED: Final = 130
+_OUTPUT_ERRORS: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 
 class _Lazy(NamedTuple):
@@ -61,19 +68,53 @@ def goddard() -> None:
 
 
 def main() -> None:
-    goddard(prog_name="goddard")
+    sys.exit(_ended("goddard", _run_goddard))
 
 
 def mqnamesrv() -> None:
     """Run the name server as RocketMQ's own command does."""
-    serve = importlib.import_module("goddard.cli.serve")
-    sys.exit(serve.run_mqnamesrv(sys.argv[1:]))
+    sys.exit(_ended("mqnamesrv", _run_mqnamesrv))
 
 
 def mqbroker() -> None:
     """Run the broker as RocketMQ's own command does."""
+    sys.exit(_ended("mqbroker", _run_mqbroker))
+
+
+def _run_goddard() -> int:
+    try:
+        code = goddard.main(prog_name="goddard", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _run_mqnamesrv() -> int:
+    serve = importlib.import_module("goddard.cli.serve")
+    return int(serve.run_mqnamesrv(sys.argv[1:]))
+
+
+def _run_mqbroker() -> int:
     broker = importlib.import_module("goddard.cli.broker")
-    sys.exit(broker.run_mqbroker(sys.argv[1:]))
+    return int(broker.run_mqbroker(sys.argv[1:]))
+
+
+def _ended(program: str, command: Callable[[], int]) -> int:
+    """The exit code of a command; Ctrl-C and an output that takes nothing are no crashes."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        return _EXIT_INTERRUPTED
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            raise
+        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
+        # What is still in the buffer would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 if __name__ == "__main__":

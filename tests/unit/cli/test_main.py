@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -68,3 +69,47 @@ def test_the_name_server_imports_no_heavy_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
     )
     assert result.stdout == "[]\n"
+
+
+def test_an_output_that_takes_nothing_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "goddard.cli.main", "demo"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "goddard: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("entry", ["main", "mqbroker", "mqnamesrv"])
+def test_ctrl_c_while_a_command_is_imported_is_quiet(entry: str) -> None:
+    program = (
+        "import importlib, os, signal, sys\n"
+        "from goddard.cli import main\n"
+        "def interrupted(name):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return sys\n"
+        "importlib.import_module = interrupted\n"
+        "sys.argv = ['goddard', 'broker']\n"
+        f"main.{entry}()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=30, check=False
+    )
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr.strip()) == (130, b"", b"")
+
+
+def test_wrong_use_is_told_as_ever() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "goddard.cli.main", "broker", "--port", "far"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "Invalid value for '--port'" in ended.stderr
