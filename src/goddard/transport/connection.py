@@ -48,6 +48,7 @@ _JOINED_BODY_BYTES: Final = 8192
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _TLS_HANDSHAKE: Final = 0x16
+_HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
 FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
 
@@ -143,6 +144,7 @@ class Connection(asyncio.Protocol):
         "_stalled_since_ms",
         "_tasks",
         "_transport",
+        "_warn",
         "_whole",
         "_writing_paused",
         "attachments",
@@ -161,6 +163,7 @@ class Connection(asyncio.Protocol):
         on_finished: Callable[["Connection"], None] = _nothing,
         on_frames: FrameHook | None = None,
         is_client: bool = False,
+        warn: Callable[..., None] = _logger.warning,
     ) -> None:
         """``on_close``: the peer is gone; ``on_finished``: and the last handler has ended."""
         self.remote = "unknown"
@@ -175,6 +178,7 @@ class Connection(asyncio.Protocol):
         self._on_finished = on_finished
         self._on_frames = on_frames
         self._is_client = is_client
+        self._warn = warn
         self._loop = asyncio.get_running_loop()
         # Done when the connection is gone and its last handler has ended.
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -416,8 +420,11 @@ class Connection(asyncio.Protocol):
             else:
                 self._take(frames)
         if decoder.failure is not None and not self._closing:
-            if data[0] == _TLS_HANDSHAKE and decoder.buffered_bytes == 0 and not frames:
+            is_first = decoder.buffered_bytes == 0 and not frames
+            if is_first and data[0] == _TLS_HANDSHAKE:
                 self._cut("it wants TLS, which is disabled on this port")
+            elif is_first and data.startswith(_HTTP_METHODS):
+                self._reject(ProtocolError("it is HTTP, which this port does not speak"))
             else:
                 self._reject(decoder.failure)
 
@@ -593,9 +600,9 @@ class Connection(asyncio.Protocol):
 
     def _reject(self, error: ProtocolError) -> None:
         """The bytes are not the protocol: answer what came before them, then close."""
-        _logger.warning("%s sent what cannot be read, closed: %s", self.remote, error)
+        self._warn("%s sent what cannot be read, closed: %s", self.remote, error)
         self.close()
 
     def _cut(self, reason: str) -> None:
-        _logger.warning("%s is cut off: %s", self.remote, reason)
+        self._warn("%s is cut off: %s", self.remote, reason)
         self.abort()

@@ -27,6 +27,7 @@ from goddard.transport.connection import (
 from goddard.transport.handlers import Handlers
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, first_byte
+from goddard.transport.warnings import LimitedWarnings
 
 _logger: Final = logging.getLogger("goddard.transport")
 
@@ -86,6 +87,7 @@ class Server:
         self._on_close = on_close
         self._on_frames = on_frames
         self._clock: Clock = clock or SystemClock()
+        self._warnings = LimitedWarnings(_logger, self._clock)
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._server: asyncio.Server | None = None
         self._tls: ssl.SSLContext | None = None
@@ -193,6 +195,7 @@ class Server:
             on_close=self._lost,
             on_finished=self._unfinished.discard,
             on_frames=self._on_frames,
+            warn=self._warnings.warn,
         )
 
     def _opened(self, connection: Connection) -> None:
@@ -247,6 +250,7 @@ class Server:
     def _sweep(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self._warn_without_descriptors(now_ms)
+        self._warnings.settle()
         for connection in list(self._unfinished):
             connection.sweep(now_ms)
 
@@ -278,7 +282,7 @@ class Server:
             if first is None:
                 return
             if first != HANDSHAKE_BYTE and options.tls and options.tls.mode is TlsMode.ENFORCING:
-                _logger.warning("%s is refused: it is plain, and TLS is enforced", remote)
+                self._warnings.warn("%s is refused: it is plain, and TLS is enforced", remote)
                 return
             adopted = True
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -292,7 +296,7 @@ class Server:
         except TimeoutError:
             _logger.info("%s is idle, closed", remote)
         except OSError as error:  # includes ssl.SSLError
-            _logger.warning("%s is refused: %s", remote, error)
+            self._warnings.warn("%s is refused: %s", remote, error)
         finally:
             self._handshakes -= 1
             if not adopted:

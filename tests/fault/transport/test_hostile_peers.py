@@ -113,7 +113,8 @@ async def test_slow_senders_are_cut_off(
 
         async with asyncio.timeout(10):
             await dribble()
-        assert caplog.text.count("did not end it in time") == 20
+        # Every one is gone; the log has ten lines of it a second at most.
+        assert 10 <= caplog.text.count("did not end it in time") <= 20
         assert await _echo(client, server) < 1
         for sender in senders:
             sender.close()

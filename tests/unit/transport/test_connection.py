@@ -371,6 +371,17 @@ async def test_a_tls_client_on_a_plain_port_is_named_as_such(
     assert "it wants TLS" in caplog.text
 
 
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n", b"HEAD "])
+async def test_a_browser_is_named_as_such(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture, start: bytes
+) -> None:
+    peer, _ = join_raw(handlers)
+    peer.transport.write(start)
+    async with asyncio.timeout(1):
+        await peer.lost.wait()
+    assert "it is HTTP" in caplog.text
+
+
 @pytest.mark.parametrize(
     "answer",
     [
