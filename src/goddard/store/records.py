@@ -8,6 +8,7 @@ makes it, and ``scan`` reads the same from the log.
 Byte layout: see ``goddard.protocol.record``; here a host is one field of 8 or 20 bytes.
 """
 
+import re
 import struct
 from collections.abc import Iterator
 from enum import Enum
@@ -20,6 +21,7 @@ import msgspec
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32, tag_code
 from goddard.protocol.message import find_property
+from goddard.protocol.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
 from goddard.protocol.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
@@ -49,6 +51,7 @@ _PLAIN_HEAD: Final = _HEADS[0]
 PLAIN_FIXED_BYTES: Final = _PLAIN_HEAD.size + 2
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
+_is_topic_text: Final = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 _START: Final = Struct(">iI")
 _I64: Final = Struct(">q")
 _I32: Final = Struct(">i")
@@ -322,8 +325,8 @@ def read_entry(
         raise ProtocolError(
             f"queue {record.queue_id} or offset {record.queue_offset} is out of range"
         )
-    if not is_directory_name(record.topic):
-        raise ProtocolError(f"topic {record.topic!r} cannot name a directory")
+    if not is_topic_name(record.topic):
+        raise ProtocolError(f"illegal topic name {record.topic!r}")
     if check_crc and record.body_length:
         at = record.body_position
         crc = crc32(view[at : at + record.body_length]) & 0x7FFFFFFF
@@ -378,9 +381,15 @@ def store_time_of(view: memoryview) -> int:
 
 
 @lru_cache(maxsize=4096)
-def is_directory_name(topic: str) -> bool:
-    """Whether a queue directory can have this name, and lies where it should."""
-    return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+def is_topic_name(topic: str) -> bool:
+    """Whether a record can be of this topic: one of RocketMQ's characters, or of a broker's own.
+
+    Names that a broker makes for itself contain that of its cluster, which may be any.
+    """
+    if _is_topic_text(topic):
+        return True
+    is_own = topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+    return is_own and "/" not in topic and topic.isprintable()
 
 
 def tags_code_of(properties: bytes) -> int:
@@ -402,8 +411,8 @@ def _encode_topic(topic: str) -> tuple[int, bytes]:
     data = topic.encode()
     if not 0 < len(data) <= MAX_TOPIC_BYTES_V2:
         raise MessageIllegalError(f"a topic has 1 to {MAX_TOPIC_BYTES_V2} bytes: {topic[:300]!r}")
-    if not is_directory_name(topic):
-        raise MessageIllegalError(f"topic {topic!r} cannot name a directory")
+    if not is_topic_name(topic):
+        raise MessageIllegalError(f"illegal topic name {topic!r}")
     if len(data) <= MAX_TOPIC_BYTES_V1:
         return MAGIC_V1, len(data).to_bytes(1, "big") + data
     return MAGIC_V2, len(data).to_bytes(2, "big") + data

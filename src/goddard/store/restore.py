@@ -25,7 +25,7 @@ from goddard.store.records import (
     SCHEDULE_TOPIC,
     LogEntry,
     ScanStop,
-    is_directory_name,
+    is_topic_name,
     read_entry,
     with_due_time,
 )
@@ -210,7 +210,7 @@ class Restorer:
         """
         topics = {topic: topic.decode("utf-8", "replace") for topic in set(batch.topics)}
         if int(batch.queue_ids.max()) > MAX_QUEUE_ID or not all(
-            is_directory_name(topic) for topic in topics.values()
+            is_topic_name(topic) for topic in topics.values()
         ):
             return None
         offsets = batch.positions + base_offset

@@ -32,6 +32,7 @@ from goddard.protocol.record import (
     read_summary,
 )
 from goddard.store.columns import Hashes, PropertyColumns, Spans
+from goddard.store.records import is_topic_name
 
 BATCH_RECORDS: Final = 4096
 
@@ -68,6 +69,7 @@ class Fault(Enum):
 
     UNREADABLE = "unreadable bytes"
     BAD_RECORD = "record not whole"
+    BAD_TOPIC = "illegal topic name"
     BAD_CRC = "body CRC differs"
     BAD_PROPERTY_CRC = "record CRC differs"
     MISPLACED = "wrong physical offset"
@@ -267,6 +269,15 @@ class FileScan:
                 f"it says {heads['physical_offset'][number]}, it is at "
                 f"{batch.positions[number] + self._start}",
             )
+        illegal = {
+            topic
+            for topic in set(batch.topics)
+            if not is_topic_name(topic.decode("utf-8", "replace"))
+        }
+        if illegal:
+            for number, topic in enumerate(batch.topics):
+                if topic in illegal:
+                    self._report(Fault.BAD_TOPIC, batch, number, f"{topic!r}")
         if self._check_crc:
             view = memoryview(self._data)
             body_ends = (body_at + body_lengths).tolist()

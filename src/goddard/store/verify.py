@@ -38,6 +38,7 @@ _SETTLE_STEP_SECONDS: Final = 0.05
 _KINDS: Final = {
     Fault.UNREADABLE: Kind.UNREADABLE,
     Fault.BAD_RECORD: Kind.BAD_RECORD,
+    Fault.BAD_TOPIC: Kind.BAD_RECORD,
     Fault.BAD_CRC: Kind.BAD_CRC,
     Fault.BAD_PROPERTY_CRC: Kind.BAD_CRC,
     Fault.MISPLACED: Kind.MISPLACED,

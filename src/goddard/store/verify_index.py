@@ -132,6 +132,8 @@ class IndexCheck:
         report = self._report
         views: list[IndexView] = []
         for file in view.index_files():
+            if file.size_bytes == 0 and report.is_running:
+                continue  # being made at this moment
             if file.size_bytes < INDEX_HEADER.size:
                 detail = f"{file.size_bytes} bytes are no index file"
                 report.add(Damage(Kind.FILE_SIZE, file.path, 0, 0, detail))

@@ -35,6 +35,7 @@ from goddard.store.inspect import (
     is_entry,
 )
 from goddard.store.jsonfile import DocumentError
+from goddard.store.records import is_topic_name
 from goddard.store.scan import RecordBatch
 from goddard.store.tables import TopicTable
 
@@ -270,6 +271,8 @@ class QueueCheck:
         known = _topic_names(self._view)
         for (raw_topic, queue_id), missing in sorted(self._without_queue.items()):
             topic = raw_topic.decode("utf-8", "replace")
+            if not is_topic_name(topic):
+                continue  # the scan of the log has said so
             if known is not None and topic not in known:
                 self._notice_deleted(topic, missing.count)
                 continue

@@ -270,3 +270,26 @@ def test_repair_of_a_lone_log_file_that_was_cut_short(tmp_path: Path, asked: boo
     assert run("verify", root).exit_code == 0
     with SmallStore(root, segment_bytes=size) as store:
         assert 0 < store.max_offset("TopicA", 0) < 50
+
+
+@pytest.mark.parametrize("byte", [b"\xcf", b"/", b" ", b"\0"])
+def test_a_record_with_an_illegal_topic_name_is_damaged(
+    root: Path, tmp_path: Path, byte: bytes
+) -> None:
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{},"Bills":{}}}')
+    log = root / "commitlog" / ("0" * 20)
+    content = log.read_bytes()
+    place = content.index(b"Orders", 2000)
+    log.write_bytes(content[:place] + byte + content[place + 1 :])
+    damages = run_json("verify", root)["damages"]
+    (record,) = (each for each in damages if each["kind"] == "bad-record")
+    assert "illegal topic name" in record["detail"]
+    assert "deleted-topic" not in {each["kind"] for each in damages}
+    result = run("repair", root, "--copy-to", tmp_path / "one", "--yes")
+    assert result.exit_code == 1
+    assert "illegal topic name" in result.output
+    result = run("repair", root, "--copy-to", tmp_path / "two", "--yes", "--cut-corrupt")
+    assert result.exit_code == 0, result.output
+    assert run("verify", root).exit_code == 0
+    assert {path.name for path in (root / "consumequeue").iterdir()} == {"Orders", "Bills"}
