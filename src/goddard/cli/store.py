@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -28,12 +28,15 @@ from goddard.protocol.message import decode_properties
 from goddard.protocol.record import Record, decode_record
 from goddard.store.damage import Damage, Report
 from goddard.store.inspect import IndexView, QueueView, StoreView, is_entry
+from goddard.store.repair import RepairReport, refusal
 from goddard.store.repair import repair as repair_store
 from goddard.store.scan import FileEnd, chain_end, record_positions
 from goddard.store.verify import verify as verify_store
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+# So many stores are named to someone who gave the directory above them.
+_MAX_HINTS = 5
 
 
 class _RefusedError(click.ClickException):
@@ -66,7 +69,15 @@ def _open(directory: Path) -> StoreView:
     try:
         return StoreView(directory)
     except StoreError as error:
-        raise _RefusedError(str(error)) from error
+        inner = _stores_below(directory)
+        hint = f"; did you mean {' or '.join(map(str, inner))}?" if inner else ""
+        raise _RefusedError(f"{error}{hint}") from error
+
+
+def _stores_below(directory: Path) -> list[Path]:
+    """Stores one or two levels below, as a directory of several brokers has them."""
+    found = (path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/commitlog"))
+    return sorted(path.parent for path in islice(found, _MAX_HINTS) if path.is_dir())
 
 
 # --- info -----------------------------------------------------------------------------------------
@@ -355,12 +366,21 @@ def dump(
         "queue": lambda: _queue_entries(view, topic, queue, first, stop),
         "index": lambda: _index_entries(view, first, stop),
     }
+    if topic is not None and not _has_topic(view, topic):
+        raise click.ClickException(f"{directory} has no topic {topic}")
     items = sources[what]()
     for item in islice(items, limit or None):
         if as_json:
             print_json_line(item)
         else:
             _print_item(item)
+
+
+def _has_topic(view: StoreView, topic: str) -> bool:
+    """Whether there are queues of a topic or else, of a deleted one, records."""
+    if any(queue.topic == topic for queue in view.queues()):
+        return True
+    return next(_records(view, topic, None, 0, 1 << 63, "none"), None) is not None
 
 
 def _print_item(item: dict[str, Any]) -> None:
@@ -485,8 +505,7 @@ def _index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, 
 @click.option(
     "--copy-to",
     type=click.Path(path_type=Path),
-    required=True,
-    help="Where the full copy goes that is made first; new or empty.",
+    help="Where the full copy goes that is made first; new or empty. Needed with --yes.",
 )
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
 @click.option(
@@ -503,18 +522,23 @@ def _index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, 
 def repair(
     directory: Path,
     as_json: bool,
-    copy_to: Path,
+    copy_to: Path | None,
     yes: bool,
     cut_corrupt: bool,
     segment_bytes: int | None,
 ) -> None:
-    """Copy a stopped store, then cut its torn tail and rebuild queues and index from the log."""
+    """Copy a stopped store, then cut its torn tail and rebuild queues and index from the log.
+
+    Without --yes: say what is damaged and what would be done, change nothing, and exit with 0, or
+    with 1 if a repair would be refused.
+    """
     view = _open(directory)
     if not yes:
-        raise click.UsageError(
-            f"this would copy {directory} to {copy_to}, then cut a torn tail of the log and remove "
-            "and rebuild consumequeue/ and index/. Give --yes to do it."
+        _announce_repair(
+            view, copy_to, as_json=as_json, cut_corrupt=cut_corrupt, segment_bytes=segment_bytes
         )
+    if copy_to is None:
+        raise click.UsageError("--yes needs --copy-to: where the copy goes that is made first")
     try:
         with progress_bar("copying", shown=not as_json) as on_progress:
             report = repair_store(
@@ -526,6 +550,53 @@ def repair(
             )
     except StoreError as error:
         raise click.ClickException(str(error)) from error
+    _print_repair(report, as_json=as_json)
+
+
+def _announce_repair(
+    view: StoreView,
+    copy_to: Path | None,
+    *,
+    as_json: bool,
+    cut_corrupt: bool,
+    segment_bytes: int | None,
+) -> NoReturn:
+    """What a repair would do, or why it would be refused."""
+    holder = view.lock_holder()
+    with progress_bar("verifying", shown=not as_json) as on_progress:
+        report = verify_store(view, on_progress=on_progress)
+    refused = refusal(view, report, cut_corrupt=cut_corrupt, segment_bytes=segment_bytes)
+    steps = [
+        f"copy {view.directory} to {copy_to or 'the directory given with --copy-to'}",
+        "cut the log at its first damage, and set what follows aside in commitlog.cut/"
+        if cut_corrupt
+        else "cut a torn tail of the log",
+        "remove consumequeue/ and index/ and rebuild them from the log",
+    ]
+    if as_json:
+        print_json(
+            {
+                **_report_json(view, report),
+                "lockHolder": holder,
+                "steps": steps,
+                "refusal": None if refused is None else str(refused),
+            }
+        )
+    else:
+        for damage in report.damages:
+            _print_damage(view, damage)
+        _print_summary(report)
+        click.echo("nothing was changed; with --yes this would")
+        for step in steps:
+            click.echo(f"  - {step}")
+        if refused is not None:
+            click.echo(f"but it would be refused: {refused}")
+        if holder is not None:
+            click.echo(f"but process {holder} holds the store's lock: stop the broker first")
+    sys.exit(1 if refused is not None or holder is not None else 0)
+
+
+def _print_repair(report: RepairReport, *, as_json: bool) -> None:
     recovery = report.recovery
     if as_json:
         print_json(

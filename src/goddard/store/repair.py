@@ -17,7 +17,7 @@ from typing import Final
 from goddard.errors import StoreError
 from goddard.store.checkpoint import DirectoryLock
 from goddard.store.config import StoreConfig
-from goddard.store.damage import Kind
+from goddard.store.damage import Kind, Report
 from goddard.store.errors import StoreCorruptError, StoreLayoutError, StoreLockedError
 from goddard.store.inspect import IndexView, StoreFile, StoreView, numbered_files
 from goddard.store.recovery import RecoveryReport
@@ -70,7 +70,9 @@ def repair(
     try:
         config = guess_config(view, segment_bytes)
         short = _short_file(view, config.segment_bytes)
-        _refuse_damaged_log(view, short, cut_corrupt=cut_corrupt)
+        refused = refusal(view, verify(view), cut_corrupt=cut_corrupt, segment_bytes=segment_bytes)
+        if refused is not None:
+            raise refused
         copied_bytes = copy_store(root, copy_to, on_progress)
         # As after a crash and without a checkpoint, everything is read and dispatched anew; first
         # of all, so that a broker started after a repair that broke off does the same.
@@ -109,19 +111,23 @@ def _grow(path: Path, size_bytes: int) -> None:
         os.fsync(file.fileno())
 
 
-def _refuse_damaged_log(view: StoreView, short: StoreFile | None, *, cut_corrupt: bool) -> None:
-    """What a repair cannot mend, or may only cut when told to, is found before anything is done."""
-    for damage in verify(view).damages:
+def refusal(
+    view: StoreView, report: Report, *, cut_corrupt: bool, segment_bytes: int | None = None
+) -> StoreError | None:
+    """Why a repair is refused: what it cannot mend, or may only cut when told to."""
+    short = _short_file(view, guess_config(view, segment_bytes).segment_bytes)
+    for damage in report.damages:
         if damage.path.parent != view.log_directory or damage.is_notice:
             continue
         if short is not None and damage.path == short.path and damage.kind is Kind.FILE_SIZE:
             continue
         where = f"{damage.path} at byte {damage.position}: {damage.detail}"
         if damage.kind in _UNMENDABLE:
-            raise StoreLayoutError(f"{where}; {damage.remedy}", damage.path)
+            return StoreLayoutError(f"{where}; {damage.remedy}", damage.path)
         if damage.kind is not Kind.TORN_TAIL and not cut_corrupt:
             offset = damage.physical_offset or 0
-            raise StoreCorruptError(f"{where}; {damage.remedy}", damage.path, offset)
+            return StoreCorruptError(f"{where}; {damage.remedy}", damage.path, offset)
+    return None
 
 
 def guess_config(view: StoreView, segment_bytes: int | None = None) -> StoreConfig:

@@ -302,7 +302,8 @@ class Restorer:
             raise StoreCorruptError(
                 f"{path} is damaged at offset {tail.start_offset} ({reason}), and good records"
                 f" follow at {tail.next_record_offset}; nothing was changed. Restore the file, or"
-                " have the store repaired, which cuts the log there and keeps a copy of the rest",
+                f" run `goddard store repair {self._log.directory.parent} --cut-corrupt --copy-to"
+                " COPY --yes`, which cuts the log there and sets the rest aside",
                 path,
                 tail.start_offset,
             )

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +103,7 @@ def test_usage_errors_exit_with_2(tmp_path: Path, root: Path) -> None:
         ("verify", tmp_path / "missing"),
         ("info", tmp_path),
         ("dump", root, "--what", "nonsense"),
-        ("repair", root),
-        ("repair", root, "--copy-to", tmp_path / "copy"),
+        ("repair", root, "--yes"),
     ):
         result = run(*arguments)
         assert result.exit_code == 2, arguments
@@ -293,3 +294,60 @@ def test_a_record_with_an_illegal_topic_name_is_damaged(
     assert result.exit_code == 0, result.output
     assert run("verify", root).exit_code == 0
     assert {path.name for path in (root / "consumequeue").iterdir()} == {"Orders", "Bills"}
+
+
+def test_repair_without_yes_only_says_what_it_would_do(root: Path, tmp_path: Path) -> None:
+    flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 7)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    result = run("repair", root, "--copy-to", tmp_path / "copy")
+    assert result.exit_code == 0, result.output
+    assert "bad-queue-entry" in result.stdout
+    assert "nothing was changed" in result.stdout
+    flip(root / "commitlog" / ("0" * 20), 90)
+    assert run("repair", root, "--copy-to", tmp_path / "copy").exit_code == 1
+    assert run("repair", root, "--copy-to", tmp_path / "copy", "--cut-corrupt").exit_code == 0
+    flip(root / "commitlog" / ("0" * 20), 90)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "copy").exists()
+
+
+def test_stores_below_a_directory_are_hinted_at(root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "up" / "broker-a" / "store"
+    shutil.copytree(root, target)
+    for directory in (tmp_path / "up", tmp_path / "up" / "broker-a"):
+        result = run("info", directory)
+        assert result.exit_code == 2
+        assert f"did you mean {target}?" in result.output
+
+
+@pytest.mark.parametrize("what", ["records", "queue"])
+def test_dump_of_a_topic_that_is_not_there(root: Path, what: str) -> None:
+    result = run("dump", root, "--what", what, "--topic", "Nope")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {root} has no topic Nope\n"
+    assert result.stdout == ""
+
+
+def test_repair_without_yes_says_that_a_broker_runs(root: Path) -> None:
+    holder = (
+        "import sys;from pathlib import Path;from goddard.store.checkpoint import DirectoryLock"
+    )
+    code = f"{holder};DirectoryLock(Path(sys.argv[1])).acquire();print(flush=True);input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(root / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        result = run("repair", root)
+        process.communicate(b"\n", timeout=30)
+    assert result.exit_code == 1
+    assert f"process {process.pid} holds the store's lock: stop the broker" in result.stdout
+
+
+def test_repair_without_yes_knows_what_cannot_be_mended(root: Path) -> None:
+    (root / "commitlog" / "notes.txt").touch()
+    result = run("repair", root, "--cut-corrupt")
+    assert result.exit_code == 1
+    assert "it would be refused" in result.stdout
