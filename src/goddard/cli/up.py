@@ -35,7 +35,7 @@ _PORT_STEP: Final = 10
 _START_SECONDS: Final = 60.0
 # A broker needs less than two; a second signal would cut its last flush short.
 _STOP_SECONDS: Final = 10.0
-_BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>[^\]]+)\] boot success")
+_BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>\S+)\] boot success")
 
 
 class ClusterError(Exception):

@@ -37,7 +37,7 @@ def running(tmp_path: Path) -> Iterator[Process]:
 
 def addresses(process: Process) -> dict[str, str]:
     """What the lines of the cluster say listens where."""
-    line = re.compile(r"^(name server|broker-\w) +(127\.0\.0\.1:\d+)$", re.MULTILINE)
+    line = re.compile(r"^(name server|broker-\w) +(\S+:\d+)$", re.MULTILINE)
     return dict(line.findall(process.output()))
 
 
@@ -131,3 +131,11 @@ def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_pat
     assert fourth.returncode == 1
     assert f"goddard up: broker-a: cannot listen on 127.0.0.1:{taken}: " in fourth.stderr
     assert fourth.stderr.endswith("or choose another with --broker-port\n")
+
+
+@pytest.mark.parametrize(("host", "shown"), [("localhost", "127.0.0.1:"), ("::1", "[::1]:")])
+def test_a_cluster_listens_on_a_name_or_an_address_of_either_kind(
+    tmp_path: Path, host: str, shown: str
+) -> None:
+    with cluster(tmp_path, "--host", host).start() as process:
+        assert addresses(process)["broker-a"].startswith(shown)
