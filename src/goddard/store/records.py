@@ -21,7 +21,7 @@ import msgspec
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32, tag_code
 from goddard.protocol.message import find_property
-from goddard.protocol.names import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
+from goddard.protocol.names import LMQ_PREFIX, REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX
 from goddard.protocol.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
@@ -51,7 +51,8 @@ _PLAIN_HEAD: Final = _HEADS[0]
 PLAIN_FIXED_BYTES: Final = _PLAIN_HEAD.size + 2
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
-_is_topic_text: Final = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
+# With a plus sign between group and topic: what pop consumers retry.
+_is_topic_text: Final = re.compile(r"(%RETRY%[%|a-zA-Z0-9_-]+\+)?[%|a-zA-Z0-9_-]+").fullmatch
 _START: Final = Struct(">iI")
 _I64: Final = Struct(">q")
 _I32: Final = Struct(">i")
@@ -384,11 +385,14 @@ def store_time_of(view: memoryview) -> int:
 def is_topic_name(topic: str) -> bool:
     """Whether a record can be of this topic: one of RocketMQ's characters, or of a broker's own.
 
-    Names that a broker makes for itself contain that of its cluster, which may be any.
+    Names that a broker makes for itself contain that of its cluster, which may be any, and light
+    queues are named by their applications.
     """
     if _is_topic_text(topic):
         return True
-    is_own = topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+    is_own = topic.startswith((SYSTEM_TOPIC_PREFIX, LMQ_PREFIX)) or topic.endswith(
+        REPLY_TOPIC_SUFFIX
+    )
     return is_own and "/" not in topic and topic.isprintable()
 
 

@@ -14,7 +14,7 @@ from goddard.protocol.record import (
     encode_record,
 )
 from goddard.store.errors import MessageIllegalError
-from goddard.store.records import PreparedRecord
+from goddard.store.records import PreparedRecord, is_topic_name
 from goddard.testing.store import HOST, SmallStore, prepared
 
 V6 = Host.parse("[2001:db8::1]:9000")
@@ -232,3 +232,21 @@ def test_lookup_of_what_is_no_record(tmp_path: Path, offset: int) -> None:
     with SmallStore(tmp_path) as store:
         store.put(prepared())
         assert store.lookup(offset) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_legal"),
+    [
+        ("Orders", True),
+        ("%RETRY%G+T", True),
+        ("rmq_sys_REVIVE_LOG_my.cluster", True),
+        ("my.cluster_REPLY_TOPIC", True),
+        ("Or+ers", False),
+        ("Or.ers", False),
+        ("rmq_sys_a/b", False),
+        ("Or\0ers", False),
+        ("", False),
+    ],
+)
+def test_names_that_a_record_can_have(topic: str, is_legal: bool) -> None:
+    assert is_topic_name(topic) is is_legal
