@@ -21,7 +21,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public final class Driver {
     private static final int POLL_ROUTES_MS = 1000;
     private static final int SEND_TIMEOUT_MS = 5000;
-    private static final int ROUTE_TIMEOUT_MS = 15000;
+    private static final int ROUTE_TIMEOUT_MS = 45000;
 
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, Subscriber> subscribers = new HashMap<>();
