@@ -12,7 +12,7 @@ from goddard.testing.java import JavaBroker, JavaDriver, JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 TOPIC = "TrafficTopic"
 # A 5.x broker that has not finished its first look at the name servers registers 10 s later, and
