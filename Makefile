@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## See it work: a name server, a store, and what they do
+demo: $(READY) ## See it work: a name server, two brokers, messages of every kind
 	@$(BIN)/python -m goddard.cli.main demo
 
 test: check peers ## Everything: check, then all test suites
