@@ -1,0 +1,90 @@
+"""Where the client's functional tests run: at our cluster and at RocketMQ's own, one after the other.
+
+Every test that takes `site` runs at both; pytest groups them by site, so each cluster starts once
+for the whole run. Tests share it and therefore use topics and groups of their own
+(`site.create_topic`, `site.new_group`). ``-m "not java"`` leaves RocketMQ out. No test may leave a
+TCP connection open; nobody has to ask for that check.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from goddard.testing.cluster import Cluster
+from goddard.testing.java import JavaPeers
+from goddard.testing.resources import open_tcp_sockets
+from goddard.testing.site import Site
+
+RELEASE = "5.4.0"
+LEGACY_RELEASE = "4.9.4"
+
+_CLOSING_SECONDS = 5
+_POLL_SECONDS = 0.01
+
+
+@pytest.fixture(scope="session", params=["goddard", pytest.param("java", marks=pytest.mark.java)])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A name server and a broker, both of the same make."""
+    directory = tmp_path_factory.mktemp(f"site-{request.param}")
+    if request.param == "java":
+        yield from _java_site(RELEASE, directory)
+        return
+    with Cluster(directory) as cluster:
+        site = Site(cluster.start_name_server())
+        site.start_goddard_broker(cluster)
+        yield site
+
+
+@pytest.fixture(scope="session", params=[pytest.param(LEGACY_RELEASE, marks=pytest.mark.java)])
+def legacy_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A name server and a broker of the previous generation of RocketMQ."""
+    yield from _java_site(request.param, tmp_path_factory.mktemp("site-legacy"))
+
+
+def _java_site(version: str, directory: Path) -> Iterator[Site]:
+    with JavaPeers(version, directory) as java:
+        site = Site(java.start_name_server())
+        site.start_java_broker(java)
+        yield site
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and isinstance(item, pytest.Function):
+            is_async = asyncio.iscoroutinefunction(item.function)
+            # First in, last out, so that the connections of other fixtures are seen as well.
+            item.fixturenames.insert(0, "no_leaked_sockets" if is_async else "no_open_sockets")
+
+
+@pytest.fixture
+async def no_leaked_sockets(no_leaked_tasks: None) -> AsyncIterator[None]:
+    """Fail an async test that leaves a TCP socket of this process open."""
+    before = set(open_tcp_sockets())
+    yield
+    deadline = time.monotonic() + _CLOSING_SECONDS
+    while _left_open(before) and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+    assert not _left_open(before), "sockets left open"
+
+
+@pytest.fixture
+def no_open_sockets() -> Iterator[None]:
+    """Fail a plain test that leaves a TCP socket of this process open."""
+    before = set(open_tcp_sockets())
+    yield
+    deadline = time.monotonic() + _CLOSING_SECONDS
+    while _left_open(before) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    assert not _left_open(before), "sockets left open"
+
+
+def _left_open(before: set[int]) -> list[str]:
+    return sorted(text for inode, text in open_tcp_sockets().items() if inode not in before)
