@@ -1,0 +1,394 @@
+"""Messages: what a producer gives, and what a consumer gets.
+
+A ReceivedMessage is cheap to make, because thousands are made each second and few are looked at
+closely: it keeps the numbers of its record as one tuple, and its properties as bytes, until asked.
+Neither class is shared between threads while it is changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self, TypeAlias
+
+from goddard.client.errors import InvalidMessageError
+from goddard.client.values import MessageQueue
+from goddard.protocol.compression import decompress, without_compression
+from goddard.protocol.ids import offset_message_id
+from goddard.protocol.message import (
+    KEY_SEPARATOR,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_UNIQUE_ID,
+    PROPERTY_WAIT,
+    RESERVED_PROPERTIES,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
+
+_UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
+_TAGS: Final = PROPERTY_TAGS.encode()
+_KEYS: Final = PROPERTY_KEYS.encode()
+
+
+def _int_of(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(name)
+    return None if text is None else int(text)
+
+
+class Message:
+    """A message to send.
+
+    ``body`` is bytes; text is to be encoded by who knows how (``"text".encode()``). ``properties``
+    are the user's own: names that RocketMQ uses itself are refused, and have arguments and
+    attributes here instead. ``delay_level`` is one of the broker's delay levels (1 to 18 unless
+    configured otherwise); ``deliver_at_ms``, ``delay_ms`` and ``delay_seconds`` ask for any time,
+    which brokers from 5.0 on can do. A message with ``wait_store_ok=False`` is acknowledged before
+    it is flushed to disk, whatever the broker's setting.
+
+    ``message_id`` is given to it when it is sent, unless it has one.
+    """
+
+    __slots__ = ("body", "flag", "properties", "topic", "transaction_id")
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        delay_seconds: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        wait_store_ok: bool = True,
+        sharding_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.flag = flag
+        self.transaction_id: str | None = None
+        own: dict[str, str] = {}
+        self.properties = own
+        if keys is not None:
+            self.keys = keys
+        own[PROPERTY_WAIT] = "true" if wait_store_ok else "false"
+        if tags:
+            own[PROPERTY_TAGS] = tags
+        if delay_level:
+            self.delay_level = delay_level
+        if delay_seconds is not None:
+            self.delay_seconds = delay_seconds
+        if delay_ms is not None:
+            self.delay_ms = delay_ms
+        if deliver_at_ms is not None:
+            self.deliver_at_ms = deliver_at_ms
+        if sharding_key:
+            own[PROPERTY_SHARDING_KEY] = sharding_key
+        if properties:
+            for name, value in properties.items():
+                self.put(name, value)
+
+    def put(self, name: str, value: str) -> None:
+        """Set a property of your own."""
+        if name in RESERVED_PROPERTIES:
+            raise InvalidMessageError(
+                f"The Property<{name}> is used by system, input another please"
+            )
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"the property {name!r}: names and values are text, not {value!r}")
+        if not name.strip() or not value.strip():
+            raise InvalidMessageError(
+                "The name or value of property can not be null or blank string!"
+            )
+        self.properties[name] = value
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """A property, your own or the system's."""
+        return self.properties.get(name, default)
+
+    @property
+    def message_id(self) -> str | None:
+        """The unique id (UNIQ_KEY); None before the message was sent."""
+        return self.properties.get(PROPERTY_UNIQUE_ID)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(PROPERTY_TAGS)
+
+    @tags.setter
+    def tags(self, tags: str | None) -> None:
+        self._set(PROPERTY_TAGS, tags or None)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(PROPERTY_KEYS, "").split()
+
+    @keys.setter
+    def keys(self, keys: str | Iterable[str]) -> None:
+        text = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+        self._set(PROPERTY_KEYS, text.strip() or None)
+
+    @property
+    def wait_store_ok(self) -> bool:
+        return self.properties.get(PROPERTY_WAIT, "true").lower() == "true"
+
+    @wait_store_ok.setter
+    def wait_store_ok(self, wait: bool) -> None:
+        self.properties[PROPERTY_WAIT] = "true" if wait else "false"
+
+    @property
+    def delay_level(self) -> int:
+        return _int_of(self.properties, PROPERTY_DELAY) or 0
+
+    @delay_level.setter
+    def delay_level(self, level: int) -> None:
+        if level < 0:
+            raise InvalidMessageError(f"a delay level is 0 (none) or more, not {level}")
+        self._set(PROPERTY_DELAY, str(level) if level else None)
+
+    @property
+    def delay_seconds(self) -> int | None:
+        return _int_of(self.properties, PROPERTY_TIMER_DELAY_SEC)
+
+    @delay_seconds.setter
+    def delay_seconds(self, seconds: int | None) -> None:
+        self._set_time(PROPERTY_TIMER_DELAY_SEC, seconds)
+
+    @property
+    def delay_ms(self) -> int | None:
+        return _int_of(self.properties, PROPERTY_TIMER_DELAY_MS)
+
+    @delay_ms.setter
+    def delay_ms(self, milliseconds: int | None) -> None:
+        self._set_time(PROPERTY_TIMER_DELAY_MS, milliseconds)
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        """When to deliver, in milliseconds since 1970."""
+        return _int_of(self.properties, PROPERTY_TIMER_DELIVER_MS)
+
+    @deliver_at_ms.setter
+    def deliver_at_ms(self, timestamp_ms: int | None) -> None:
+        self._set_time(PROPERTY_TIMER_DELIVER_MS, timestamp_ms)
+
+    @property
+    def sharding_key(self) -> str | None:
+        """What keeps messages of one kind in one queue; see ``selectors.by_sharding_key``."""
+        return self.properties.get(PROPERTY_SHARDING_KEY)
+
+    @sharding_key.setter
+    def sharding_key(self, key: str | None) -> None:
+        self._set(PROPERTY_SHARDING_KEY, key or None)
+
+    def _set(self, name: str, value: str | None) -> None:
+        if value is None:
+            self.properties.pop(name, None)
+        else:
+            self.properties[name] = value
+
+    def _set_time(self, name: str, value: int | None) -> None:
+        if value is not None and value < 0:
+            raise InvalidMessageError(f"a time or delay is 0 or more, not {value}")
+        self._set(name, None if value is None else str(int(value)))
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, flag={self.flag}, properties={self.properties!r}, "
+            f"body of {len(self.body)} bytes)"
+        )
+
+
+RecordHead: TypeAlias = tuple[Any, ...]
+"""The numbers of a record in its own order, as one ``struct`` unpacks them:
+
+total_size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+born_timestamp_ms, born_ip, born_port, store_timestamp_ms, store_ip, store_port, reconsume_times,
+prepared_transaction_offset, body_length
+"""
+
+
+class ReceivedMessage:
+    """A message from a broker.
+
+    ``queue`` is the queue it was read from; its topic may differ from ``topic``, which for a retry
+    is the topic that the message was first sent to.
+    """
+
+    __slots__ = ("_head", "_properties", "_raw_properties", "body", "queue", "topic")
+
+    def __init__(
+        self,
+        head: RecordHead,
+        topic: str,
+        body: bytes,
+        raw_properties: bytes,
+        queue: MessageQueue,
+    ) -> None:
+        """``body`` is decompressed already; ``head`` is as in RecordHead."""
+        self._head = head
+        self.topic = topic
+        self.body = body
+        self._raw_properties = raw_properties
+        self._properties: dict[str, str] | None = None
+        self.queue = queue
+
+    @classmethod
+    def from_record(
+        cls, record: Record, broker_name: str, *, max_body_bytes: int = MAX_BODY_BYTES
+    ) -> Self:
+        """From a decoded record; ProtocolError if its body cannot be decompressed."""
+        head = (
+            len(record.body) + len(record.properties),
+            MAGIC_V1,
+            record.body_crc or 0,
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.physical_offset,
+            without_compression(record.sys_flag),
+            record.born_timestamp_ms,
+            *record.born_host,
+            record.store_timestamp_ms,
+            *record.store_host,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            len(record.body),
+        )
+        body = decompress(record.body, record.sys_flag, max_body_bytes)
+        queue = MessageQueue(record.topic, broker_name, record.queue_id)
+        return cls(head, record.topic, body, record.properties, queue)
+
+    @property
+    def broker_name(self) -> str:
+        return self.queue.broker_name
+
+    @property
+    def body_crc(self) -> int:
+        return int(self._head[2])
+
+    @property
+    def queue_id(self) -> int:
+        return int(self._head[3])
+
+    @property
+    def flag(self) -> int:
+        return int(self._head[4])
+
+    @property
+    def queue_offset(self) -> int:
+        return int(self._head[5])
+
+    @property
+    def physical_offset(self) -> int:
+        return int(self._head[6])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self._head[7])
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return int(self._head[8])
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the producer."""
+        return str(Host(self._head[9], self._head[10]))
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return int(self._head[11])
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker that stored it."""
+        return str(Host(self._head[12], self._head[13]))
+
+    @property
+    def reconsume_times(self) -> int:
+        """How many times the message was given back already; 0 the first time."""
+        return int(self._head[14])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return int(self._head[15])
+
+    @property
+    def store_size_bytes(self) -> int:
+        """Bytes that it takes in the broker's log."""
+        return int(self._head[0])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, the system's among them. Yours to change: the broker does not see it."""
+        properties = self._properties
+        if properties is None:
+            properties = self._properties = decode_properties(self._raw_properties)
+        return properties
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self.properties.get(name, default)
+
+    def _one(self, name: bytes) -> str | None:
+        """One property, without reading the others."""
+        if self._properties is not None:
+            return self._properties.get(name.decode())
+        found = find_property(self._raw_properties, name)
+        return None if found is None else found.decode("utf-8", "replace")
+
+    @property
+    def message_id(self) -> str:
+        """The unique id that the producer gave it, else the broker's id."""
+        return self._one(_UNIQUE_ID) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id: its address and the physical offset."""
+        head = self._head
+        return offset_message_id(Host(head[12], head[13]), head[6])
+
+    @property
+    def tags(self) -> str | None:
+        return self._one(_TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return (self._one(_KEYS) or "").split()
+
+    @property
+    def delay_level(self) -> int:
+        text = self.get(PROPERTY_DELAY, "")
+        return int(text) if text and text.isascii() and text.isdigit() else 0
+
+    @property
+    def transaction_id(self) -> str | None:
+        return self.get(PROPERTY_TRANSACTION_ID) or self._one(_UNIQUE_ID)
+
+    def to_message(self) -> Message:
+        """A new message of the same topic, body, flag and properties, to send on."""
+        message = Message(self.topic, self.body, flag=self.flag)
+        message.properties = dict(self.properties)
+        return message
+
+    def raw_properties(self) -> bytes:
+        """The properties as a record holds them, changes included."""
+        if self._properties is None:
+            return self._raw_properties
+        return encode_properties(self._properties)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage(topic={self.topic!r}, queue={self.queue}, "
+            f"queue_offset={self.queue_offset}, message_id={self.message_id!r}, "
+            f"reconsume_times={self.reconsume_times}, properties={self.properties!r}, "
+            f"body of {len(self.body)} bytes)"
+        )
