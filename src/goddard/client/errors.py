@@ -5,8 +5,9 @@ Texts are RocketMQ's where it has one. Transport errors (``goddard.errors.Remoti
 as the cause of these.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from goddard.errors import GoddardError
 from goddard.protocol.codes import ResponseCode
@@ -156,3 +157,34 @@ class ForkedError(ClientError):
             "this client belongs to the parent process",
             advice="create clients after the fork, one set for each process",
         )
+
+
+class ClusterNotFoundError(ClientError):
+    """The name servers know no cluster of that name."""
+
+    def __init__(self, cluster: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"The cluster[{cluster}] not exist",
+            code=ClientCode.BROKER_NOT_EXIST,
+            advice=f"clusters known to the name server: {names}",
+        )
+        self.cluster = cluster
+
+
+class PartialFailureError(ClientError):
+    """Of several servers asked, some failed: ``failures`` says which and why, by address.
+
+    ``results`` has what the others answered; what was asked of them is done.
+    """
+
+    def __init__(self, failures: Mapping[str, GoddardError], results: Mapping[str, Any]) -> None:
+        reasons = "; ".join(f"{address}: {error}" for address, error in failures.items())
+        first = next(iter(failures.values()))
+        super().__init__(
+            f"{len(failures)} of {len(failures) + len(results)} failed: {reasons}",
+            code=first.code if isinstance(first, ClientError) else 0,
+            advice="the others did what was asked" if results else "",
+        )
+        self.failures = dict(failures)
+        self.results = dict(results)
