@@ -1,0 +1,168 @@
+"""The columns of records against the one-by-one decoder."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goddard.errors import ProtocolError
+from goddard.protocol.compression import CompressionKind, compress, with_compression
+from goddard.protocol.ids import offset_message_id
+from goddard.protocol.message import decode_properties
+from goddard.protocol.record import Host, Record, decode_record, encode_record
+from goddard.spark.columns import COLUMNS, RecordColumns, record_starts
+
+_HOSTS = st.one_of(
+    st.builds(Host, st.binary(min_size=4, max_size=4), st.integers(0, 65_535)),
+    st.builds(Host, st.binary(min_size=16, max_size=16), st.integers(0, 65_535)),
+)
+_TIMES = st.integers(0, 2_000_000_000_000)
+_NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "TAGSX", "é"])
+_VALUES = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=6)
+# Not only what we would write: equal names, empty names and values, a missing last separator.
+_PROPERTIES = st.lists(st.tuples(_NAMES, _VALUES), max_size=5).flatmap(
+    lambda pairs: st.sampled_from(
+        [
+            "\x02".join(f"{name}\x01{value}" for name, value in pairs),
+            "".join(f"{name}\x01{value}\x02" for name, value in pairs),
+            "\x02" + "".join(f"{name}\x01{value}\x02" for name, value in pairs) + "\x01\x02x",
+        ]
+    )
+)
+_RECORDS = st.builds(
+    Record,
+    topic=st.sampled_from(["T", "TopicTest", "é" * 20, "t" * 200]),
+    queue_id=st.integers(0, 1000),
+    queue_offset=st.integers(0, 2**62),
+    physical_offset=st.integers(0, 2**62),
+    store_timestamp_ms=_TIMES,
+    store_host=_HOSTS,
+    born_timestamp_ms=_TIMES,
+    born_host=_HOSTS,
+    body=st.binary(max_size=40),
+    properties=_PROPERTIES.map(str.encode),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    sys_flag=st.sampled_from([0, 4, 8, 12]),
+    reconsume_times=st.integers(0, 2**31 - 1),
+    prepared_transaction_offset=st.integers(-1, 2**62),
+)
+
+
+def _rows(data: bytes, broker_name: str | None = "b") -> list[dict[str, Any]]:
+    return (
+        RecordColumns(data, record_starts(data), broker_name=broker_name)
+        .batch(list(COLUMNS))
+        .to_pylist()
+    )
+
+
+def _expected(record: Record) -> dict[str, Any]:
+    properties = decode_properties(record.properties)
+    by_offset = offset_message_id(record.store_host, record.physical_offset)
+    return {
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "brokerName": "b",
+        "queueOffset": record.queue_offset,
+        "commitLogOffset": record.physical_offset,
+        "msgId": properties.get("UNIQ_KEY", by_offset),
+        "offsetMsgId": by_offset,
+        "keys": properties.get("KEYS"),
+        "tags": properties.get("TAGS"),
+        "body": record.body,
+        "properties": properties,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp_ms,
+        "storeTimestamp": record.store_timestamp_ms,
+        "bornHost": str(record.born_host),
+        "storeHost": str(record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "transaction": ["none", "prepared", "commit", "rollback"][record.sys_flag >> 2 & 3],
+    }
+
+
+@given(st.lists(_RECORDS, max_size=8))
+def test_columns_hold_what_the_decoder_reads(records: list[Record]) -> None:
+    data = b"".join(encode_record(record) for record in records)
+    rows = _rows(data)
+    position = 0
+    for row in rows:
+        record, position = decode_record(data, position)
+        for name in ("bornTimestamp", "storeTimestamp"):
+            row[name] = round(row[name].timestamp() * 1000)
+        row["properties"] = dict(row["properties"])
+        assert row == _expected(record)
+    assert position == len(data)
+    assert len(rows) == len(records)
+
+
+def _record(**changes: Any) -> bytes:
+    host = Host.parse("127.0.0.1:10911")
+    values: dict[str, Any] = {
+        "topic": "TopicTest",
+        "queue_id": 1,
+        "queue_offset": 2,
+        "physical_offset": 3,
+        "store_timestamp_ms": 4,
+        "store_host": host,
+        "born_timestamp_ms": 5,
+        "born_host": host,
+        "body": b"body",
+    }
+    return encode_record(Record(**values | changes))
+
+
+@pytest.mark.parametrize("kind", list(CompressionKind))
+def test_compressed_bodies_are_read_beside_plain_ones(kind: CompressionKind) -> None:
+    text = b"many words " * 1000
+    flag = with_compression(0, kind)
+    data = _record() + _record(body=compress(text, kind), sys_flag=flag) + _record(body=b"last")
+    assert [row["body"] for row in _rows(data)] == [b"body", text, b"last"]
+
+
+def test_a_body_that_cannot_be_decompressed_is_an_error() -> None:
+    data = _record(body=b"no zlib stream", sys_flag=with_compression(0, CompressionKind.ZLIB))
+    with pytest.raises(ProtocolError):
+        _rows(data)
+
+
+def test_text_that_is_not_utf8_is_replaced() -> None:
+    (row,) = _rows(_record(properties=b"TAGS\x01a\xff\x02KEYS\x01k\x02"))
+    assert (row["tags"], row["keys"]) == ("a\ufffd", "k")
+
+
+def test_times_that_no_calendar_has_are_null() -> None:
+    times = [row["bornTimestamp"] for row in _rows(_record(born_timestamp_ms=2**62) + _record())]
+    assert times[0] is None
+    assert times[1] is not None
+
+
+def test_without_a_broker_its_name_is_null() -> None:
+    assert _rows(_record(), broker_name=None)[0]["brokerName"] is None
+
+
+def test_only_the_columns_asked_for_are_made() -> None:
+    data = _record()
+    batch = RecordColumns(data, record_starts(data), broker_name="b").batch(["tags", "body"])
+    assert batch.schema.names == ["tags", "body"]
+
+
+def test_rows_can_be_chosen() -> None:
+    data = _record(queue_offset=7) + _record(queue_offset=8) + _record(queue_offset=9)
+    columns = RecordColumns(data, record_starts(data), broker_name="b")
+    kept = columns.rows(columns.queue_offsets != 8)
+    assert kept.batch(["queueOffset"]).column(0).to_pylist() == [7, 9]
+
+
+@given(st.data())
+def test_damaged_records_raise_protocol_error_or_are_read(data: st.DataObject) -> None:
+    raw = bytearray(_record(properties=b"TAGS\x01a\x02") + _record())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with contextlib.suppress(ProtocolError):
+        _rows(cut)
