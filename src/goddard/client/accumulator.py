@@ -1,0 +1,326 @@
+"""Many callers' sends in one request: messages wait a little for others of their kind.
+
+Messages of one topic, queue (if chosen), tag and durability share a batch. It leaves when it has
+``max_batch_bytes`` or is ``max_delay_ms`` old, and each message gets its own result. A failure is
+that of every message in the batch. What cannot or should not wait goes alone: delayed messages,
+retries, halves of transactions, replies, bodies large enough to be compressed (a batch never is),
+and anything while ``max_held_bytes`` are held already.
+
+``HeldBatches`` decides and is pure; ``Accumulator`` has the timer and the tasks, and belongs to a
+loop. A message is encoded once, when it comes; there is no task and no timer per message.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias
+
+from goddard.client.message import Message
+from goddard.client.values import MessageQueue, SendResult
+from goddard.clock import Clock
+from goddard.errors import ConfigError, GoddardError
+from goddard.protocol.message import (
+    PROPERTY_DELAY,
+    PROPERTY_MESSAGE_TYPE,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_ID,
+    PROPERTY_WAIT,
+    encode_properties,
+)
+from goddard.protocol.names import RETRY_PREFIX
+from goddard.transport.tasks import Tasks
+
+_logger: Final = logging.getLogger(__name__)
+
+_MAX_DELAY_MS: Final = 30_000
+_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
+# A message with one of these goes alone.
+_ALONE: Final = frozenset(
+    {
+        PROPERTY_DELAY,
+        PROPERTY_TIMER_DELAY_SEC,
+        PROPERTY_TIMER_DELAY_MS,
+        PROPERTY_TIMER_DELIVER_MS,
+        "__STARTDELIVERTIME",
+        PROPERTY_PRODUCER_GROUP,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_MESSAGE_TYPE,
+    }
+)
+# total_size, magic, body_crc, flag, body_length; then body, properties_length, properties.
+_ENTRY_HEAD: Final = Struct(">iiiii")
+_PROPERTIES_LENGTH: Final = Struct(">h")
+_ENTRY_BYTES: Final = _ENTRY_HEAD.size + _PROPERTIES_LENGTH.size
+
+_Key: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatorOptions:
+    """How long and how much is held. The defaults are those of RocketMQ's ``autoBatch``."""
+
+    max_delay_ms: int = 10
+    max_batch_bytes: int = 32 * 1024
+    # Of all batches together, until their results are there. Beyond it messages go alone.
+    max_held_bytes: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, greatest in (
+            ("max_delay_ms", _MAX_DELAY_MS),
+            ("max_batch_bytes", _MAX_BATCH_BYTES),
+            ("max_held_bytes", None),
+        ):
+            value = getattr(self, name)
+            if value < 1 or (greatest is not None and value > greatest):
+                most = "" if greatest is None else f" and at most {greatest}"
+                raise ConfigError(f"{name} of the accumulator is {value}; at least 1{most}")
+
+
+class Batch:
+    """Messages that leave in one request."""
+
+    __slots__ = ("futures", "ids", "key", "opened_ms", "parts", "size_bytes")
+
+    def __init__(self, key: _Key, opened_ms: int) -> None:
+        self.key = key
+        self.opened_ms = opened_ms
+        self.size_bytes = 0
+        self.parts: list[bytes] = []
+        self.ids: list[str] = []
+        self.futures: list[asyncio.Future[SendResult]] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def topic(self) -> str:
+        return self.key[0]
+
+    @property
+    def queue(self) -> MessageQueue | None:
+        """The queue that the callers chose; None leaves it to the producer."""
+        return self.key[1]
+
+    @property
+    def waits_for_store(self) -> bool:
+        return self.key[2] != "false"
+
+    @property
+    def tags(self) -> str | None:
+        return self.key[3]
+
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    def succeed(self, result: SendResult) -> None:
+        """Give each caller its part of the answer."""
+        status, _, stored, queue, first, _, region, trace_on, _ = result
+        stored_ids = stored.split(",")
+        if len(stored_ids) != len(self.ids):
+            # A topic that stores batches whole answers with one id for all.
+            stored_ids = [stored] * len(self.ids)
+        queue_offset = first
+        for future, message_id, stored_id in zip(self.futures, self.ids, stored_ids, strict=True):
+            if not future.done():
+                future.set_result(
+                    SendResult(
+                        status, message_id, stored_id, queue, queue_offset, None, region, trace_on
+                    )
+                )
+            queue_offset += 1
+
+    def fail(self, error: BaseException) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+class HeldBatches:
+    """The batches that wait, in the order in which they were opened."""
+
+    __slots__ = ("_max_entry_bytes", "_open", "_options", "_unsettled_bytes")
+
+    def __init__(self, options: AccumulatorOptions, *, alone_from_bytes: int) -> None:
+        """``alone_from_bytes``: bodies of this size and more are better sent alone."""
+        self._options = options
+        self._max_entry_bytes = min(alone_from_bytes, options.max_batch_bytes)
+        self._open: dict[_Key, Batch] = {}
+        self._unsettled_bytes = 0
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """Bytes of messages that wait, or whose batch has no result yet."""
+        return self._unsettled_bytes
+
+    @property
+    def next_due_ms(self) -> int | None:
+        for batch in self._open.values():
+            return batch.opened_ms + self._options.max_delay_ms
+        return None
+
+    def admits(self, message: Message) -> bool:
+        """Whether a message may wait for others."""
+        return (
+            len(message.body) < self._max_entry_bytes
+            and self._unsettled_bytes < self._options.max_held_bytes
+            and _ALONE.isdisjoint(message.properties)
+            and not message.topic.startswith(RETRY_PREFIX)
+        )
+
+    def add(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        future: "asyncio.Future[SendResult]",
+        now_ms: int,
+    ) -> Batch | None:
+        """Put a message, which has its unique id, into its batch; the batch if it is full now."""
+        properties = message.properties
+        encoded = encode_properties(properties)
+        body = message.body
+        size = _ENTRY_BYTES + len(body) + len(encoded)
+        key = (message.topic, queue, properties.get(PROPERTY_WAIT), properties.get(PROPERTY_TAGS))
+        batch = self._open.get(key)
+        if batch is None:
+            batch = self._open[key] = Batch(key, now_ms)
+        batch.parts += (
+            _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
+            body,
+            _PROPERTIES_LENGTH.pack(len(encoded)),
+            encoded,
+        )
+        batch.ids.append(properties[PROPERTY_UNIQUE_ID])
+        batch.futures.append(future)
+        batch.size_bytes += size
+        self._unsettled_bytes += size
+        if batch.size_bytes < self._options.max_batch_bytes:
+            return None
+        del self._open[key]
+        return batch
+
+    def take(
+        self, topic: str, queue: MessageQueue | None, wait: str | None, tags: str | None
+    ) -> Batch | None:
+        """The open batch of this kind, closed now; so that a message sent alone stays behind it."""
+        return self._open.pop((topic, queue, wait, tags), None)
+
+    def due(self, now_ms: int) -> list[Batch]:
+        """Close the batches that are old enough."""
+        opened_until_ms = now_ms - self._options.max_delay_ms
+        ready: list[Batch] = []
+        for batch in self._open.values():
+            if batch.opened_ms > opened_until_ms:
+                break
+            ready.append(batch)
+        for batch in ready:
+            del self._open[batch.key]
+        return ready
+
+    def close(self) -> list[Batch]:
+        """Close all batches."""
+        ready = list(self._open.values())
+        self._open.clear()
+        return ready
+
+    def settled(self, batch: Batch) -> None:
+        """A batch has its result: its bytes count no longer."""
+        self._unsettled_bytes -= batch.size_bytes
+
+
+class Accumulator:
+    """Holds messages and sends them in batches through ``send``."""
+
+    __slots__ = ("_clock", "_held", "_loop", "_send", "_sending", "_tasks", "_timer", "_unique_id")
+
+    def __init__(
+        self,
+        options: AccumulatorOptions,
+        send: Callable[[Batch], Awaitable[SendResult]],
+        *,
+        clock: Clock,
+        unique_id: Callable[[], str],
+        alone_from_bytes: int,
+    ) -> None:
+        self._held = HeldBatches(options, alone_from_bytes=alone_from_bytes)
+        self._send = send
+        self._clock = clock
+        self._unique_id = unique_id
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(
+        self, message: Message, queue: MessageQueue | None = None
+    ) -> "asyncio.Future[SendResult] | None":
+        """Hold a message for its batch. None: it has to be sent alone, which is up to the caller.
+
+        The message must be valid; what comes after this call does not change what is sent.
+        """
+        held = self._held
+        properties = message.properties
+        if not held.admits(message):
+            before = held.take(
+                message.topic, queue, properties.get(PROPERTY_WAIT), properties.get(PROPERTY_TAGS)
+            )
+            if before is not None:
+                self._dispatch(before)
+            return None
+        if PROPERTY_UNIQUE_ID not in properties:
+            properties[PROPERTY_UNIQUE_ID] = self._unique_id()
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        full = held.add(message, queue, future, self._clock.monotonic_ms())
+        if full is not None:
+            self._dispatch(full)
+        elif self._timer is None:
+            self._set_timer()
+        return future
+
+    async def flush(self) -> None:
+        """Send what is held, and wait until nothing is without a result."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for batch in self._held.close():
+            self._dispatch(batch)
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    def _set_timer(self) -> None:
+        due_ms = self._held.next_due_ms
+        if due_ms is not None:
+            delay_ms = max(1, due_ms - self._clock.monotonic_ms())
+            self._timer = self._loop.call_later(delay_ms / 1000, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._timer = None
+        for batch in self._held.due(self._clock.monotonic_ms()):
+            self._dispatch(batch)
+        self._set_timer()
+
+    def _dispatch(self, batch: Batch) -> None:
+        task = self._tasks.spawn(self._deliver(batch), f"batch to {batch.topic}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, batch: Batch) -> None:
+        try:
+            batch.succeed(await self._send(batch))
+        except GoddardError as error:
+            batch.fail(error)
+        except Exception as error:
+            _logger.exception("a batch to %s failed in an unforeseen way", batch.topic)
+            batch.fail(error)
+        except asyncio.CancelledError:
+            for future in batch.futures:
+                future.cancel()
+            raise
+        finally:
+            self._held.settled(batch)
