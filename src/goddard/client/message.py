@@ -1,7 +1,8 @@
 """Messages: what a producer gives, and what a consumer gets.
 
 A ReceivedMessage is cheap to make, because thousands are made each second and few are looked at
-closely: it keeps the numbers of its record as one tuple, and its properties as bytes, until asked.
+closely: it keeps the numbers of its record as one tuple, its properties as bytes and its body
+compressed, until asked.
 Neither class is shared between threads while it is changed.
 """
 
@@ -25,6 +26,7 @@ from goddard.protocol.message import (
     PROPERTY_UNIQUE_ID,
     PROPERTY_WAIT,
     RESERVED_PROPERTIES,
+    SysFlag,
     decode_properties,
     encode_properties,
     find_property,
@@ -34,6 +36,10 @@ from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
 _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
+# Producers may be allowed more than a frame holds when they compress; a body that claims to be
+# longer than this is refused.
+MAX_DECOMPRESSED_BYTES: Final = 4 * MAX_BODY_BYTES
 
 
 def _int_of(properties: Mapping[str, str], name: str) -> int | None:
@@ -223,7 +229,15 @@ class ReceivedMessage:
     is the topic that the message was first sent to.
     """
 
-    __slots__ = ("_head", "_properties", "_raw_properties", "body", "queue", "topic")
+    __slots__ = (
+        "_body",
+        "_head",
+        "_properties",
+        "_raw_properties",
+        "_stored_body",
+        "queue",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -233,19 +247,17 @@ class ReceivedMessage:
         raw_properties: bytes,
         queue: MessageQueue,
     ) -> None:
-        """``body`` is decompressed already; ``head`` is as in RecordHead."""
+        """``head`` is as in RecordHead; ``body`` is compressed if its system flag says so."""
         self._head = head
         self.topic = topic
-        self.body = body
+        self._stored_body = body
+        self._body = None if head[7] & _COMPRESSED else body
         self._raw_properties = raw_properties
         self._properties: dict[str, str] | None = None
         self.queue = queue
 
     @classmethod
-    def from_record(
-        cls, record: Record, broker_name: str, *, max_body_bytes: int = MAX_BODY_BYTES
-    ) -> Self:
-        """From a decoded record; ProtocolError if its body cannot be decompressed."""
+    def from_record(cls, record: Record, broker_name: str) -> Self:
         head = (
             len(record.body) + len(record.properties),
             MAGIC_V1,
@@ -254,7 +266,7 @@ class ReceivedMessage:
             record.flag,
             record.queue_offset,
             record.physical_offset,
-            without_compression(record.sys_flag),
+            record.sys_flag,
             record.born_timestamp_ms,
             *record.born_host,
             record.store_timestamp_ms,
@@ -263,9 +275,25 @@ class ReceivedMessage:
             record.prepared_transaction_offset,
             len(record.body),
         )
-        body = decompress(record.body, record.sys_flag, max_body_bytes)
         queue = MessageQueue(record.topic, broker_name, record.queue_id)
-        return cls(head, record.topic, body, record.properties, queue)
+        return cls(head, record.topic, record.body, record.properties, queue)
+
+    @property
+    def body(self) -> bytes:
+        """The body as its producer gave it, decompressed by whoever asks first.
+
+        ProtocolError if it is damaged, or longer than ``MAX_DECOMPRESSED_BYTES``.
+        """
+        body = self._body
+        if body is None:
+            body = decompress(self._stored_body, self._head[7], MAX_DECOMPRESSED_BYTES)
+            self._body = body
+        return body
+
+    @property
+    def stored_body_bytes(self) -> int:
+        """How long the body is as it is stored: compressed, if it is."""
+        return len(self._stored_body)
 
     @property
     def broker_name(self) -> str:
@@ -293,7 +321,8 @@ class ReceivedMessage:
 
     @property
     def sys_flag(self) -> int:
-        return int(self._head[7])
+        """The system's flags; not the one of a compressed body, as ``body`` is not."""
+        return without_compression(self._head[7])
 
     @property
     def born_timestamp_ms(self) -> int:
@@ -390,5 +419,5 @@ class ReceivedMessage:
             f"ReceivedMessage(topic={self.topic!r}, queue={self.queue}, "
             f"queue_offset={self.queue_offset}, message_id={self.message_id!r}, "
             f"reconsume_times={self.reconsume_times}, properties={self.properties!r}, "
-            f"body of {len(self.body)} bytes)"
+            f"body of {self.stored_body_bytes} bytes)"
         )

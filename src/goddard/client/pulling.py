@@ -10,25 +10,50 @@ they are until somebody asks for them. It trusts nothing: malformed records rais
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from struct import Struct
 from typing import Final, Protocol
 
 from goddard.client import calls
 from goddard.client.errors import BrokerError, BrokerNotFoundError
-from goddard.client.message import ReceivedMessage
+from goddard.client.message import ReceivedMessage, RecordHead
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.compression import decompress, without_compression
 from goddard.protocol.filter import is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import PullRequest, PullResponse
+from goddard.protocol.headers_message import PullResponse
+from goddard.protocol.message import SysFlag, iter_batch
+from goddard.protocol.record import (
+    MAGIC_V1,
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES_V1,
+    Record,
+    decode_record,
+)
 
 # RocketMQ's defaults: how long a broker may hold a push consumer's pull, and how long we wait.
 SUSPEND_MS: Final = 15_000
 TIMEOUT_MS: Final = 30_000
 MAX_PULL_BYTES: Final = 256 * 1024
+
+# PullSysFlag's bits.
+_COMMIT_OFFSET: Final = 0x1
+_SUSPEND: Final = 0x2
+_SUBSCRIPTION: Final = 0x4
+_LITE: Final = 0x10
+
+# The fixed part of a record with IPv4 hosts (see goddard.protocol.record).
+_HEAD: Final = Struct(">iIiiiqqiq4siq4siiqi")
+_HEAD_BYTES: Final = _HEAD.size
+_MIN_BYTES: Final = _HEAD_BYTES + 3
+_WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_UNUSUAL: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH)
+_PAIR_END: Final = 2
 
 
 class PullStatus(Enum):
@@ -37,6 +62,14 @@ class PullStatus(Enum):
     NO_MATCHED_MESSAGES = "NO_MATCHED_MSG"
     # The queue does not have the offset; ``next_offset`` is one that it has.
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUSES: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGES,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGES,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +84,26 @@ class PullResult:
     messages: list[ReceivedMessage]
 
 
+class Brokers(calls.Caller, Protocol):
+    """What a Puller needs of a session."""
+
+    def find_broker(
+        self, broker_name: str, broker_id: int = 0, *, only_this: bool = False
+    ) -> tuple[str, bool] | None: ...
+
+    async def refresh_route(self, topic: str) -> bool: ...
+
+
 class Puller:
     """The pulls of one group."""
 
-    def __init__(self, session: "Brokers", group: str) -> None: ...
+    __slots__ = ("_group", "_session", "_suggested")
+
+    def __init__(self, session: Brokers, group: str) -> None:
+        self._session = session
+        self._group = group
+        # Ids of the brokers to ask; the master's, 0, is left out.
+        self._suggested: dict[MessageQueue, int] = {}
 
     async def pull(
         self,
@@ -76,7 +125,240 @@ class Puller:
         at once) and notes ``commit_offset``, if given, as the group's. Any code but the four of
         PullStatus raises BrokerError.
         """
-        raise NotImplementedError
+        address, is_slave = await self._find(queue)
+        command = pull_command(
+            self._group,
+            queue,
+            queue_offset,
+            subscription,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            # Only a master keeps offsets.
+            commit_offset=None if is_slave else commit_offset,
+            suspend_ms=suspend_ms,
+            carries_subscription=carries_subscription,
+            is_lite=is_lite,
+        )
+        response = await self._session.request(address, command, timeout_ms)
+        result = read_answer(response, queue, subscription.tags_set, address)
+        if result.suggested_broker_id:
+            self._suggested[queue] = result.suggested_broker_id
+        else:
+            self._suggested.pop(queue, None)
+        return result
 
     def forget(self, queue: MessageQueue) -> None:
         """Ask the master again when the queue comes back."""
+        self._suggested.pop(queue, None)
+
+    async def _find(self, queue: MessageQueue) -> tuple[str, bool]:
+        wanted = self._suggested.get(queue, 0)
+        found = self._session.find_broker(queue.broker_name, wanted)
+        if found is None:
+            await self._session.refresh_route(queue.topic)
+            found = self._session.find_broker(queue.broker_name, wanted)
+        if found is None:
+            raise BrokerNotFoundError(queue.broker_name)
+        return found
+
+
+def pull_command(
+    group: str,
+    queue: MessageQueue,
+    queue_offset: int,
+    subscription: SubscriptionData,
+    *,
+    max_messages: int,
+    max_bytes: int = MAX_PULL_BYTES,
+    commit_offset: int | None = None,
+    suspend_ms: int = SUSPEND_MS,
+    carries_subscription: bool = False,
+    is_lite: bool = False,
+) -> RemotingCommand:
+    """The request. Without ``carries_subscription`` the broker takes what the heartbeat said.
+
+    A lite consumer's is LITE_PULL_MESSAGE, which 4.x brokers do not know: for them, ``is_lite`` is
+    left out and nothing else changes.
+    """
+    sys_flag = 0
+    if commit_offset is not None:
+        sys_flag |= _COMMIT_OFFSET
+    if suspend_ms:
+        sys_flag |= _SUSPEND
+    if carries_subscription:
+        sys_flag |= _SUBSCRIPTION
+    if is_lite:
+        sys_flag |= _LITE
+    # PullRequest's fields; written out because this is done for every few messages.
+    fields = {
+        "bname": queue.broker_name,
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "consumerGroup": group,
+        "queueOffset": str(queue_offset),
+        "maxMsgNums": str(max_messages),
+        "sysFlag": str(sys_flag),
+        "commitOffset": str(commit_offset or 0),
+        "suspendTimeoutMillis": str(suspend_ms),
+        "subVersion": str(subscription.sub_version),
+        "expressionType": subscription.expression_type,
+        "maxMsgBytes": str(max_bytes),
+    }
+    if carries_subscription:
+        fields["subscription"] = subscription.sub_string
+        if is_tag_type(subscription.expression_type):
+            # Nothing to compare it with: the expression itself is there.
+            fields["subVersion"] = "0"
+    code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
+    return RemotingCommand(code, fields)
+
+
+def read_answer(
+    response: RemotingCommand,
+    queue: MessageQueue,
+    tags: Collection[str] = (),
+    address: str = "",
+) -> PullResult:
+    """The answer to a pull; BrokerError for a code that is not one of PullStatus.
+
+    Messages whose tag is not among ``tags`` are left out, if there are any: brokers compare hashes.
+    """
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise BrokerError(response.code, response.remark, address)
+    header = PullResponse.decode(response.fields)
+    if header.next_begin_offset < 0:
+        raise ProtocolError(f"{header.next_begin_offset} is no offset to pull from next")
+    messages: list[ReceivedMessage] = []
+    if status is PullStatus.FOUND:
+        # As properties: how far the queue reached when the message was pulled tells the lag.
+        bounds = b"MIN_OFFSET\x01%d\x02MAX_OFFSET\x01%d\x02" % (
+            header.min_offset,
+            header.max_offset,
+        )
+        messages = decode_messages(
+            bytes(response.body), queue, bounds, offset_delta=header.offset_delta or 0
+        )
+        if tags:
+            wanted = frozenset(tags)
+            messages = [message for message in messages if message.tags in wanted]
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
+        messages,
+    )
+
+
+def decode_messages(
+    records: bytes, queue: MessageQueue, more_properties: bytes = b"", *, offset_delta: int = 0
+) -> list[ReceivedMessage]:
+    """Stored records back to back, as messages of a queue.
+
+    ``more_properties`` are given to each of them; ``offset_delta`` is what a static topic's queue
+    adds to the offsets of its broker.
+    """
+    messages: list[ReceivedMessage] = []
+    add = messages.append
+    unpack = _HEAD.unpack_from
+    queue_id = queue.queue_id
+    # Most often all records have one topic, the queue's own: it is decoded once.
+    topic = queue.topic
+    topic_bytes = topic.encode("utf-8", "replace")
+    total = len(records)
+    position = 0
+    while position < total:
+        if total - position < _MIN_BYTES:
+            raise ProtocolError(f"{total - position} bytes at the end are no record")
+        head = unpack(records, position)
+        if head[1] != MAGIC_V1 or head[7] & _UNUSUAL or head[3] != queue_id or offset_delta:
+            unusual, position = _decode_unusual(
+                records, position, queue, offset_delta, more_properties
+            )
+            messages += unusual
+            continue
+        end = position + head[0]
+        topic_at = position + _HEAD_BYTES + head[16] + 1
+        # What each of the checks lets through, the next one can read: it is within the record.
+        if head[16] < 0 or topic_at > end - 2 or end > total:
+            raise _misfit(head)
+        properties_at = topic_at + records[topic_at - 1] + 2
+        if properties_at > end:
+            raise _misfit(head)
+        properties_length = records[properties_at - 2] << 8 | records[properties_at - 1]
+        if (
+            properties_at + properties_length != end
+            or properties_length > MAX_PROPERTIES_BYTES
+            or records[topic_at - 1] > MAX_TOPIC_BYTES_V1
+            or (head[10] | head[13]) & ~0xFFFF  # ports
+        ):
+            raise _misfit(head)
+        if records[topic_at : properties_at - 2] != topic_bytes:
+            topic_bytes = records[topic_at : properties_at - 2]
+            topic = _text(topic_bytes)
+        properties = records[properties_at:end]
+        if more_properties:
+            properties = _extended(properties, more_properties)
+        body = records[position + _HEAD_BYTES : topic_at - 1]
+        add(ReceivedMessage(head, topic, body, properties, queue))
+        position = end
+    return messages
+
+
+def _decode_unusual(
+    records: bytes, position: int, queue: MessageQueue, offset_delta: int, more_properties: bytes
+) -> tuple[list[ReceivedMessage], int]:
+    """Records of long topics, with IPv6 hosts, of static topics, and batches that are stored as
+    one record; the last become the messages that they hold."""
+    record, end = decode_record(records, position, check_crc=False)
+    # A static topic's queue has another number and other offsets than the broker's own.
+    record.queue_id = queue.queue_id
+    record.queue_offset += offset_delta
+    if record.sys_flag & _WRAPPED != _WRAPPED:
+        return [_message(record, queue, more_properties)], end
+    body = decompress(record.body, record.sys_flag, MAX_BODY_BYTES)
+    record.sys_flag = without_compression(record.sys_flag & ~_WRAPPED)
+    return [
+        _message(
+            replace(
+                record,
+                body=entry.body,
+                properties=entry.properties,
+                flag=entry.flag,
+                queue_offset=record.queue_offset + index,
+            ),
+            queue,
+            more_properties,
+        )
+        for index, entry in enumerate(iter_batch(body))
+    ], end
+
+
+def _message(record: Record, queue: MessageQueue, more_properties: bytes) -> ReceivedMessage:
+    record.properties = _extended(record.properties, more_properties)
+    message = ReceivedMessage.from_record(record, queue.broker_name)
+    message.queue = queue
+    return message
+
+
+def _extended(properties: bytes, more: bytes) -> bytes:
+    """``join_properties`` without the checks that are not needed here."""
+    if properties and properties[-1] != _PAIR_END:
+        return b"%b\x02%b" % (properties, more)
+    return properties + more
+
+
+def _text(topic: bytes) -> str:
+    try:
+        return topic.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"the topic of a record is not UTF-8: {error}") from error
+
+
+def _misfit(head: RecordHead) -> ProtocolError:
+    return ProtocolError(
+        f"the parts of a record of {head[0]} bytes do not fit: a body of {head[16]}, "
+        f"ports {head[10]} and {head[13]}"
+    )
