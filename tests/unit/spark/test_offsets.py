@@ -1,0 +1,155 @@
+"""Offsets of checkpoints and options, and the planning of batches."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError
+from goddard.spark import offsets
+from goddard.spark.offsets import OffsetsError, QueueRange
+
+
+def _queue(number: int, broker: str = "b") -> MessageQueue:
+    return MessageQueue("T", broker, number)
+
+
+_QUEUES = st.builds(
+    MessageQueue,
+    st.sampled_from(["A", "B"]),
+    st.sampled_from(["broker-a", "broker-b"]),
+    st.integers(0, 12),
+)
+_OFFSETS = st.dictionaries(_QUEUES, st.integers(0, 2**62), max_size=8)
+
+
+@given(_OFFSETS)
+def test_offsets_survive_a_checkpoint(given_offsets: offsets.Offsets) -> None:
+    text = json.dumps(offsets.to_json(given_offsets))
+    assert offsets.from_json(json.loads(text)) == given_offsets
+
+
+def test_the_text_of_a_checkpoint_is_fixed() -> None:
+    text = json.dumps(offsets.to_json({_queue(10): 3, _queue(9): 5, _queue(0, "a"): 1}))
+    assert text == '{"version": 1, "queues": {"T": {"a": {"0": 1}, "b": {"9": 5, "10": 3}}}}'
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "no offsets"),
+        ({}, "no offsets"),
+        ({"version": True}, "damaged"),
+        ({"version": 2, "queues": {}}, "newer Goddard"),
+        ({"version": 1, "queues": []}, "damaged"),
+        ({"version": 1, "queues": {"T": {"b": {"x": 1}}}}, "damaged"),
+        ({"version": 1, "queues": {"T": {"b": {"0": -1}}}}, "damaged"),
+        ({"version": 1, "queues": {"T": {"b": {"0": "1"}}}}, "damaged"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(value: Any, words: str) -> None:
+    with pytest.raises(OffsetsError, match=words):
+        offsets.from_json(value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"T": 1}', '{"T": {"b": {"0": -3}}}', "null"])
+def test_wrong_offsets_of_an_option_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"startingOffsets is .*write it as"):
+        offsets.parse_queue_numbers("startingOffsets", text, lowest=offsets.EARLIEST)
+
+
+def test_timestamps_may_be_given_by_topic_or_by_queue() -> None:
+    numbers = offsets.parse_topic_numbers("o", '{"A": 17, "B": {"b": {"0": 9}}}')
+    assert numbers == {"A": 17, "B": {MessageQueue("B", "b", 0): 9}}
+
+
+def test_queues_are_assigned_by_broker() -> None:
+    chosen = offsets.parse_assignment("assign", '{"T": {"b": [0, 2]}}')
+    assert chosen == {_queue(0), _queue(2)}
+    for text in ("{}", '{"T": {"b": 1}}', '{"T": {"b": [-1]}}', '{"T": {"b": [true]}}'):
+        with pytest.raises(ConfigError, match="assign"):
+            offsets.parse_assignment("assign", text)
+
+
+def test_ranges_start_where_the_last_batch_ended() -> None:
+    ranges, losses = offsets.ranges_between(
+        {_queue(0): 5, _queue(1): 7}, {_queue(0): 9, _queue(1): 7}, {}
+    )
+    assert (ranges, losses) == ([QueueRange(_queue(0), 5, 9)], [])
+
+
+def test_a_new_queue_is_read_from_its_first_message() -> None:
+    ranges, losses = offsets.ranges_between({}, {_queue(3): 9}, {_queue(3): 2})
+    assert (ranges, losses) == ([QueueRange(_queue(3), 2, 9)], [])
+
+
+def test_a_queue_that_went_back_or_away_is_a_loss() -> None:
+    ranges, losses = offsets.ranges_between({_queue(0): 5, _queue(1): 7}, {_queue(0): 3}, {})
+    assert ranges == []
+    assert "created anew" in losses[0]
+    assert "is gone" in losses[1]
+
+
+_RANGES = st.lists(st.integers(0, 1000), max_size=6).map(
+    lambda sizes: [
+        QueueRange(_queue(number), 10, 10 + size) for number, size in enumerate(sizes) if size > 0
+    ]
+)
+
+
+@given(
+    _RANGES,
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 300),
+)
+def test_pieces_cover_their_ranges_in_order(
+    ranges: list[QueueRange], least: int | None, most: int | None
+) -> None:
+    pieces = offsets.split(ranges, min_partitions=least, max_records_per_partition=most)
+    for whole in ranges:
+        position = whole.start
+        for piece in (each for each in pieces if each.queue == whole.queue):
+            assert piece.start == position
+            assert piece.size > 0
+            assert most is None or piece.size <= most
+            position = piece.end
+        assert position == whole.end
+    assert len(pieces) >= len(ranges)
+
+
+def test_a_large_queue_is_cut_and_a_small_one_stays_whole() -> None:
+    ranges = [QueueRange(_queue(0), 0, 900), QueueRange(_queue(1), 0, 10)]
+    pieces = offsets.split(ranges, min_partitions=4)
+    assert pieces == [
+        QueueRange(_queue(0), 0, 300),
+        QueueRange(_queue(0), 300, 600),
+        QueueRange(_queue(0), 600, 900),
+        QueueRange(_queue(1), 0, 10),
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 6).map(_queue), st.tuples(st.integers(0, 50), st.integers(0, 500))
+    ),
+    st.integers(1, 400),
+)
+def test_a_limited_batch_is_as_full_as_it_may_be(
+    queues: dict[MessageQueue, tuple[int, int]], most: int
+) -> None:
+    start = {queue: begin for queue, (begin, _) in queues.items()}
+    latest = {queue: begin + lag for queue, (begin, lag) in queues.items()}
+    ends = offsets.limited(start, latest, most)
+    assert ends.keys() == latest.keys()
+    assert all(start[queue] <= ends[queue] <= latest[queue] for queue in ends)
+    lag = offsets.available(start, latest)
+    assert sum(ends[queue] - start[queue] for queue in ends) == min(lag, most)
+
+
+def test_no_queue_starves_behind_a_long_one() -> None:
+    start = {_queue(0): 0, _queue(1): 0}
+    ends = offsets.limited(start, {_queue(0): 1_000_000, _queue(1): 1}, 10)
+    assert ends == {_queue(0): 9, _queue(1): 1}
