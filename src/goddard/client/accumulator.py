@@ -59,7 +59,29 @@ _ENTRY_HEAD: Final = Struct(">iiiii")
 _PROPERTIES_LENGTH: Final = Struct(">h")
 _ENTRY_BYTES: Final = _ENTRY_HEAD.size + _PROPERTIES_LENGTH.size
 
-_Key: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
+BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
+"""Topic, queue, WAIT and TAGS of the messages that share a batch."""
+
+
+Entry: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+
+
+def encode_entry(message: Message) -> Entry:
+    """A message as a batch body holds it."""
+    body = message.body
+    properties = encode_properties(message.properties)
+    size = _ENTRY_BYTES + len(body) + len(properties)
+    return (
+        _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
+        body,
+        _PROPERTIES_LENGTH.pack(len(properties)),
+        properties,
+    )
+
+
+def batch_key(message: Message, queue: MessageQueue | None) -> BatchKey:
+    properties = message.properties
+    return message.topic, queue, properties.get(PROPERTY_WAIT), properties.get(PROPERTY_TAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +110,7 @@ class Batch:
 
     __slots__ = ("futures", "ids", "key", "opened_ms", "parts", "size_bytes")
 
-    def __init__(self, key: _Key, opened_ms: int) -> None:
+    def __init__(self, key: BatchKey, opened_ms: int) -> None:
         self.key = key
         self.opened_ms = opened_ms
         self.size_bytes = 0
@@ -151,7 +173,7 @@ class HeldBatches:
         """``alone_from_bytes``: bodies of this size and more are better sent alone."""
         self._options = options
         self._max_entry_bytes = min(alone_from_bytes, options.max_batch_bytes)
-        self._open: dict[_Key, Batch] = {}
+        self._open: dict[BatchKey, Batch] = {}
         self._unsettled_bytes = 0
 
     @property
@@ -174,42 +196,31 @@ class HeldBatches:
             and not message.topic.startswith(RETRY_PREFIX)
         )
 
+    def find(self, key: BatchKey) -> Batch | None:
+        return self._open.get(key)
+
+    def open(self, key: BatchKey, now_ms: int) -> Batch:
+        batch = self._open[key] = Batch(key, now_ms)
+        return batch
+
     def add(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        future: "asyncio.Future[SendResult]",
-        now_ms: int,
-    ) -> Batch | None:
-        """Put a message, which has its unique id, into its batch; the batch if it is full now."""
-        properties = message.properties
-        encoded = encode_properties(properties)
-        body = message.body
-        size = _ENTRY_BYTES + len(body) + len(encoded)
-        key = (message.topic, queue, properties.get(PROPERTY_WAIT), properties.get(PROPERTY_TAGS))
-        batch = self._open.get(key)
-        if batch is None:
-            batch = self._open[key] = Batch(key, now_ms)
-        batch.parts += (
-            _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
-            body,
-            _PROPERTIES_LENGTH.pack(len(encoded)),
-            encoded,
-        )
-        batch.ids.append(properties[PROPERTY_UNIQUE_ID])
+        self, batch: Batch, entry: Entry, message_id: str, future: "asyncio.Future[SendResult]"
+    ) -> bool:
+        """Put a message into an open batch; true if the batch is full now, and closed."""
+        batch.parts += entry
+        size = sum(map(len, entry))
+        batch.ids.append(message_id)
         batch.futures.append(future)
         batch.size_bytes += size
         self._unsettled_bytes += size
         if batch.size_bytes < self._options.max_batch_bytes:
-            return None
-        del self._open[key]
-        return batch
+            return False
+        del self._open[batch.key]
+        return True
 
-    def take(
-        self, topic: str, queue: MessageQueue | None, wait: str | None, tags: str | None
-    ) -> Batch | None:
+    def take(self, key: BatchKey) -> Batch | None:
         """The open batch of this kind, closed now; so that a message sent alone stays behind it."""
-        return self._open.pop((topic, queue, wait, tags), None)
+        return self._open.pop(key, None)
 
     def due(self, now_ms: int) -> list[Batch]:
         """Close the batches that are old enough."""
@@ -265,22 +276,25 @@ class Accumulator:
         The message must be valid; what comes after this call does not change what is sent.
         """
         held = self._held
-        properties = message.properties
+        key = batch_key(message, queue)
         if not held.admits(message):
-            before = held.take(
-                message.topic, queue, properties.get(PROPERTY_WAIT), properties.get(PROPERTY_TAGS)
-            )
+            before = held.take(key)
             if before is not None:
                 self._dispatch(before)
             return None
-        if PROPERTY_UNIQUE_ID not in properties:
-            properties[PROPERTY_UNIQUE_ID] = self._unique_id()
+        properties = message.properties
+        message_id = properties.get(PROPERTY_UNIQUE_ID)
+        if message_id is None:
+            message_id = properties[PROPERTY_UNIQUE_ID] = self._unique_id()
+        entry = encode_entry(message)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        full = held.add(message, queue, future, self._clock.monotonic_ms())
-        if full is not None:
-            self._dispatch(full)
-        elif self._timer is None:
-            self._set_timer()
+        batch = held.find(key)
+        if batch is None:
+            batch = held.open(key, self._clock.monotonic_ms())
+            if self._timer is None:
+                self._set_timer()
+        if held.add(batch, entry, message_id, future):
+            self._dispatch(batch)
         return future
 
     async def flush(self) -> None:

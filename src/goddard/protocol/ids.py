@@ -98,7 +98,15 @@ class UniqueIds:
     hash); any number that differs from process to process will do.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_zone")
+    __slots__ = (
+        "_counter",
+        "_last_ms",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_prefix",
+        "_timed_prefix",
+        "_zone",
+    )
 
     def __init__(
         self, ip: bytes, pid: int, process_hash: int, *, zone: tzinfo | None = None
@@ -109,16 +117,25 @@ class UniqueIds:
         self._prefix = (ip + head).hex().upper()
         self._zone = zone
         self._counter = 0
+        # The part that ids of one millisecond share.
+        self._last_ms = -1
+        self._timed_prefix = ""
         self._month_start_ms = 0
         self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
         """A new id. The counter wraps at 65536, which is enough for one millisecond."""
+        if now_ms != self._last_ms:
+            self._last_ms = now_ms
+            self._timed_prefix = f"{self._prefix}{self._month_ms(now_ms):08X}"
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._timed_prefix}{counter:04X}"
+
+    def _month_ms(self, now_ms: int) -> int:
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms, self._zone)
         month_ms = now_ms - self._month_start_ms
         if -_CLOCK_STEP_MS < month_ms < 0:
-            month_ms = 0
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
-        return f"{self._prefix}{month_ms & 0xFFFFFFFF:08X}{counter:04X}"
+            return 0
+        return month_ms & 0xFFFFFFFF

@@ -167,14 +167,18 @@ class Message:
 
 def format_properties(properties: Mapping[str, str]) -> str:
     """Properties as the text that a send header carries; pairs with an empty part are left out."""
-    pairs: list[str] = []
-    for name, value in properties.items():
-        if not name or not value:
-            continue
-        if _NAME_END in name or _PAIR_END in name or _PAIR_END in value:
-            raise ProtocolError(f"the property {name[:80]!r} contains a separator (0x01, 0x02)")
-        pairs.append(f"{name}{_NAME_END}{value}{_PAIR_END}")
-    return "".join(pairs)
+    pairs = [
+        f"{name}{_NAME_END}{value}{_PAIR_END}"
+        for name, value in properties.items()
+        if name and value
+    ]
+    text = "".join(pairs)
+    # Counted over the whole, which is faster than looking into each.
+    if text.count(_PAIR_END) != len(pairs) or text.count(_NAME_END) != len(pairs):
+        for name, value in properties.items():
+            if name and value and (_NAME_END in name or _PAIR_END in name + value):
+                raise ProtocolError(f"the property {name[:80]!r} contains a separator (0x01, 0x02)")
+    return text
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -5,11 +5,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from goddard.client.accumulator import Accumulator, AccumulatorOptions, Batch, HeldBatches
+from goddard.client.accumulator import (
+    Accumulator,
+    AccumulatorOptions,
+    Batch,
+    HeldBatches,
+    batch_key,
+    encode_entry,
+)
 from goddard.client.message import Message
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
-from goddard.errors import ConfigError, ConnectFailedError
+from goddard.errors import ConfigError, ConnectFailedError, ProtocolError
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
 from goddard.testing.clock import ManualClock
 
@@ -38,10 +45,15 @@ class Shelf:
         self._number = 0
 
     def add(self, message: Message, queue: MessageQueue | None = None) -> Batch | None:
-        message.properties[PROPERTY_UNIQUE_ID] = f"ID{self._number}"
+        message_id = message.properties[PROPERTY_UNIQUE_ID] = f"ID{self._number}"
         self._number += 1
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        return self.held.add(message, queue, future, self.clock.monotonic_ms())
+        key = batch_key(message, queue)
+        batch = self.held.find(key)
+        if batch is None:
+            batch = self.held.open(key, self.clock.monotonic_ms())
+        is_full = self.held.add(batch, encode_entry(message), message_id, future)
+        return batch if is_full else None
 
     def due(self) -> list[Batch]:
         return self.held.due(self.clock.monotonic_ms())
@@ -290,3 +302,14 @@ async def test_cancelled_sends_cancel_their_callers() -> None:
     task.cancel()
     await flushing
     assert future.cancelled()
+
+
+async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
+    wire = Wire()
+    held = accumulator(wire)
+    message = Message("T", b"x")
+    message.properties["a\x01b"] = "c"
+    with pytest.raises(ProtocolError):
+        held.add(message)
+    await held.flush()
+    assert wire.batches == []
