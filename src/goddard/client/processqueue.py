@@ -94,7 +94,7 @@ class ProcessQueue:
             last = offset
             held[offset] = message
             order.append(offset)
-            size += len(message.body)
+            size += message.stored_body_bytes
             added.append(message)
         self._last_offset = last
         self._size_bytes += size
@@ -108,7 +108,7 @@ class ProcessQueue:
         size = 0
         for message in messages:
             if held.pop(message.queue_offset, None) is not None:
-                size += len(message.body)
+                size += message.stored_body_bytes
         self._size_bytes -= size
         order = self._order
         while order and order[0] not in held:
@@ -132,7 +132,7 @@ class ProcessQueue:
             return None
         # The last taken has the highest offset, whatever was put back in between.
         offset = max(self._consuming)
-        self._size_bytes -= sum(len(message.body) for message in self._consuming.values())
+        self._size_bytes -= sum(message.stored_body_bytes for message in self._consuming.values())
         self._consuming.clear()
         return offset + 1
 
