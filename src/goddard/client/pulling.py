@@ -26,7 +26,7 @@ from goddard.protocol.compression import decompress, without_compression
 from goddard.protocol.filter import is_tag_type
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import PullResponse
-from goddard.protocol.message import SysFlag, iter_batch
+from goddard.protocol.message import SysFlag, iter_batch, join_properties
 from goddard.protocol.record import (
     MAGIC_V1,
     MAX_BODY_BYTES,
@@ -53,7 +53,6 @@ _HEAD_BYTES: Final = _HEAD.size
 _MIN_BYTES: Final = _HEAD_BYTES + 3
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 _UNUSUAL: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH)
-_PAIR_END: Final = 2
 
 
 class PullStatus(Enum):
@@ -300,7 +299,7 @@ def decode_messages(
             topic = _text(topic_bytes)
         properties = records[properties_at:end]
         if more_properties:
-            properties = _extended(properties, more_properties)
+            properties = join_properties(properties, more_properties)
         body = records[position + _HEAD_BYTES : topic_at - 1]
         add(ReceivedMessage(head, topic, body, properties, queue))
         position = end
@@ -337,17 +336,10 @@ def _decode_unusual(
 
 
 def _message(record: Record, queue: MessageQueue, more_properties: bytes) -> ReceivedMessage:
-    record.properties = _extended(record.properties, more_properties)
+    record.properties = join_properties(record.properties, more_properties)
     message = ReceivedMessage.from_record(record, queue.broker_name)
     message.queue = queue
     return message
-
-
-def _extended(properties: bytes, more: bytes) -> bytes:
-    """``join_properties`` without the checks that are not needed here."""
-    if properties and properties[-1] != _PAIR_END:
-        return b"%b\x02%b" % (properties, more)
-    return properties + more
 
 
 def _text(topic: bytes) -> str:
