@@ -1,0 +1,358 @@
+"""The options of the sources and the sink, checked as a whole before anything is read or written.
+
+Names follow Spark's Kafka source where the meaning is the same; case does not matter, as everywhere
+in Spark. Whatever is wrong is one ConfigError that names the option and says what to write.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from goddard.client.nameservers import parse_name_servers
+from goddard.client.options import Credentials, SessionKeywords
+from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError, ProtocolError
+from goddard.protocol.filter import compile_sql
+from goddard.protocol.names import group_problem, topic_problem
+from goddard.spark import offsets
+from goddard.spark.offsets import Offsets
+from goddard.transport.tls import TlsOptions
+
+T = TypeVar("T")
+
+_MAX_COUNT: Final = 2**62
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+class Where(Enum):
+    """A place in every queue that needs no number."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    # Where the consumer group stands; where it has no offset yet, the earliest.
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to start or to end reading; the first of these that is set counts.
+
+    ``timestamp_ms`` for all topics, ``by_timestamp`` for some, ``numbers`` for some queues, and
+    ``where`` for the others.
+    """
+
+    where: Where
+    numbers: Offsets = field(default_factory=dict)
+    timestamp_ms: int | None = None
+    by_timestamp: Mapping[str, int | Offsets] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connecting:
+    """How to reach the cluster; both directions share it."""
+
+    name_servers: str
+    keywords: SessionKeywords
+    request_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What ``spark.read`` and ``spark.readStream`` were told."""
+
+    connecting: Connecting
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    assigned: frozenset[MessageQueue] = frozenset()
+    includes_system_topics: bool = False
+    start: Place
+    end: Place
+    fails_when_no_timestamp_matches: bool = True
+    fails_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    expression: str = "*"
+    expression_type: str = TAG
+    group: str | None = None
+    requests_in_flight: int = 8
+    messages_per_request: int = 1_024
+    rows_per_batch: int = 20_000
+    drops_repeated: bool = False
+    pushes_filters: bool = False
+
+
+class Given:
+    """The options as given; what is taken from them is checked off, the rest is a mistake."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+        """``known``: the names with a word each on their meaning."""
+        names = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            # Spark's own: what `load` and `save` were given, and nothing of ours.
+            if name.lower() == "path" and "path" not in names:
+                raise ConfigError(f"no path ({value}) is wanted; call load() or save() without one")
+            if name.lower() not in names:
+                near = difflib.get_close_matches(name.lower(), names, 1)
+                hint = f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(f"unknown option {name}; {hint}")
+            self._values[names[name.lower()]] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is not None and not value.strip():
+            raise ConfigError(f"{name} is empty; leave it out or give a value")
+        return None if value is None else value.strip()
+
+    def count(self, name: str, default: T, *, low: int = 1, high: int = _MAX_COUNT) -> int | T:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
+            raise ConfigError(f"{name} is {text!r}; a whole number from {low} to {high} is wanted")
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is {text!r}; write true or false")
+        return text.lower() == "true"
+
+    def duration_ms(self, name: str, default_ms: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default_ms
+        matched = _DURATION.fullmatch(text.lower())
+        if matched is None:
+            raise ConfigError(f"{name} is {text!r}; write it as 30s, 15m or 1h")
+        return int(matched[1]) * _UNIT_MS[matched[2]]
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        text = self.text(name)
+        if text is None:
+            return default
+        for choice in choices:
+            if text.lower() == choice.lower():
+                return choice
+        raise ConfigError(f"{name} is {text!r}; choose one of: {', '.join(choices)}")
+
+    def parsed(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
+        text = self.text(name)
+        return default if text is None else parse(name, text)
+
+
+# How to reach the cluster; both directions.
+CONNECTING: Final = {
+    "nameServers": "addresses of the name servers, host:port;host:port",
+    "accessKey": "with secretKey: signs requests (RocketMQ's access control)",
+    "secretKey": "with accessKey",
+    "securityToken": "a temporary credential's token, with the two keys",
+    "namespace": "put before topics and groups",
+    "tls": "true: encrypt connections",
+    "tlsTrust": "PEM file of trusted authorities; the servers are verified against it",
+    "tlsCertificate": "PEM file of our own certificate",
+    "tlsKey": "PEM file of its key",
+    "tlsKeyPassword": "password of the key",
+    "requestTimeoutMs": "for one request (10000)",
+    "fetchOffset.numRetries": "tries after the first when a server fails to answer (3)",
+    "fetchOffset.retryIntervalMs": "pause between them (200)",
+}
+
+SOURCE: Final = CONNECTING | {
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "regular expression that topics match as a whole",
+    "assign": 'queues: {"topic": {"broker": [0, 1]}}',
+    "includeSystemTopics": "true: subscribePattern sees retry, dead-letter and system topics too",
+    "startingOffsets": "earliest, latest, group, or JSON by topic, broker and queue",
+    "endingOffsets": "the same, for batches (latest)",
+    "startingTimestamp": "milliseconds since 1970",
+    "endingTimestamp": "milliseconds since 1970, for batches",
+    "startingOffsetsByTimestamp": 'JSON: {"topic": ms} or by broker and queue',
+    "endingOffsetsByTimestamp": "the same, for batches",
+    "startingOffsetsByTimestampStrategy": "no message that young: error or latest",
+    "failOnDataLoss": "false: go on when messages were deleted before they were read (true)",
+    "minPartitions": "cut queues so that at least about as many tasks read",
+    "maxRecordsPerPartition": "cut queues into ranges of at most so many",
+    "maxOffsetsPerTrigger": "at most so many messages in a micro-batch",
+    "minOffsetsPerTrigger": "wait for so many ...",
+    "maxTriggerDelay": "... but not longer than this (15m)",
+    "filter": "tags (A || B) or an SQL92 condition, applied by the broker",
+    "filterType": "tag or sql92 (tag)",
+    "group": "consumer group that offsets are committed to, and read from",
+    "requestsInFlight": "pull requests of a task under way at once (8)",
+    "messagesPerRequest": "messages asked for in one pull (1024); brokers give 32 by default",
+    "rowsPerBatch": "rows of an Arrow batch (20000)",
+    "dropRepeated": "true: within a task, drop rows that our sink wrote twice (false)",
+    "pushFilters": "true: apply conditions on topic, queue, offset and time before reading; "
+    "needs spark.sql.python.filterPushdown.enabled",
+}
+
+
+def parse_source(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
+    """Check the options of a read."""
+    options = Given(given, SOURCE)
+    connecting = _connecting(options)
+    group = options.text("group")
+    if group is not None and (problem := group_problem(group)) is not None:
+        raise ConfigError(f"group is {group!r}: {problem}")
+    topics, pattern, assigned = _subscription(options)
+    start = _place(options, "starting", Where.LATEST if is_streaming else Where.EARLIEST, group)
+    end = _place(options, "ending", Where.LATEST, group)
+    _check_direction(options, start, end, is_streaming=is_streaming)
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    least = options.count("minOffsetsPerTrigger", None)
+    most = options.count("maxOffsetsPerTrigger", None)
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger is {least}, over maxOffsetsPerTrigger, {most}")
+    expression, expression_type = _filter(options)
+    return SourceOptions(
+        connecting=connecting,
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        includes_system_topics=options.flag("includeSystemTopics", default=False),
+        start=start,
+        end=end,
+        fails_when_no_timestamp_matches=strategy == "error",
+        fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        min_partitions=options.count("minPartitions", None, high=100_000),
+        max_records_per_partition=options.count("maxRecordsPerPartition", None),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
+        expression=expression,
+        expression_type=expression_type,
+        group=group,
+        requests_in_flight=options.count("requestsInFlight", 8, high=256),
+        messages_per_request=options.count("messagesPerRequest", 1_024, high=100_000),
+        rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
+        drops_repeated=options.flag("dropRepeated", default=False),
+        pushes_filters=options.flag("pushFilters", default=False),
+    )
+
+
+def _connecting(options: Given) -> Connecting:
+    name_servers = options.text("nameServers")
+    if name_servers is None:
+        raise ConfigError('nameServers is missing; give .option("nameServers", "host:9876")')
+    parse_name_servers(name_servers, use_environment=False)
+    keywords = SessionKeywords()
+    keys = [options.text(name) for name in ("accessKey", "secretKey", "securityToken")]
+    if keys[0] is not None and keys[1] is not None:
+        keywords["credentials"] = Credentials(keys[0], keys[1], keys[2])
+    elif any(key is not None for key in keys):
+        raise ConfigError("accessKey and secretKey go together; one of them is missing")
+    if (namespace := options.text("namespace")) is not None:
+        keywords["namespace"] = namespace
+    files = {name: options.text(name) for name in ("tlsTrust", "tlsCertificate", "tlsKey")}
+    if options.flag("tls", default=any(files.values())):
+        paths = {name: None if text is None else Path(text) for name, text in files.items()}
+        keywords["tls"] = TlsOptions(
+            trust=paths["tlsTrust"],
+            certificate=paths["tlsCertificate"],
+            key=paths["tlsKey"],
+            key_password=options.text("tlsKeyPassword"),
+            verify_peer=paths["tlsTrust"] is not None,
+        )
+    return Connecting(
+        name_servers=name_servers,
+        keywords=keywords,
+        request_timeout_ms=options.count("requestTimeoutMs", 10_000, high=600_000),
+        retries=options.count("fetchOffset.numRetries", 3, low=0, high=1_000),
+        retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 200, low=0, high=600_000),
+    )
+
+
+def _subscription(
+    options: Given,
+) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[MessageQueue]]:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(ways) != 1:
+        raise ConfigError(
+            f"give one of subscribe, subscribePattern and assign; {len(ways) or 'none'} of them "
+            f"{'is' if not ways else 'are'} given"
+        )
+    if (text := options.text("subscribe")) is not None:
+        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
+        for topic in topics:
+            if (problem := topic_problem(topic)) is not None:
+                raise ConfigError(f"subscribe names the topic {topic!r}: {problem}")
+        return topics, None, frozenset()
+    if (text := options.text("subscribePattern")) is not None:
+        try:
+            return (), re.compile(text), frozenset()
+        except re.error as error:
+            raise ConfigError(f"subscribePattern is {text!r}: {error}") from error
+    nothing: set[MessageQueue] = set()
+    assigned = options.parsed("assign", offsets.parse_assignment, nothing)
+    return tuple(sorted({queue.topic for queue in assigned})), None, frozenset(assigned)
+
+
+def _place(options: Given, side: str, default: Where, group: str | None) -> Place:
+    name = f"{side}Offsets"
+    where, numbers = default, Offsets()
+    text = options.text(name)
+    if text is not None and text.startswith("{"):
+        numbers = offsets.parse_queue_numbers(name, text, lowest=offsets.EARLIEST)
+    elif text is not None:
+        where = Where(options.choice(name, tuple(each.value for each in Where), default.value))
+    if where is Where.GROUP and group is None:
+        raise ConfigError(f"{name} is group, but no group is given")
+    return Place(
+        where,
+        numbers,
+        options.count(f"{side}Timestamp", None, low=0),
+        options.parsed(f"{side}OffsetsByTimestamp", offsets.parse_topic_numbers, {}),
+    )
+
+
+def _check_direction(options: Given, start: Place, end: Place, *, is_streaming: bool) -> None:
+    if is_streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name in options:
+                raise ConfigError(f"{name} is for batches; a stream has no end")
+        return
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+        if name in options:
+            raise ConfigError(f"{name} is for streams; a batch is read at once")
+    if start.where is Where.LATEST and "startingOffsets" in options:
+        raise ConfigError("startingOffsets is latest: a batch that starts at the end has no rows")
+    if any(number == offsets.LATEST for number in start.numbers.values()):
+        raise ConfigError("startingOffsets has -1, the latest offset: a batch would have no rows")
+    if end.where is not Where.LATEST and "endingOffsets" in options:
+        raise ConfigError(f"endingOffsets is {end.where.value}: write latest, or JSON")
+    if any(number == offsets.EARLIEST for number in end.numbers.values()):
+        raise ConfigError("endingOffsets has -2, the earliest offset: a batch would have no rows")
+
+
+def _filter(options: Given) -> tuple[str, str]:
+    kind = options.choice("filterType", (TAG, SQL92), TAG)
+    expression = options.text("filter")
+    if expression is None:
+        if "filterType" in options:
+            raise ConfigError("filterType is given without a filter")
+        return "*", TAG
+    if kind == SQL92:
+        try:
+            compile_sql(expression)
+        except ProtocolError as error:
+            raise ConfigError(f"filter is no SQL92 condition: {error}") from error
+    return expression, kind
