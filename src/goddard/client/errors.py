@@ -80,6 +80,17 @@ class NoNameServerError(ClientError):
         super().__init__("No name server address, please set it.", code=ClientCode.NO_NAME_SERVER)
 
 
+class NameServerError(ClientError):
+    """None of the name servers answers; why the last one did not is the cause."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        super().__init__(
+            "no name server answers",
+            address=";".join(addresses),
+            advice="is one running, and reachable from here?",
+        )
+
+
 class NoRouteError(ClientError):
     """The name servers know no broker that has the topic."""
 

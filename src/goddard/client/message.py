@@ -47,6 +47,11 @@ def _int_of(properties: Mapping[str, str], name: str) -> int | None:
     return None if text is None else int(text)
 
 
+def _check_text(name: object, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"the property {name!r}: names and values are text, not {value!r}")
+
+
 class Message:
     """A message to send.
 
@@ -109,8 +114,8 @@ class Message:
             raise InvalidMessageError(
                 f"The Property<{name}> is used by system, input another please"
             )
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"the property {name!r}: names and values are text, not {value!r}")
+        for text in (name, value):
+            _check_text(name, text)
         if not name.strip() or not value.strip():
             raise InvalidMessageError(
                 "The name or value of property can not be null or blank string!"

@@ -109,6 +109,15 @@ class Client:
             connection = await self._connect(address, self._options.connect_seconds)
         return connection
 
+    def open_connection(self, address: str) -> Connection | None:
+        """The connection to an address, if there is one already."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.is_closed else connection
+
+    def retire(self, address: str) -> None:
+        """Make a new connection for the next request; what is under way on the old one goes on."""
+        self._connections.pop(address, None)
+
     async def close(self, grace_seconds: float = 1.0) -> None:
         """Close every connection; requests in flight fail. Safe to call more than once."""
         self._closed = True

@@ -8,23 +8,26 @@ Memory is bounded both ways. A connection is *held* while the peer does not take
 (unsent bytes over the high mark) or while too many of its requests, by number or by size, are being
 handled: frames already received wait, and nothing more is read until the hold ends. Responses of
 the peer wait with them, so a handler that asks its own peer should not be one of thousands. Lost,
-idle and stalled peers are found by ``sweep``, called now and then by the owner; no connection has a
-timer.
+idle and stalled peers are found by ``sweep``, called now and then by the owner. Our own requests
+share one timer, set for whichever is due first.
 """
 
 import asyncio
 import logging
+import math
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from goddard.errors import (
     ConnectionLostError,
     OverloadedError,
     ProtocolError,
+    RemotingError,
     RequestTimeoutError,
 )
 from goddard.protocol.codes import CommandFlag, ResponseCode
@@ -45,12 +48,15 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _MAX_OPAQUE: Final = 2**31 - 1
 # Below this, joining head and body is cheaper than handing the kernel two pieces.
 _JOINED_BODY_BYTES: Final = 8192
+_TIMER_SLACK_SECONDS: Final = 0.001
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _TLS_HANDSHAKE: Final = 0x16
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
 FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
+Done: TypeAlias = Callable[[RemotingCommand | RemotingError], None]
+"""Takes the outcome of a request: its response, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,26 @@ def _nothing(connection: "Connection") -> None:
     pass
 
 
+class _Waiting(NamedTuple):
+    """A request of ours without a response yet."""
+
+    done: Done
+    due_seconds: float
+    code: int
+    timeout_ms: int
+
+
+def _settle(
+    future: asyncio.Future[RemotingCommand], outcome: RemotingCommand | RemotingError
+) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, RemotingCommand):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
 class Connection(asyncio.Protocol):
     """One end of a connection.
 
@@ -120,6 +146,8 @@ class Connection(asyncio.Protocol):
         "_decoder",
         "_deferred",
         "_draining",
+        "_due_seconds",
+        "_due_timer",
         "_flush_scheduled",
         "_handle",
         "_handled_bytes",
@@ -200,9 +228,12 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        # Our own requests: opaque -> future, and the frames that wait until writing goes on.
+        # Our own requests by opaque, the timer for the first that is due, and the frames that wait
+        # until writing goes on.
         self._opaque = 0
-        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._pending: dict[int, _Waiting] = {}
+        self._due_seconds = math.inf
+        self._due_timer: asyncio.TimerHandle | None = None
         self._deferred: deque[tuple[int, bytes]] = deque()
         # What happened since the last sweep, and since when it has not.
         self._heard = True
@@ -243,6 +274,35 @@ class Connection(asyncio.Protocol):
 
         While the peer is slow to read, the request waits its turn within its own time.
         """
+        future = self.request_soon(command, timeout_ms)
+        try:
+            return await future
+        finally:
+            # A caller that gave up: what still comes is not waited for.
+            self._pending.pop(command.opaque, None)
+
+    def request_soon(
+        self, command: RemotingCommand, timeout_ms: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same without waiting. What hinders it from being sent at all is raised here."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+
+        def encode(opaque: int) -> bytes:
+            command.opaque = opaque
+            command.flag &= ~(_RESPONSE | _ONEWAY)
+            return self._encode(command)
+
+        self.submit(encode, command.code, timeout_ms, partial(_settle, future))
+        return future
+
+    def submit(
+        self, encode: Callable[[int], bytes], code: int, timeout_ms: int, done: Done
+    ) -> None:
+        """Send the frame that ``encode`` makes for an opaque, and call ``done`` with the outcome.
+
+        ``done`` is called once, on the loop, and must not raise; it is not called at all when this
+        raises.
+        """
         if self._closing:
             raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
         pending = self._pending
@@ -252,23 +312,15 @@ class Connection(asyncio.Protocol):
                 self.remote,
             )
         opaque = self._next_opaque()
-        command.opaque = opaque
-        command.flag &= ~(_RESPONSE | _ONEWAY)
-        frame = self._encode(command)
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        pending[opaque] = future
-        timer = self._loop.call_later(
-            timeout_ms / 1000, self._expire, opaque, command.code, timeout_ms
-        )
-        try:
-            if self._writing_paused:
-                self._deferred.append((opaque, frame))
-            else:
-                self.send_encoded(frame)
-            return await future
-        finally:
-            timer.cancel()
-            pending.pop(opaque, None)
+        frame = encode(opaque)
+        due_seconds = self._loop.time() + timeout_ms / 1000
+        pending[opaque] = _Waiting(done, due_seconds, code, timeout_ms)
+        if due_seconds < self._due_seconds:
+            self._set_due_timer(due_seconds)
+        if self._writing_paused:
+            self._deferred.append((opaque, frame))
+        else:
+            self.send_encoded(frame)
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a request that is not answered; OverloadedError while the peer is slow to read."""
@@ -298,18 +350,36 @@ class Connection(asyncio.Protocol):
             )
         return frame
 
-    def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
-        future = self._pending.pop(opaque, None)
-        if future is not None and not future.done():
-            text = f"no response from {self.remote} to request code {code} within {timeout_ms} ms"
-            future.set_exception(RequestTimeoutError(text, self.remote))
+    def _set_due_timer(self, due_seconds: float) -> None:
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+        self._due_seconds = due_seconds
+        self._due_timer = self._loop.call_at(due_seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Give up what is due, and come back for the next."""
+        # The timer may ring a little early; what is due within that time is due.
+        now = self._loop.time() + _TIMER_SLACK_SECONDS
+        due = [(opaque, each) for opaque, each in self._pending.items() if each.due_seconds <= now]
+        for opaque, _ in due:
+            del self._pending[opaque]
+        self._due_timer = None
+        self._due_seconds = math.inf
+        if self._pending:
+            self._set_due_timer(min(each.due_seconds for each in self._pending.values()))
+        for _, waiting in due:
+            text = (
+                f"no response from {self.remote} to request code {waiting.code} within "
+                f"{waiting.timeout_ms} ms"
+            )
+            waiting.done(RequestTimeoutError(text, self.remote))
 
     def _complete(self, response: RemotingCommand) -> None:
-        future = self._pending.pop(response.opaque, None)
-        if future is None or future.done():
+        waiting = self._pending.pop(response.opaque, None)
+        if waiting is None:
             _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
         else:
-            future.set_result(response)
+            waiting.done(response)
 
     # Sending
 
@@ -516,11 +586,13 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         self._deferred.clear()
         pending, self._pending = self._pending, {}
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
         reason = f": {error}" if error is not None else ""
-        for future in pending.values():
-            if not future.done():
-                text = f"the connection to {self.remote} was lost{reason}"
-                future.set_exception(ConnectionLostError(text, self.remote))
+        for waiting in pending.values():
+            text = f"the connection to {self.remote} was lost{reason}"
+            waiting.done(ConnectionLostError(text, self.remote))
         for task in self._tasks:
             task.cancel()
         self._on_close(self)
