@@ -352,6 +352,11 @@ class ReceivedMessage:
         """How many times the message was given back already; 0 the first time."""
         return int(self._head[14])
 
+    def count_try(self) -> None:
+        """One more try, by a consumer that keeps the message to consume it again itself."""
+        head = self._head
+        self._head = (*head[:14], head[14] + 1, *head[15:])
+
     @property
     def prepared_transaction_offset(self) -> int:
         return int(self._head[15])
