@@ -19,12 +19,13 @@ from typing import Final, Protocol
 
 from goddard.client import calls
 from goddard.client.errors import BrokerNotFoundError
-from goddard.client.values import MessageQueue
+from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.files import replace_file
 from goddard.protocol import bodies
 from goddard.protocol.bodies import decode_body, encode_body
 from goddard.protocol.bodies_client import ResetOffsetBody
+from goddard.protocol.names import is_retry_topic
 
 LOCAL_OFFSETS_FOLDER: Final = ".rocketmq_offsets"
 # An entry has about a hundred bytes; a client with so many queues is none.
@@ -60,6 +61,9 @@ class Offsets(Protocol):
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
         """Write the offsets of these queues; failures are logged. ``wait`` until they are kept."""
+
+    async def flush(self, queues: Collection[MessageQueue]) -> None:
+        """Write the offsets of these queues, and wait until they are kept; a failure is raised."""
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what memory knows of a queue."""
@@ -133,8 +137,10 @@ class BrokerOffsets(_Memory):
         kept = await calls.query_consumer_offset(
             self._session, address, self._group, queue, timeout_ms=_BROKER_TIMEOUT_MS
         )
-        if kept is not None:
-            self.update(queue, kept)
+        if kept is None or kept < 0:
+            # Some clients commit -1 for a queue that they have not read yet.
+            return None
+        self.update(queue, kept)
         return kept
 
     async def persist(self, queue: MessageQueue) -> None:
@@ -155,32 +161,37 @@ class BrokerOffsets(_Memory):
         for queue in self.table():
             await self._write(queue, wait=False)
 
+    async def flush(self, queues: Collection[MessageQueue]) -> None:
+        outcomes = await asyncio.gather(
+            *(self._send(queue, wait=True) for queue in queues), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
     async def _write(self, queue: MessageQueue, *, wait: bool) -> None:
-        offset = self.cached(queue)
-        if offset is None:
-            return
         try:
-            address = await self._address(queue)
-            if wait:
-                await calls.update_consumer_offset(
-                    self._session,
-                    address,
-                    self._group,
-                    queue,
-                    offset,
-                    timeout_ms=_BROKER_TIMEOUT_MS,
-                )
-            else:
-                await calls.update_consumer_offset_oneway(
-                    self._session, address, self._group, queue, offset
-                )
+            await self._send(queue, wait=wait)
         except GoddardError as error:
             _logger.warning(
-                "the offset %d of %s for the group %s could not be written: %s",
-                offset,
+                "the offset of %s for the group %s could not be written: %s",
                 queue,
                 self._group,
                 error,
+            )
+
+    async def _send(self, queue: MessageQueue, *, wait: bool) -> None:
+        offset = self.cached(queue)
+        if offset is None:
+            return
+        address = await self._address(queue)
+        if wait:
+            await calls.update_consumer_offset(
+                self._session, address, self._group, queue, offset, timeout_ms=_BROKER_TIMEOUT_MS
+            )
+        else:
+            await calls.update_consumer_offset_oneway(
+                self._session, address, self._group, queue, offset
             )
 
     async def _address(self, queue: MessageQueue, *, only_master: bool = False) -> str:
@@ -191,6 +202,44 @@ class BrokerOffsets(_Memory):
         if found is None:
             raise BrokerNotFoundError(queue.broker_name)
         return found[0]
+
+
+async def start_offset(
+    session: BrokerAddresses,
+    offsets: Offsets,
+    queue: MessageQueue,
+    consume_from: ConsumeFrom,
+    timestamp_ms: int,
+) -> int:
+    """Where to begin in a queue: where the group stands, else where a new one starts.
+
+    A new group starts at the beginning of its retry topic, unless it starts by time. Raises a
+    ClientError or RemotingError if a broker that has to be asked cannot be.
+    """
+    kept = await offsets.read(queue)
+    if kept is not None:
+        return kept
+    is_retry = is_retry_topic(queue.topic)
+    if consume_from is ConsumeFrom.FIRST_OFFSET or (
+        consume_from is ConsumeFrom.LAST_OFFSET and is_retry
+    ):
+        # If the queue begins later, the first pull says where.
+        return 0
+    address = await master_address(session, queue)
+    if consume_from is ConsumeFrom.TIMESTAMP and not is_retry:
+        return await calls.search_offset(session, address, queue, timestamp_ms)
+    return await calls.max_offset(session, address, queue)
+
+
+async def master_address(session: BrokerAddresses, queue: MessageQueue) -> str:
+    """The master of a queue's broker; the route is read again if it is not known."""
+    found = session.find_broker(queue.broker_name, 0, only_this=True)
+    if found is None:
+        await session.refresh_route(queue.topic)
+        found = session.find_broker(queue.broker_name, 0, only_this=True)
+    if found is None:
+        raise BrokerNotFoundError(queue.broker_name)
+    return found[0]
 
 
 class LocalOffsets(_Memory):
@@ -230,21 +279,28 @@ class LocalOffsets(_Memory):
         return kept
 
     async def persist(self, queue: MessageQueue) -> None:
-        await self._merge((queue,))
+        await self.persist_all((queue,))
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
         """What the file holds of other queues stays there."""
-        await self._merge(queues)
+        try:
+            await self.flush(queues)
+        except ConfigError as error:
+            _logger.warning("%s", error)
 
-    async def _merge(self, queues: Collection[MessageQueue]) -> None:
-        changed = {queue: offset for queue, offset in self.table().items() if queue in queues}
+    async def flush(self, queues: Collection[MessageQueue]) -> None:
+        wanted = frozenset(queues)
+        changed = {queue: offset for queue, offset in self.table().items() if queue in wanted}
         if not changed:
             return
         async with self._writing:
             try:
                 await asyncio.to_thread(_merge_file, self._path, changed)
-            except (OSError, ConfigError) as error:
-                _logger.warning("the offsets in %s could not be written: %s", self._path, error)
+            except OSError as error:
+                raise ConfigError(
+                    f"the offsets in {self._path} cannot be written: {error.strerror}; make the "
+                    "folder writable or choose another"
+                ) from error
 
 
 def read_offsets(path: Path) -> dict[MessageQueue, int]:
