@@ -1,0 +1,215 @@
+"""What every blocking client does around its asyncio client: start, stop, wait, hand over.
+
+A blocking client has the methods of the asyncio one under the same names; ``tools/blocking.py``
+writes them (``blocking_*.py``) from the asyncio classes. They may be called from any thread. Each
+call is one job for the shared loop (``blocking_loop``) and one wait for its end.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from goddard.client.blocking_loop import LoopThread, shared_loop
+from goddard.client.errors import NotRunningError
+from goddard.client.values import ServiceState
+
+# As many asynchronous sends may be under way as RocketMQ's client allows (its semaphores); the
+# next one waits until half of them are done.
+_MAX_UNDER_WAY: Final = 65_535
+
+T = TypeVar("T")
+
+
+class AsyncClient(Protocol):
+    """What all asyncio clients have."""
+
+    def start(self) -> Coroutine[Any, Any, None]: ...
+
+    def stop(self) -> Coroutine[Any, Any, None]: ...
+
+    @property
+    def state(self) -> ServiceState: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+
+Core = TypeVar("Core", bound=AsyncClient)
+
+
+class BlockingClient(Generic[Core]):
+    """A client for threads, over one for asyncio."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._thread: LoopThread | None = None
+        self._changing = threading.Lock()
+        self._under_way: set[_Handover[Any]] = set()
+        self._is_crowded = False
+        self._room = threading.Event()
+
+    @property
+    def state(self) -> ServiceState:
+        """Where the client is in its life."""
+        return self._core.state
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by: ``ip@instance``."""
+        return self._core.client_id
+
+    def start(self) -> None:
+        """Connect and begin to work. A client starts once."""
+        user = object()
+        thread = shared_loop.borrow(user, self._core.stop)
+        try:
+            thread.run(self._core.start)
+        except BaseException:
+            shared_loop.give_back(user)
+            raise
+        self._user = user
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Finish what is under way, leave the cluster and close the connections.
+
+        Does nothing if the client is not running.
+        """
+        with self._changing:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            thread.run(self._core.stop)
+        finally:
+            shared_loop.give_back(self._user)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Begin something on the loop and wait for its end."""
+        thread = self._thread
+        if thread is None:
+            raise self._not_running()
+        return thread.run(begin)
+
+    def _do(self, function: Callable[[], T]) -> T:
+        """Call something that does not wait: on the loop, once there is one."""
+        thread = self._thread
+        if thread is None:
+            return function()
+
+        async def call() -> T:
+            return function()
+
+        return thread.run(call)
+
+    def _submit(
+        self,
+        begin: Callable[[], "asyncio.Future[T]"],
+        callback: Callable[["Future[T]"], object] | None,
+    ) -> "Future[T]":
+        """Begin something on the loop and go on; waits only if too much is under way."""
+        thread = self._thread
+        if thread is None:
+            raise self._not_running()
+        if len(self._under_way) >= _MAX_UNDER_WAY:
+            self._wait_for_room(thread)
+        job = _Handover(begin, callback, thread, self._ended)
+        self._under_way.add(job)
+        thread.submit(job)
+        return job.result
+
+    def _wait_for_room(self, thread: LoopThread) -> None:
+        thread.check_caller()
+        while True:
+            self._is_crowded = True
+            self._room.clear()
+            # Looked at after the clearing: what ended before it has set the event in vain.
+            if len(self._under_way) <= _MAX_UNDER_WAY // 2:
+                return
+            self._room.wait()
+
+    def _ended(self, job: "_Handover[Any]") -> None:
+        under_way = self._under_way
+        under_way.discard(job)
+        if self._is_crowded and len(under_way) <= _MAX_UNDER_WAY // 2:
+            self._is_crowded = False
+            self._room.set()
+
+    def _not_running(self) -> NotRunningError:
+        return NotRunningError(
+            f"The {type(self).__name__} service state not OK, {self.state.value}",
+            advice="start it, or use it in a with block",
+        )
+
+
+class _Handover(Generic[T]):
+    """A job whose result goes to a future that any thread may wait for."""
+
+    __slots__ = ("_begin", "_callback", "_ended", "_thread", "result")
+
+    def __init__(
+        self,
+        begin: Callable[[], "asyncio.Future[T]"],
+        callback: Callable[["Future[T]"], object] | None,
+        thread: LoopThread,
+        ended: Callable[["_Handover[Any]"], None],
+    ) -> None:
+        self._begin = begin
+        self._callback = callback
+        self._thread = thread
+        self._ended = ended
+        self.result: Future[T] = Future()
+
+    def begin(self) -> None:
+        if not self.result.set_running_or_notify_cancel():
+            self._end()
+            return
+        with self:
+            self._begin().add_done_callback(self._finish)
+
+    def fail(self, error: BaseException) -> None:
+        self.result.set_exception(error)
+        self._end()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        """What could not even begin is the result, and no trouble of the loop's."""
+        if error is not None:
+            self.fail(error)
+        return True
+
+    def _finish(self, future: "asyncio.Future[T]") -> None:
+        if future.cancelled():
+            self.fail(NotRunningError("The client was stopped meanwhile."))
+            return
+        error = future.exception()
+        if error is not None:
+            self.fail(error)
+            return
+        self.result.set_result(future.result())
+        self._end()
+
+    def _end(self) -> None:
+        self._ended(self)
+        if self._callback is not None:
+            self._thread.call_back(partial(self._callback, self.result))

@@ -1,0 +1,393 @@
+"""Write the blocking clients, ``goddard/client/blocking_*.py``, from the asyncio classes.
+
+    python -m tools.write_blocking            # `make generate`
+
+Every public method of an asyncio class becomes one of the same name, parameters and docstring: a
+coroutine is run on the shared loop and waited for; what gives an ``asyncio.Future`` is handed over
+and gives a future for threads (``send_soon`` becomes ``send_async``); anything else is called on
+the loop. Properties are read where they are. A test runs this and compares.
+"""
+
+import ast
+import builtins
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+ROOT: Final = Path(__file__).parents[1]
+SOURCES: Final = ROOT / "src"
+FACES: Final = {
+    "blocking_producer": (
+        "Producers for threads and scripts.",
+        (
+            ("goddard.client.producer", "Producer"),
+            ("goddard.client.transactions", "TransactionProducer"),
+        ),
+    ),
+    "blocking_push": (
+        "The push consumer for threads and scripts.",
+        (("goddard.client.push", "PushConsumer"),),
+    ),
+    "blocking_lite": (
+        "The lite pull consumer for threads and scripts.",
+        (("goddard.client.lite", "LitePullConsumer"),),
+    ),
+    "blocking_admin": (
+        "Administration for threads and scripts.",
+        (("goddard.client.admin", "Admin"),),
+    ),
+}
+# What the session calls is not for users, but for what has these names.
+MEMBERS: Final = ("goddard.client.members", ("ProducerMember", "ConsumerMember"), {"group"})
+# What BlockingClient has, and what takes another form.
+IN_COMMON: Final = {
+    *("start", "stop", "state", "client_id", "session"),
+    *("__init__", "__aenter__", "__aexit__", "__aiter__"),
+}
+RENAMED: Final = {"send_soon": "send_async", "__anext__": "__next__"}
+LINE_LENGTH: Final = 100
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Import:
+    """Where a name comes from: a module, or something in one."""
+
+    module: str
+    name: str | None
+
+    def text(self, known_as: str) -> str:
+        if self.name is None:
+            renamed = "" if known_as == self.module else f" as {known_as}"
+            return f"import {self.module}{renamed}"
+        renamed = "" if known_as == self.name else f" as {known_as}"
+        return f"from {self.module} import {self.name}{renamed}"
+
+
+class Source:
+    """A module as text: what it defines and what it imports."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        path = SOURCES.joinpath(*module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        self.tree = ast.parse(path.read_text())
+        self.imports: dict[str, Import] = {}
+        self.defined: dict[str, ast.stmt] = {}
+        for node in self._top_level(self.tree.body):
+            self._note(node)
+
+    def origin(self, name: str) -> Import | None:
+        """Where this module has a name from; None for Python's own."""
+        if name in self.defined:
+            return Import(self.module, name)
+        if name in self.imports:
+            return self.imports[name]
+        if hasattr(builtins, name):
+            return None
+        raise LookupError(f"{self.module} does not say what {name} is")
+
+    def constant(self, name: str) -> ast.expr | None:
+        """The value of a constant, if it is written out."""
+        node = self.defined.get(name)
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        return value if isinstance(value, ast.Constant | ast.UnaryOp) else None
+
+    def _top_level(self, body: list[ast.stmt]) -> Iterator[ast.stmt]:
+        for node in body:
+            yield node
+            if isinstance(node, ast.If):  # TYPE_CHECKING
+                yield from self._top_level(node.body)
+
+    def _note(self, node: ast.stmt) -> None:
+        match node:
+            case ast.ImportFrom(module=str(module)):
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = Import(module, alias.name)
+            case ast.Import():
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = Import(alias.name, None)
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.defined[node.name] = node
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                self.defined[name] = node
+
+
+@cache
+def source_of(module: str) -> Source:
+    return Source(module)
+
+
+@dataclass
+class Module:
+    """A module that is being written."""
+
+    imports: dict[str, Import] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
+
+    def use(self, source: Source, nodes: Iterable[ast.AST | None]) -> None:
+        """Import whatever names the annotations and defaults need."""
+        for node in nodes:
+            for part in ast.walk(node) if node is not None else ():
+                if isinstance(part, ast.Name):
+                    self.need(part.id, source.origin(part.id))
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    # An annotation in quotes; the text of a default is no name, or one by accident.
+                    self._use_quoted(source, part.value)
+
+    def need(self, name: str, origin: Import | None) -> None:
+        if origin is None:
+            return
+        if self.imports.setdefault(name, origin) != origin:
+            raise LookupError(f"two things are called {name}: {self.imports[name]} and {origin}")
+
+    def _use_quoted(self, source: Source, text: str) -> None:
+        if text in source.defined or text in source.imports:
+            self.need(text, source.origin(text))
+
+
+def methods(source: Source, name: str) -> Iterator[tuple[Source, str, Function]]:
+    """The functions of a class in their order, each with the module that it is written in."""
+    node = source.defined[name]
+    assert isinstance(node, ast.ClassDef)
+    for item in node.body:
+        match item:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield source, item.name, item
+            case ast.Assign(targets=[ast.Name(id=own)], value=value):
+                found = _function(source, value)
+                if found is not None:
+                    yield found[0], own, found[1]
+
+
+def _function(source: Source, value: ast.expr) -> tuple[Source, Function] | None:
+    """What ``method = function`` or ``method = module.function`` names."""
+    match value:
+        case ast.Name(id=name):
+            origin = source.origin(name)
+        case ast.Attribute(value=ast.Name(id=module), attr=attribute):
+            base = source.imports.get(module)
+            if base is None:
+                return None
+            full = base.module if base.name is None else f"{base.module}.{base.name}"
+            origin = Import(full, attribute)
+        case _:
+            return None
+    if origin is None or origin.name is None or not origin.module.startswith("goddard."):
+        return None
+    home = source_of(origin.module)
+    node = home.defined.get(origin.name)
+    return (home, node) if isinstance(node, Function) else None
+
+
+def called_by_sessions() -> set[str]:
+    home, protocols, public = MEMBERS
+    source = source_of(home)
+    return {name for item in protocols for _, name, _ in methods(source, item)} - public
+
+
+def docstring(node: Function | ast.ClassDef, indent: str) -> str:
+    text = ast.get_docstring(node)
+    if text is None:
+        return ""
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        width = LINE_LENGTH - len(indent)
+        is_prose = not any(line.startswith(" ") for line in paragraph.splitlines())
+        if is_prose and max(map(len, paragraph.splitlines()), default=0) > width - 6:
+            paragraphs.append(textwrap.fill(paragraph, width - 6, break_on_hyphens=False))
+        else:
+            paragraphs.append(paragraph)
+    body = "\n\n".join(paragraphs).replace("\\", "\\\\")
+    closing = "\n" if "\n" in body else ""
+    quoted = f'"""{body}{closing}"""'
+    return textwrap.indent(quoted, indent).replace("\n" + indent + "\n", "\n\n") + "\n"
+
+
+def _inline(source: Source, arguments: ast.arguments) -> None:
+    """Write constants out where they are defaults, as a reader of the signature wants them."""
+    defaults: list[ast.expr | None] = [*arguments.defaults, *arguments.kw_defaults]
+    for place, node in enumerate(defaults):
+        if isinstance(node, ast.Name):
+            origin = source.origin(node.id)
+            if origin is not None and origin.name is not None:
+                value = source_of(origin.module).constant(origin.name)
+                if value is not None:
+                    defaults[place] = value
+    positional = len(arguments.defaults)
+    arguments.defaults = [node for node in defaults[:positional] if node is not None]
+    arguments.kw_defaults = defaults[positional:]
+
+
+def call_arguments(arguments: ast.arguments) -> str:
+    """The parameters, passed on."""
+    positional = [item.arg for item in [*arguments.posonlyargs, *arguments.args][1:]]
+    given = list(positional)
+    if arguments.vararg is not None:
+        given.append(f"*{arguments.vararg.arg}")
+    given += [f"{item.arg}={item.arg}" for item in arguments.kwonlyargs]
+    if arguments.kwarg is not None:
+        given.append(f"**{arguments.kwarg.arg}")
+    return ", ".join(given)
+
+
+def _annotations(arguments: ast.arguments) -> Iterator[ast.AST | None]:
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for item in [*every, arguments.vararg, arguments.kwarg]:
+        if item is not None:
+            yield item.annotation
+    yield from arguments.defaults
+    yield from arguments.kw_defaults
+
+
+def _is_future(returns: ast.expr | None) -> ast.expr | None:
+    """What an ``asyncio.Future[T]`` is a future of."""
+    text = returns.value if isinstance(returns, ast.Constant) else None
+    if isinstance(text, str):
+        returns = ast.parse(text, mode="eval").body
+    match returns:
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(id="asyncio"), attr="Future")):
+            return returns.slice
+    return None
+
+
+def _decorators(node: Function) -> set[str]:
+    return {ast.unparse(item) for item in node.decorator_list}
+
+
+def write_method(module: Module, source: Source, name: str, node: Function) -> str:
+    decorators = _decorators(node)
+    arguments = deepcopy(node.args)
+    if arguments.posonlyargs or arguments.args:
+        first = [*arguments.posonlyargs, *arguments.args][0]
+        first.arg, first.annotation = "self", None
+    _inline(source, arguments)
+    doc = docstring(node, "        ")
+    own = RENAMED.get(name, name)
+    if "property" in decorators or any(item.endswith(".setter") for item in decorators):
+        return _write_property(module, source, node, doc)
+    if decorators:
+        raise NotImplementedError(f"{name} is decorated with {decorators}")
+
+    future_of = _is_future(node.returns)
+    call = f"self._core.{name}({call_arguments(arguments)})"
+    if future_of is not None:
+        callback = ast.parse(
+            f"def f(*, callback: Callable[[Future[{ast.unparse(future_of)}]], object] | None = None"
+            "): ..."
+        ).body[0]
+        assert isinstance(callback, ast.FunctionDef)
+        arguments.kwonlyargs.insert(0, callback.args.kwonlyargs[0])
+        arguments.kw_defaults.insert(0, callback.args.kw_defaults[0])
+        module.need("Callable", Import("collections.abc", "Callable"))
+        module.need("Future", Import("concurrent.futures", "Future"))
+        module.use(
+            source,
+            (
+                item
+                for item in _annotations(arguments)
+                if item is not None and "Future" not in ast.unparse(item)
+            ),
+        )
+        module.use(source, [future_of])
+        returns = f"Future[{ast.unparse(future_of)}]"
+        body = f"return self._submit(lambda: {call}, callback)"
+    else:
+        module.use(source, [*_annotations(arguments), node.returns])
+        returns = ast.unparse(node.returns) if node.returns is not None else "None"
+        runner = "_run" if isinstance(node, ast.AsyncFunctionDef) else "_do"
+        keyword = "" if returns == "None" else "return "
+        body = f"{keyword}self.{runner}(lambda: {call})"
+    if name == "__anext__":
+        body = f"try:\n    {body}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
+    head = f"    def {own}({ast.unparse(arguments)}) -> {returns}:\n"
+    return head + doc + textwrap.indent(body, "        ") + "\n"
+
+
+def _write_property(module: Module, source: Source, node: Function, doc: str) -> str:
+    module.use(source, [*_annotations(node.args), node.returns])
+    decorator = ast.unparse(node.decorator_list[0])
+    head = f"    @{decorator}\n    def {node.name}({ast.unparse(node.args)})"
+    if decorator == "property":
+        assert node.returns is not None
+        body = f"        return self._core.{node.name}\n"
+        return f"{head} -> {ast.unparse(node.returns)}:\n{doc}{body}"
+    value = node.args.args[1].arg
+    return f"{head} -> None:\n{doc}        self._core.{node.name} = {value}\n"
+
+
+def write_class(module: Module, home: str, name: str) -> None:
+    source = source_of(home)
+    node = source.defined[name]
+    assert isinstance(node, ast.ClassDef)
+    found = {own: (origin, function) for origin, own, function in methods(source, name)}
+    parents = [
+        base.id
+        for base in node.bases
+        if isinstance(base, ast.Name) and any(base.id in text for text in module.classes)
+    ]
+    core = f"Async{name}"
+    module.need(core, Import(home, name))
+    module.need("BlockingClient", Import("goddard.client.blocking", "BlockingClient"))
+    parent = parents[0] if parents else f"BlockingClient[{core}]"
+    text = f"class {name}({parent}):\n" + docstring(node, "    ") + "\n"
+    if parents:
+        text += f"    _core: {core}\n\n"
+
+    origin, init = found["__init__"]
+    arguments = deepcopy(init.args)
+    _inline(origin, arguments)
+    module.use(origin, _annotations(arguments))
+    text += f"    def __init__({ast.unparse(arguments)}) -> None:\n{docstring(init, ' ' * 8)}"
+    text += f"        BlockingClient.__init__(self, {core}({call_arguments(arguments)}))\n\n"
+
+    if "__aiter__" in found:
+        module.need("Self", Import("typing", "Self"))
+        text += "    def __iter__(self) -> Self:\n        return self\n\n"
+    left_out = IN_COMMON | called_by_sessions()
+    for origin, own, function in methods(source, name):
+        if own not in left_out and (own in RENAMED or not own.startswith("_")):
+            text += write_method(module, origin, own, function) + "\n"
+    module.classes.append(text)
+
+
+def write_module(name: str) -> str:
+    """The text of a blocking module."""
+    title, classes = FACES[name]
+    module = Module()
+    for home, class_name in classes:
+        write_class(module, home, class_name)
+    for _, class_name in classes:
+        module.imports.pop(class_name, None)
+    imports = "\n".join(sorted(origin.text(name) for name, origin in module.imports.items()))
+    note = "Written by tools/write_blocking.py from the asyncio classes: change those instead."
+    text = f'"""{title}\n\n{note}\n"""\n\n{imports}\n\n' + "\n\n".join(module.classes)
+    return _ruff(_ruff(text, "check", "--select", "I", "--fix", "--quiet"), "format", "--quiet")
+
+
+def _ruff(text: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", "blocking.py", "-"]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"ruff does not like what was written: {done.stderr}\n{text}")
+    return done.stdout
+
+
+def main() -> None:
+    for name in FACES:
+        path = SOURCES / "goddard" / "client" / f"{name}.py"
+        path.write_text(write_module(name))
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
