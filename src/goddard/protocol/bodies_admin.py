@@ -289,6 +289,25 @@ class AclInfo(Body):
     subject: str | None = None
 
 
+# --- Access keys (4.5 to 5.3) ---------------------------------------------------------------------
+
+
+class AccessKey(Body):
+    access_key: str | None = None
+    admin: bool = written(False)
+    default_group_perm: str | None = None
+    default_topic_perm: str | None = None
+    group_perms: list[str] | None = None
+    secret_key: str | None = None
+    topic_perms: list[str] | None = None
+    white_remote_address: str | None = None
+
+
+class AccessKeys(Body):
+    global_white_addrs: list[str] = written(list)
+    plain_access_configs: list[AccessKey] = written(list)
+
+
 # --- Replication ----------------------------------------------------------------------------------
 
 
@@ -333,9 +352,46 @@ class EpochCache(Body):
     max_offset: Int64 = written(0)
 
 
+class ReplicaPlace(Body):
+    """A replica as a controller knows it."""
+
+    alive: bool | None = None
+    broker_address: str | None = None
+    broker_id: Int64 | None = None
+    broker_name: str | None = None
+
+
+class ReplicasOfBroker(Body):
+    in_sync_replicas: list[ReplicaPlace] = written(list)
+    master_address: str | None = None
+    master_broker_id: Int64 | None = None
+    master_epoch: Int32 | None = None
+    not_in_sync_replicas: list[ReplicaPlace] = written(list)
+    sync_state_set_epoch: Int32 | None = None
+
+
+class BrokerReplicas(Body):
+    """By broker name (Java: BrokerReplicasInfo)."""
+
+    replicas_info_table: dict[str, ReplicasOfBroker] = written(dict)
+
+
 class SyncStateSet(Body):
     sync_state_set: list[Int64] = written(list)
     sync_state_set_epoch: Int32 = written(0)
+
+
+# --- RocksDB --------------------------------------------------------------------------------------
+
+
+class RocksdbProgress(Body):
+    """0 is all right, 1 is not, 2 still running, 3 failed."""
+
+    check_result: str | None = None
+    check_status: Int32 = written(0)
+
+
+# --- Timers ---------------------------------------------------------------------------------------
 
 
 class TimerMetrics(Body):

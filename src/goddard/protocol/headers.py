@@ -77,6 +77,7 @@ REQUEST_HEADERS: Final[Mapping[RequestCode, type[Header]]] = {
     RequestCode.CLONE_GROUP_OFFSET: admin.CloneGroupOffsetRequest,
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: admin.CheckRocksdbProgressRequest,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: admin.ExportRocksdbConfigRequest,
+    RequestCode.SET_COMMITLOG_READ_MODE: admin.SetReadAheadRequest,
     RequestCode.AUTH_CREATE_USER: admin.UserRequest,
     RequestCode.AUTH_UPDATE_USER: admin.UserRequest,
     RequestCode.AUTH_DELETE_USER: admin.UserRequest,

@@ -4,7 +4,7 @@ Fields stand in RocketMQ's order. A request code without a class here or in the 
 no header of its own.
 """
 
-from goddard.protocol.header import Header, Int32, Int64
+from goddard.protocol.header import Header, Int32, Int64, wire
 from goddard.protocol.headers_message import RpcRequest, TopicRequest
 
 # --- Brokers --------------------------------------------------------------------------------------
@@ -18,6 +18,11 @@ class GetBrokerConfigResponse(Header):
 class ViewBrokerStatsRequest(Header):
     stats_name: str
     stats_key: str
+
+
+class SetReadAheadRequest(Header):
+    # 0 as the system likes, 1 none (MADV_NORMAL, MADV_RANDOM).
+    mode: Int32 = wire("READ_AHEAD_MODE")
 
 
 # --- Topics ---------------------------------------------------------------------------------------
