@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from goddard.client.blocking_loop import LoopThread, shared_loop
+from goddard.client.blocking_loop import STOPPED, LoopThread, shared_loop
 from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
 
@@ -65,7 +65,7 @@ class BlockingClient(Generic[Core]):
     def start(self) -> None:
         """Connect and begin to work. A client starts once."""
         user = object()
-        thread = shared_loop.borrow(user, self._core.stop)
+        thread = shared_loop.borrow(user, self._stop)
         try:
             thread.run(self._core.start)
         except BaseException:
@@ -84,9 +84,14 @@ class BlockingClient(Generic[Core]):
         if thread is None:
             return
         try:
-            thread.run(self._core.stop)
+            thread.run(self._stop)
         finally:
             shared_loop.give_back(self._user)
+
+    async def _stop(self) -> None:
+        await self._core.stop()
+        for job in list(self._under_way):
+            job.fail(NotRunningError(STOPPED))
 
     def __enter__(self) -> Self:
         self.start()
@@ -184,8 +189,9 @@ class _Handover(Generic[T]):
             self._begin().add_done_callback(self._finish)
 
     def fail(self, error: BaseException) -> None:
-        self.result.set_exception(error)
-        self._end()
+        if not self.result.done():
+            self.result.set_exception(error)
+            self._end()
 
     def __enter__(self) -> None:
         pass
@@ -200,14 +206,14 @@ class _Handover(Generic[T]):
 
     def _finish(self, future: "asyncio.Future[T]") -> None:
         if future.cancelled():
-            self.fail(NotRunningError("The client was stopped meanwhile."))
+            self.fail(NotRunningError(STOPPED))
             return
         error = future.exception()
         if error is not None:
             self.fail(error)
-            return
-        self.result.set_result(future.result())
-        self._end()
+        elif not self.result.done():
+            self.result.set_result(future.result())
+            self._end()
 
     def _end(self) -> None:
         self._ended(self)

@@ -27,7 +27,7 @@ _logger: Final = logging.getLogger("goddard.client")
 _THREAD_NAME: Final = "goddard-client"
 _CALLBACK_THREAD_NAME: Final = "goddard-callbacks"
 _EXIT_SECONDS: Final = 5.0
-_STOPPED: Final = "The client was stopped meanwhile."
+STOPPED: Final = "The client was stopped meanwhile."
 
 T = TypeVar("T")
 StopUser: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -142,7 +142,7 @@ class LoopThread:
     def _fail_jobs(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                self._jobs.popleft().fail(NotRunningError(_STOPPED))
+                self._jobs.popleft().fail(NotRunningError(STOPPED))
 
 
 class _Call(Generic[T]):
@@ -192,7 +192,7 @@ class _Call(Generic[T]):
         try:
             return self._future.result()
         except asyncio.CancelledError as error:
-            raise NotRunningError(_STOPPED) from error
+            raise NotRunningError(STOPPED) from error
 
     def _finish(self, _: "asyncio.Future[T]") -> None:
         self._done.release()

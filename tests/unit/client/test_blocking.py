@@ -1,0 +1,246 @@
+"""The shell of blocking clients, around a small client of asyncio's."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from goddard.client import blocking
+from goddard.client.blocking import BlockingClient
+from goddard.client.errors import NotRunningError
+from goddard.client.values import ServiceState
+
+WAIT_SECONDS = 30
+
+
+class Echo:
+    """A client of asyncio's that gives back what it is given, when told to."""
+
+    client_id = "127.0.0.1@echo"
+
+    def __init__(self) -> None:
+        self.state = ServiceState.CREATED
+        self.go = asyncio.Event()
+        self.before_start: Callable[[], object] = int
+        self.before_stop: Callable[[], object] = int
+        self.waiting: list[asyncio.Future[int]] = []
+
+    async def start(self) -> None:
+        if self.state is not ServiceState.CREATED:
+            raise NotRunningError(f"started once, {self.state.value}")
+        self.before_start()
+        await asyncio.sleep(0)
+        self.state = ServiceState.RUNNING
+
+    async def stop(self) -> None:
+        self.before_stop()
+        await asyncio.sleep(0)
+        self.state = ServiceState.STOPPED
+
+    async def echo(self, number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    def echo_soon(self, number: int) -> "asyncio.Future[int]":
+        if number < 0:
+            raise ValueError("no echo of negative numbers")
+        future = asyncio.get_running_loop().create_future()
+        if self.go.is_set():
+            future.set_result(number)
+        else:
+            self.waiting.append(future)
+        return future
+
+    def thread_name(self, before: Callable[[], object] = int) -> str:
+        before()
+        return threading.current_thread().name
+
+    def release(self) -> None:
+        self.go.set()
+        for number, future in enumerate(self.waiting):
+            future.set_result(number)
+
+
+class BlockingEcho(BlockingClient[Echo]):
+    def __init__(self) -> None:
+        super().__init__(Echo())
+        self.core = self._core
+
+    def echo(self, number: int) -> int:
+        return self._run(lambda: self._core.echo(number))
+
+    def echo_async(
+        self, number: int, *, callback: Callable[[Future[int]], object] | None = None
+    ) -> Future[int]:
+        return self._submit(lambda: self._core.echo_soon(number), callback)
+
+    def thread_name(self, before: Callable[[], object] = int) -> str:
+        return self._do(lambda: self._core.thread_name(before))
+
+    def release(self) -> None:
+        self._do(self._core.release)
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left() -> Iterator[None]:
+    yield
+    left = [item.name for item in threading.enumerate() if item.name.startswith("goddard-")]
+    assert left == []
+
+
+@pytest.fixture
+def client() -> Iterator[BlockingEcho]:
+    with BlockingEcho() as client:
+        yield client
+
+
+class TestLife:
+    def test_it_runs_inside_a_with_block(self) -> None:
+        client = BlockingEcho()
+        states = [client.state]
+        with client as entered:
+            assert entered is client
+            states.append(client.state)
+            assert client.client_id == "127.0.0.1@echo"
+            assert client.echo(5) == 5
+        states.append(client.state)
+        assert states == [ServiceState.CREATED, ServiceState.RUNNING, ServiceState.STOPPED]
+
+    def test_clients_share_a_thread_and_the_last_ends_it(self) -> None:
+        with BlockingEcho() as first:
+            with BlockingEcho() as second:
+                assert first.thread_name() == second.thread_name() == "goddard-client"
+                names = [item.name for item in threading.enumerate()]
+                assert names.count("goddard-client") == 1
+            assert first.echo(1) == 1
+
+    def test_use_before_start_and_after_stop_is_refused(self) -> None:
+        client = BlockingEcho()
+        with pytest.raises(NotRunningError, match="BlockingEcho service state not OK, CREATE_JUST"):
+            client.echo(1)
+        with client:
+            pass
+        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
+            client.echo(1)
+        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
+            client.echo_async(1)
+
+    def test_a_second_start_is_refused_and_the_first_goes_on(self, client: BlockingEcho) -> None:
+        with pytest.raises(NotRunningError, match="started once, RUNNING"):
+            client.start()
+        assert client.echo(2) == 2
+
+    def test_stop_twice_or_unstarted_does_nothing(self) -> None:
+        client = BlockingEcho()
+        client.stop()
+        client.start()
+        client.stop()
+        client.stop()
+
+    def test_a_start_that_fails_leaves_no_thread(self) -> None:
+        client = BlockingEcho()
+
+        def refuse() -> None:
+            raise ConnectionError("nobody there")
+
+        client.core.before_start = refuse
+        with pytest.raises(ConnectionError, match="nobody there"):
+            client.start()
+
+    @pytest.mark.parametrize("when", ["start", "stop"])
+    def test_an_interrupt_while_starting_or_stopping_leaves_no_thread(self, when: str) -> None:
+        client = BlockingEcho()
+
+        def interrupt() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def work() -> None:
+            client.start()
+            client.stop()
+
+        setattr(client.core, f"before_{when}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            work()
+
+    def test_what_does_not_wait_is_called_at_once_before_the_start(self) -> None:
+        assert BlockingEcho().thread_name() == threading.current_thread().name
+
+
+class TestHandingOver:
+    def test_results_come_to_futures(self, client: BlockingEcho) -> None:
+        client.release()
+        futures = [client.echo_async(number) for number in range(1_000)]
+        assert [future.result(WAIT_SECONDS) for future in futures] == list(range(1_000))
+
+    def test_what_does_not_begin_is_an_error_of_its_future(self, client: BlockingEcho) -> None:
+        future = client.echo_async(-1)
+        with pytest.raises(ValueError, match="negative"):
+            future.result(WAIT_SECONDS)
+
+    def test_a_callback_may_use_the_client(self, client: BlockingEcho) -> None:
+        client.release()
+        seen: list[tuple[int, int, str]] = []
+        done = threading.Event()
+
+        def callback(future: Future[int]) -> None:
+            name = threading.current_thread().name
+            seen.append((future.result(), client.echo(8), name))
+            done.set()
+
+        client.echo_async(7, callback=callback)
+        assert done.wait(WAIT_SECONDS)
+        assert seen == [(7, 8, "goddard-callbacks")]
+
+    def test_one_cancelled_before_it_began_never_begins(self, client: BlockingEcho) -> None:
+        blocked, go = threading.Event(), threading.Event()
+
+        def block() -> None:
+            blocked.set()
+            go.wait(WAIT_SECONDS)
+
+        called: list[bool] = []
+        done = threading.Event()
+
+        def callback(future: Future[int]) -> None:
+            called.append(future.cancelled())
+            done.set()
+
+        blocker = threading.Thread(target=client.thread_name, args=(block,))
+        blocker.start()
+        assert blocked.wait(WAIT_SECONDS)
+        future = client.echo_async(1, callback=callback)
+        assert future.cancel()
+        go.set()
+        blocker.join(WAIT_SECONDS)
+        assert done.wait(WAIT_SECONDS)
+        assert called == [True]
+        assert client.core.waiting == []
+
+    def test_too_many_wait_for_room(
+        self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(blocking, "_MAX_UNDER_WAY", 10)
+        futures = [client.echo_async(number) for number in range(10)]
+        more: list[Future[int]] = []
+        eleventh = threading.Thread(target=lambda: more.append(client.echo_async(10)))
+        eleventh.start()
+        # It waits: nothing is done until the release, which every later echo follows.
+        assert client.echo(1) == 1
+        assert more == []
+        client.release()
+        eleventh.join(WAIT_SECONDS)
+        assert [future.result(WAIT_SECONDS) for future in [*futures, *more]] == list(range(11))
+
+    def test_a_stop_ends_what_is_under_way(self) -> None:
+        called = threading.Event()
+        with BlockingEcho() as client:
+            future = client.echo_async(1, callback=lambda _: called.set())
+            assert client.echo(1) == 1
+            assert len(client.core.waiting) == 1
+        assert called.is_set()
+        with pytest.raises(NotRunningError, match="stopped meanwhile"):
+            future.result(WAIT_SECONDS)
