@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from goddard.errors import ProtocolError
 from goddard.protocol import acl
+from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.compression import (
     CompressionKind,
     compress,
@@ -12,7 +13,7 @@ from goddard.protocol.compression import (
     with_compression,
 )
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.hashing import java_hash, java_hashes
+from goddard.protocol.hashing import java_hash
 from goddard.protocol.ids import (
     UniqueId,
     offset_message_id,

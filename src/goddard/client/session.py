@@ -512,7 +512,7 @@ class Session:
         """The response, whatever its code. A server that drains itself is asked again at once,
         over a new connection."""
         started_ms = self.clock.monotonic_ms()
-        self._prepare(command)
+        self.prepare(command)
         response = await self._client.request(address, command, timeout_ms)
         if response.code != ResponseCode.GO_AWAY:
             return response
@@ -534,21 +534,28 @@ class Session:
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
         """Send a request that is not answered."""
-        self._prepare(command)
+        self.prepare(command)
         await self._client.oneway(address, command)
 
     def connection(self, address: str) -> Connection | None:
-        """The open connection to an address, for those who encode their own frames; None if there
-        is none, or if requests have to be signed."""
-        if self._signs:
-            return None
+        """The open connection to an address, for those who encode their own frames."""
         return self._client.open_connection(address)
 
+    async def connect(self, address: str) -> Connection:
+        """The same, made if there is none."""
+        return await self._client.connection(address)
+
+    def retire(self, address: str) -> None:
+        """Make a new connection for the next request, because this server goes away."""
+        self._client.retire(address)
+
     @property
-    def _signs(self) -> bool:
+    def signs(self) -> bool:
+        """Whether ``prepare`` adds something to every request."""
         return self.options.credentials is not None or bool(self.options.namespace_v2)
 
-    def _prepare(self, command: RemotingCommand) -> None:
+    def prepare(self, command: RemotingCommand) -> None:
+        """Add language, namespace and signature; nothing else of it may change after that."""
         command.language = LanguageCode.PYTHON
         options = self.options
         if options.namespace_v2:

@@ -6,7 +6,7 @@ types; ``bodies*`` and ``fastjson`` do so for JSON bodies; ``message`` and ``rec
 or nothing.
 
 What every peer needs can be imported from here. Messages and records are imported from their own
-modules: they bring numpy along, which a name server does without.
+modules. Only ``bulk_hashing`` brings NumPy along, which clients and name servers do without.
 """
 
 from goddard.errors import HeaderError, ProtocolError

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.clock import Clock
-from goddard.protocol.hashing import index_hash, java_hash, java_hashes
+from goddard.protocol.bulk_hashing import java_hashes
+from goddard.protocol.hashing import index_hash, java_hash
 from goddard.store.columns import PropertyColumns, Spans, prefixed_hashes
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors

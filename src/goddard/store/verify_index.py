@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from goddard.protocol.hashing import index_hash, java_hash, java_hashes
+from goddard.protocol.bulk_hashing import java_hashes
+from goddard.protocol.hashing import index_hash, java_hash
 from goddard.protocol.message import (
     KEY_SEPARATOR,
     PROPERTY_KEYS,

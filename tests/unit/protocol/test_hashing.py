@@ -4,12 +4,12 @@ import zlib
 
 import pytest
 
+from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.hashing import (
     body_crc,
     crc32,
     index_hash,
     java_hash,
-    java_hashes,
     tag_code,
 )
 

@@ -1,0 +1,373 @@
+"""A message on its way out: checked, encoded, and the broker's answer to it read. Pure.
+
+Sends travel as SEND_MESSAGE_V2 (310), batches as SEND_BATCH_MESSAGE (320), replies as
+SEND_REPLY_MESSAGE_V2 (325); all have the same header with names of one letter. Of a producer's
+frames only a few parts change from message to message, so a ``FrameTemplate`` holds the others as
+bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from goddard.client.errors import BrokerError, InvalidMessageError
+from goddard.client.message import Message
+from goddard.client.values import MessageQueue, SendResult, SendStatus
+from goddard.errors import ProtocolError
+from goddard.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
+from goddard.protocol.compression import CompressionKind, compress, with_compression
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import SendRequestV2
+from goddard.protocol.message import (
+    PROPERTY_INSTANCE_ID,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_MESSAGE_TYPE,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT,
+    BatchEntry,
+    TransactionType,
+    encode_batch,
+    encode_properties,
+    format_properties,
+)
+from goddard.protocol.names import UNSENDABLE_TOPICS, is_retry_topic, topic_problem
+from goddard.protocol.record import MAX_PROPERTIES_BYTES
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+_PREPARED: Final = int(TransactionType.PREPARED)
+_FRAME_PREFIX: Final = Struct(">iI")
+# What a message takes in a batch beside its body and properties.
+_ENTRY_BYTES: Final = 22
+_BATCH_FAILED: Final = "Failed to initiate the MessageBatch"
+_MAX_NUMBER_CHARS: Final = 19
+
+_STATUSES: Final[dict[int, SendStatus]] = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+_quote = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSettings:
+    """What a producer writes into every header."""
+
+    group: str
+    namespace: str = ""
+    default_topic: str = "TBW102"
+    default_queues: int = 4
+    is_unit_mode: bool = False
+    max_message_bytes: int = 4 * 1024 * 1024
+    compress_from_bytes: int = 4096
+    compression: CompressionKind = CompressionKind.ZLIB
+    compression_level: int = 5
+
+
+class Outgoing(NamedTuple):
+    """A message ready for the wire; ``topic`` is the broker's name of it."""
+
+    code: int
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    message_id: str
+    user_topic: str
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+# --- Checking -------------------------------------------------------------------------------------
+
+
+def check_topic(topic: object) -> str:
+    """A topic that may be sent to; InvalidMessageError says why not, in RocketMQ's words."""
+    if not isinstance(topic, str):
+        raise InvalidMessageError(f"The specified topic is {topic!r}; it has to be text")
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise InvalidMessageError(problem)
+    if topic in UNSENDABLE_TOPICS:
+        raise InvalidMessageError(f"Sending message to topic[{topic}] is forbidden.")
+    return topic
+
+
+def check_body(body: object, max_bytes: int) -> None:
+    if type(body) is not bytes:
+        if body is None:
+            raise InvalidMessageError("the message body is null")
+        if isinstance(body, str):
+            raise TypeError("the message body is text; give bytes: body.encode()")
+        raise TypeError(f"the message body is {type(body).__name__}; give bytes")
+    if not body:
+        raise InvalidMessageError("the message body length is zero")
+    if len(body) > max_bytes:
+        raise InvalidMessageError(f"the message body size over max value, MAX: {max_bytes}")
+
+
+# --- Preparing ------------------------------------------------------------------------------------
+
+
+def needs_compression(message: Message, settings: SendSettings) -> bool:
+    return len(message.body) >= settings.compress_from_bytes
+
+
+def prepare(
+    message: Message,
+    topic: str,
+    message_id: str,
+    settings: SendSettings,
+    compressed: bytes | None = None,
+) -> Outgoing:
+    """``topic`` is the broker's name; ``compressed`` the body, if it was compressed."""
+    properties = message.properties
+    code = _SEND
+    sys_flag = 0
+    reconsume_times = 0
+    max_reconsume_times = None
+    body = message.body
+    if compressed is not None:
+        body = compressed
+        sys_flag = with_compression(0, settings.compression)
+    if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
+        sys_flag |= _PREPARED
+    if properties.get(PROPERTY_MESSAGE_TYPE) == "reply":
+        code = _SEND_REPLY
+    if settings.namespace:
+        properties = {**properties, PROPERTY_INSTANCE_ID: settings.namespace}
+    if is_retry_topic(topic):
+        properties = dict(properties)
+        reconsume_times = _count_of(properties.pop(PROPERTY_RECONSUME_TIME, None)) or 0
+        max_reconsume_times = _count_of(properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None))
+    return Outgoing(
+        code,
+        topic,
+        body,
+        _properties_text(properties),
+        sys_flag,
+        message.flag,
+        message_id,
+        message.topic,
+        reconsume_times,
+        max_reconsume_times,
+    )
+
+
+def compress_body(body: bytes, settings: SendSettings) -> bytes:
+    """Slow for long bodies: these are for a thread."""
+    return compress(body, settings.compression, settings.compression_level)
+
+
+def _properties_text(properties: dict[str, str]) -> str:
+    try:
+        text = format_properties(properties)
+    except ProtocolError as error:
+        raise InvalidMessageError(str(error)) from error
+    except TypeError as error:
+        raise InvalidMessageError(f"properties are text: {error}") from error
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidMessageError(f"the message properties are no text: {error}") from error
+    if size > MAX_PROPERTIES_BYTES:
+        raise InvalidMessageError(
+            f"the message properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}"
+        )
+    return text
+
+
+def _count_of(text: str | None) -> int | None:
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 9:
+        return None
+    return int(text)
+
+
+# --- Batches --------------------------------------------------------------------------------------
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Messages that may share a request; each is checked on its own as well."""
+    if not messages:
+        raise InvalidMessageError(f"{_BATCH_FAILED}: it is empty")
+    first = messages[0]
+    for message in messages:
+        if message.delay_level > 0 or message.deliver_at_ms is not None:
+            raise InvalidMessageError(
+                f"{_BATCH_FAILED}: TimeDelayLevel is not supported for batching"
+            )
+        if is_retry_topic(message.topic):
+            raise InvalidMessageError(f"{_BATCH_FAILED}: Retry Group is not supported for batching")
+        if message.topic != first.topic:
+            raise InvalidMessageError(
+                f"{_BATCH_FAILED}: The topic of the messages in one batch should be the same"
+            )
+        if message.wait_store_ok != first.wait_store_ok:
+            raise InvalidMessageError(
+                f"{_BATCH_FAILED}: The waitStoreMsgOK of the messages in one batch should the same"
+            )
+
+
+def split_batch(
+    messages: Iterable[Message], namespace: str, max_bytes: int
+) -> Iterator[tuple[list[Message], list[BatchEntry]]]:
+    """Messages in their order, as many to a request as fit; one alone may be larger."""
+    chunk: list[Message] = []
+    entries: list[BatchEntry] = []
+    size = 0
+    for message in messages:
+        properties = message.properties
+        if namespace:
+            properties = {**properties, PROPERTY_INSTANCE_ID: namespace}
+        try:
+            encoded = encode_properties(properties)
+        except ProtocolError as error:
+            raise InvalidMessageError(f"{_BATCH_FAILED}: {error}") from error
+        entry = BatchEntry(message.body, encoded, message.flag)
+        entry_bytes = _ENTRY_BYTES + len(message.body) + len(encoded)
+        if chunk and size + entry_bytes > max_bytes:
+            yield chunk, entries
+            chunk, entries, size = [], [], 0
+        chunk.append(message)
+        entries.append(entry)
+        size += entry_bytes
+    if chunk:
+        yield chunk, entries
+
+
+def prepare_batch(
+    topic: str, user_topic: str, entries: list[BatchEntry], message_ids: str, *, wait: bool
+) -> Outgoing:
+    return batch_of(topic, user_topic, encode_batch(entries), message_ids, wait=wait)
+
+
+def batch_of(topic: str, user_topic: str, body: bytes, message_ids: str, *, wait: bool) -> Outgoing:
+    """A batch whose body is encoded already; ``message_ids`` are joined by commas."""
+    text = format_properties({PROPERTY_WAIT: "true" if wait else "false"})
+    return Outgoing(_SEND_BATCH, topic, body, text, 0, 0, message_ids, user_topic)
+
+
+def batch_results(result: SendResult, count: int) -> list[SendResult]:
+    """The result of a batch, for each of its messages."""
+    message_ids = result.message_id.split(",")
+    offset_ids = result.offset_message_id.split(",")
+    if len(message_ids) != count:
+        # A topic of whole batches (queue.type BatchCQ) has one id for all.
+        message_ids = [result.message_id] * count
+    if len(offset_ids) != count:
+        offset_ids = [result.offset_message_id] * count
+    return [
+        result._replace(
+            message_id=message_ids[each],
+            offset_message_id=offset_ids[each],
+            queue_offset=result.queue_offset + each,
+        )
+        for each in range(count)
+    ]
+
+
+# --- Encoding -------------------------------------------------------------------------------------
+
+
+def send_command(
+    out: Outgoing, queue: MessageQueue, born_timestamp_ms: int, settings: SendSettings
+) -> RemotingCommand:
+    header = SendRequestV2(
+        producer_group=settings.group,
+        topic=out.topic,
+        default_topic=settings.default_topic,
+        default_topic_queue_nums=settings.default_queues,
+        queue_id=queue.queue_id,
+        sys_flag=out.sys_flag,
+        born_timestamp=born_timestamp_ms,
+        flag=out.flag,
+        properties=out.properties,
+        reconsume_times=out.reconsume_times,
+        unit_mode=settings.is_unit_mode,
+        max_reconsume_times=out.max_reconsume_times,
+        batch=out.code == _SEND_BATCH,
+        bname=queue.broker_name,
+    )
+    return RemotingCommand(out.code, header.encode(), out.body, language=LanguageCode.PYTHON)
+
+
+class FrameTemplate:
+    """Frames of plain sends to one queue: the same bytes as those of ``send_command``."""
+
+    __slots__ = ("_header",)
+
+    def __init__(self, topic: str, queue: MessageQueue, settings: SendSettings) -> None:
+        marker = Outgoing(_SEND, topic, b"", "%", 0, 0, "", topic)
+        fields = send_command(marker, queue, 0, settings).fields
+        constant = {name: _quote(text).replace(b"%", b"%%") for name, text in fields.items()}
+        constant |= {"f": b'"%d"', "g": b'"%d"', "h": b'"%d"', "i": b"%b"}
+        texts = b",".join(b'"%b":%b' % (name.encode(), text) for name, text in constant.items())
+        self._header = (
+            b'{"code":%d,"extFields":{' % _SEND
+            + texts
+            + b'},"flag":0,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
+            + b'"version":%d}' % CURRENT_VERSION
+        )
+
+    def frame(self, out: Outgoing, born_timestamp_ms: int, opaque: int) -> bytes:
+        header = self._header % (
+            out.sys_flag,
+            born_timestamp_ms,
+            out.flag,
+            _quote(out.properties),
+            opaque,
+        )
+        body = out.body
+        size = len(header)
+        return b"".join((_FRAME_PREFIX.pack(4 + size + len(body), size), header, body))
+
+
+def has_template(out: Outgoing) -> bool:
+    """Whether a FrameTemplate makes this message's frame."""
+    return out.code == _SEND and out.max_reconsume_times is None and not out.reconsume_times
+
+
+# --- The answer -----------------------------------------------------------------------------------
+
+
+def read_result(
+    out: Outgoing, queue: MessageQueue, response: RemotingCommand, address: str
+) -> SendResult:
+    """Where the message went; BrokerError if the broker refused it, ProtocolError for nonsense."""
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise BrokerError(response.code, response.remark, address)
+    fields = response.ext_fields or {}
+    offset_message_id = fields.get("msgId")
+    if offset_message_id is None:
+        raise ProtocolError(f"{address} answered a send without a message id")
+    queue_id = _number(fields.get("queueId"), address)
+    return SendResult(
+        status,
+        fields.get("batchUniqId") or out.message_id,
+        offset_message_id,
+        MessageQueue(out.user_topic, queue.broker_name, queue_id),
+        _number(fields.get("queueOffset"), address),
+        fields.get("transactionId"),
+        fields.get("MSG_REGION") or "DefaultRegion",
+        fields.get("TRACE_ON") != "false",
+        fields.get("recallHandle"),
+    )
+
+
+def _number(text: str | None, address: str) -> int:
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > _MAX_NUMBER_CHARS:
+        raise ProtocolError(f"{address} answered a send with {text!r} where a number belongs")
+    return int(text)
