@@ -5,12 +5,17 @@ it as StoreDiskError (StoreFullError for a full disk or quota) that names the fi
 plain integers; whoever opened one closes it.
 """
 
+import ctypes
 import errno
 import mmap
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -80,6 +85,12 @@ class Files(Protocol):
 
     def sync_directory(self, path: Path) -> None: ...
 
+    def sync_file_system(self, fd: int) -> bool:
+        """Make all of the file system that an open file is on durable; False if that cannot be.
+
+        Raises OSError when any write to it failed since the file was opened.
+        """
+
     def make_directories(self, path: Path) -> None: ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -91,6 +102,9 @@ class Files(Protocol):
     def names(self, path: Path) -> list[str]:
         """Names in a directory, sorted; none when it does not exist."""
 
+    def contents(self, path: Path) -> list[tuple[str, FileFacts]]:
+        """As ``names``, each with its facts: for directories by the thousand."""
+
     def facts(self, path: Path) -> FileFacts | None:
         """Size, time of change and kind; None when there is nothing at the path."""
 
@@ -98,6 +112,23 @@ class Files(Protocol):
         """The first position from ``position`` on that is not in a hole; ``end`` when none is."""
 
     def usage(self, path: Path) -> DiskUsage: ...
+
+
+@cache
+def _find_syncfs() -> Callable[[int], int] | None:
+    """The call of Linux 5.8 and later; before, it kept quiet about writes that had failed."""
+    if sys.platform != "linux":
+        return None
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if version is None or (int(version[1]), int(version[2])) < (5, 8):
+        return None
+    function: Callable[[int], int] | None
+    function = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return function
+
+
+def _facts_of(status: os.stat_result) -> FileFacts:
+    return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000, stat.S_ISDIR(status.st_mode))
 
 
 class SystemFiles:
@@ -155,6 +186,15 @@ class SystemFiles:
         finally:
             os.close(fd)
 
+    def sync_file_system(self, fd: int) -> bool:
+        syncfs = _find_syncfs()
+        if syncfs is None:
+            return False
+        if syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return True
+
     def make_directories(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
@@ -169,16 +209,29 @@ class SystemFiles:
 
     def names(self, path: Path) -> list[str]:
         try:
-            return sorted(entry.name for entry in path.iterdir())
+            with os.scandir(path) as entries:  # Path.iterdir makes a path of every name
+                return sorted(entry.name for entry in entries)
         except FileNotFoundError:
             return []
 
+    def contents(self, path: Path) -> list[tuple[str, FileFacts]]:
+        found = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    try:
+                        found.append((entry.name, _facts_of(entry.stat())))
+                    except FileNotFoundError:
+                        continue  # gone since, or a link to nowhere
+        except FileNotFoundError:
+            return []
+        return sorted(found)
+
     def facts(self, path: Path) -> FileFacts | None:
         try:
-            status = path.stat()
+            return _facts_of(path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir())
 
     def data_start(self, fd: int, position: int, end: int) -> int:
         try:

@@ -1,13 +1,14 @@
 """All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from goddard.store.commitlog import QueueKey
-from goddard.store.consumequeue import ConsumeQueue, QueueFiles
+from goddard.store.consumequeue import ConsumeQueue, HasRecord, QueueFiles
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
+from goddard.store.syncing import DirectorySync
 
 _ROCKSDB_MARK: Final = "CURRENT"
 
@@ -30,13 +31,11 @@ class QueueTable:
         self._directory = directory
         self._file_bytes = file_bytes
         self._shared = QueueFiles(files, open_capacity)
+        self._syncing = DirectorySync(files, directory)
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
 
-    def load(self, has_record: Callable[[int, int], bool]) -> list[QueueDamage]:
-        """Open every queue; says which have lost entries that the log can give back.
-
-        ``has_record`` tells whether the log has a record at an offset, of a size.
-        """
+    def load(self, has_record: HasRecord, log_min_offset: int) -> list[QueueDamage]:
+        """Open every queue; says which have lost entries that the log can give back."""
         damages: list[QueueDamage] = []
         with disk_errors("list", self._directory):
             if self._files.facts(self._directory / _ROCKSDB_MARK) is not None:
@@ -46,25 +45,21 @@ class QueueTable:
                     self._directory,
                 )
             self._files.make_directories(self._directory)
+            self._syncing.open()
             keys = list(self._keys())
         for topic, queue_id in keys:
             queue = self.get_or_create(topic, queue_id)
-            refill_from = queue.load()
-            if queue.cut_unfounded(has_record):
-                known = queue.max_physical_offset
-                refill_from = known if refill_from is None else min(known, refill_from)
+            refill_from = queue.load(has_record, log_min_offset)
             if refill_from is not None:
                 damages.append(QueueDamage(queue, refill_from, queue.max_offset))
         return damages
 
     def _keys(self) -> Iterator[QueueKey]:
-        for topic in self._files.names(self._directory):
-            facts = self._files.facts(self._directory / topic)
-            if facts is None or not facts.is_directory:
-                continue
-            for name in self._files.names(self._directory / topic):
-                if name.isascii() and name.isdigit():
-                    yield topic, int(name)
+        for topic, facts in self._files.contents(self._directory):
+            if facts.is_directory:
+                for name in self._files.names(self._directory / topic):
+                    if name.isascii() and name.isdigit():
+                        yield topic, int(name)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.by_key.values()))
@@ -78,7 +73,7 @@ class QueueTable:
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
-            directory = self._directory / topic / str(queue_id)
+            directory = self._directory.joinpath(topic, str(queue_id))
             queue = ConsumeQueue(
                 self._files, self._shared, directory, topic, queue_id, self._file_bytes
             )
@@ -131,5 +126,10 @@ class QueueTable:
     def give_back_unsynced(self, paths: set[Path]) -> None:
         self._shared.unsynced |= paths
 
+    def sync(self, paths: set[Path]) -> None:
+        """Put what was taken on the disk. The one call here that needs no lock: it takes long."""
+        self._syncing.sync(paths)
+
     def close(self) -> None:
         self._shared.close()
+        self._syncing.close()

@@ -75,7 +75,7 @@ class Restorer:
         report = RecoveryReport(is_clean)
         log = self._log
         log.load()
-        damaged_queues = self._queues.load(log.has_record)
+        damaged_queues = self._queues.load(log.has_record, log.min_offset)
         self._index.load()
         damaged_index = self._index.set_aside_damaged(log.end_offset, is_clean=is_clean)
         if not log.segments:

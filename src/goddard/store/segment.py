@@ -134,22 +134,23 @@ def load_offsets(files: Files, directory: Path, size: int, remedy: str = "") -> 
     """
     offsets: list[int] = []
     with disk_errors("list", directory):
-        names = files.names(directory)
-        for name in names:
-            path = directory / name
-            facts = files.facts(path)
-            if facts is None or facts.is_directory:
+        contents = files.contents(directory)
+        for name, facts in contents:
+            if facts.is_directory:
                 continue
             if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                path = directory / name
                 raise StoreLayoutError(f"{path} does not belong into a store directory", path)
-            if facts.size == 0 and name == names[-1]:
-                files.unlink(path)
+            if facts.size == 0 and name == contents[-1][0]:
+                files.unlink(directory / name)
                 continue
             if facts.size != size:
+                path = directory / name
                 raise StoreLayoutError(
                     f"{path} has {facts.size} bytes, the configuration says {size}{remedy}", path
                 )
             if int(name) % size:
+                path = directory / name
                 raise StoreLayoutError(f"{path} is not named by a multiple of {size}", path)
             offsets.append(int(name))
     return offsets

@@ -219,6 +219,7 @@ class MessageStore:
             self._release(clean=False)
 
     def _stop_workers(self) -> None:
+        self._upkeep.is_closing = True
         self._log.stop_preparing()
         for worker in (self._file_worker, self._upkeep_worker, self._flush_worker):
             worker.stop()

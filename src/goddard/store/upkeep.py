@@ -27,6 +27,7 @@ from goddard.store.flush import LogFlusher
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
 from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.syncing import sync_path
 
 _HOUR_MS: Final = 3_600_000
 # Work on many queues holds the lock for so long, then leaves it to others.
@@ -59,6 +60,8 @@ class Upkeep:
         self._saving = threading.Lock()
         self.checkpoint = Checkpoint()
         self.is_disk_full = False
+        # From then on nobody waits for the lock, and the stop is what has to be quick.
+        self.is_closing = False
         # Why queues or index may not be on disk although they were written.
         self.failure: StoreDiskError | None = None
 
@@ -94,7 +97,7 @@ class Upkeep:
         """
         place = 0
         while place < len(queues):
-            if place:
+            if place and not self.is_closing:
                 time.sleep(_PAUSE_SECONDS)
             with self._parts.lock:
                 end = time.monotonic() + _TURN_SECONDS
@@ -115,10 +118,10 @@ class Upkeep:
                 return
             with parts.lock:
                 paths = parts.queues.take_unsynced()
-            paths |= parts.index.take_unsynced()
             try:
-                for path in paths:
-                    self._sync(path)
+                parts.queues.sync(paths)
+                for path in parts.index.take_unsynced():
+                    sync_path(parts.files, path)
             except StoreDiskError as error:
                 self.failure = error
                 logger.warning("the checkpoint stays where it is until the next start: %s", error)
@@ -127,17 +130,6 @@ class Upkeep:
             if time_ms:
                 self.checkpoint.queue_time_ms = self.checkpoint.index_time_ms = time_ms
             save_checkpoint(parts.files, self._checkpoint_path, self.checkpoint)
-
-    def _sync(self, path: Path) -> None:
-        files = self._parts.files
-        with disk_errors("sync", path), suppress(FileNotFoundError):  # cleaning may delete it
-            facts = files.facts(path)
-            if facts is None:
-                return
-            if facts.is_directory:
-                files.sync_directory(path)
-            else:
-                files.sync_path(path)
 
     # Cleaning
 

@@ -46,13 +46,24 @@ class Fault:
 class FaultyFiles(SystemFiles):
     """Wraps the system's files below ``root``."""
 
-    __slots__ = ("_content", "_names", "_paths", "calls", "faults", "is_crashed", "root", "used")
+    __slots__ = (
+        "_content",
+        "_names",
+        "_paths",
+        "calls",
+        "faults",
+        "has_file_system_sync",
+        "is_crashed",
+        "root",
+        "used",
+    )
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, Path]] = []
         self.is_crashed = False
+        self.has_file_system_sync = True
         self.used: float | None = None  # the disk ratio to report, instead of the true one
         self._paths: dict[int, Path] = {}
         self._content: dict[int, bytes] = {}  # by inode
@@ -141,6 +152,17 @@ class FaultyFiles(SystemFiles):
         self._enter("sync_directory", path)
         self._remember_names(path)
 
+    def sync_file_system(self, fd: int) -> bool:
+        self._enter("sync_file_system", self._paths[fd])
+        if not self.has_file_system_sync:
+            return False
+        for directory, _, names in os.walk(self.root):
+            self._remember_names(Path(directory))
+            for name in names:
+                path = Path(directory, name)
+                self._content[path.stat().st_ino] = path.read_bytes()
+        return True
+
     def _remember_names(self, directory: Path) -> None:
         self._names[directory] = {item.name: item.stat().st_ino for item in directory.iterdir()}
 
@@ -172,6 +194,10 @@ class FaultyFiles(SystemFiles):
     def names(self, path: Path) -> list[str]:
         self._enter("names", path)
         return super().names(path)
+
+    def contents(self, path: Path) -> list[tuple[str, FileFacts]]:
+        self._enter("contents", path)
+        return super().contents(path)
 
     def facts(self, path: Path) -> FileFacts | None:
         self._enter("facts", path)

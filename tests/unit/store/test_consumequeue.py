@@ -1,11 +1,21 @@
 """Queue entries by their bytes, offsets by time, and the corrections of the first offset."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from goddard.store.config import StoreConfig
-from goddard.store.consumequeue import BLANK_SIZE, Boundary, ConsumeQueue, QueueEntry, QueueFiles
+from goddard.store.consumequeue import (
+    BLANK_SIZE,
+    ENTRY,
+    Boundary,
+    ConsumeQueue,
+    QueueEntry,
+    QueueFiles,
+    count_few,
+    count_many,
+)
 from goddard.store.files import SystemFiles
 from goddard.store.reading import GetStatus
 from goddard.store.records import SCHEDULE_TOPIC
@@ -74,7 +84,7 @@ def test_files_and_memory_read_as_one(tmp_path: Path, queue: ConsumeQueue) -> No
     queue.write_pending()
     assert queue.file_count == 5
     again = new_queue(tmp_path)
-    assert again.load() is None
+    assert again.load(lambda *_: True) is None
     assert entries(again) == expected
     assert again.max_physical_offset == 4700
 
@@ -103,7 +113,7 @@ def test_a_queue_that_starts_late(tmp_path: Path, queue: ConsumeQueue) -> None:
     assert [path.name for path in (tmp_path / "T" / "0").iterdir()] == [f"{400:020d}"]
     assert queue.entry(21) == (0, BLANK_SIZE, 0)
     again = new_queue(tmp_path)
-    assert again.load() is None
+    assert again.load(lambda *_: True) is None
     again.correct_min(0)
     assert (again.min_offset, again.max_offset) == (24, 25)
 
@@ -132,7 +142,7 @@ def test_truncation(tmp_path: Path, queue: ConsumeQueue) -> None:
         assert queue.put(i, 2000 + 10 * i, 10, 0)
     queue.write_pending()
     again = new_queue(tmp_path)
-    again.load()
+    again.load(lambda *_: True)
     assert entries(again) == entries(queue)
     again.truncate(0)
     assert again.max_offset == 0
@@ -241,3 +251,28 @@ def test_config_of_a_broker(tmp_path: Path) -> None:
     assert config.in_memory_bytes > 1 << 24
     assert config.delete_hours() == {4, 16}
     assert len(config.delay_times_ms()) == 18
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_few_and_many_entries_are_counted_alike(seed: int) -> None:
+    chance = random.Random(seed)
+    end = chance.choice((0, 0, 1000))
+    data = b""
+    position = end
+    for _ in range(chance.randrange(40)):
+        size = chance.choice((1, 99, 5000, BLANK_SIZE))
+        data += ENTRY.pack(position if size != BLANK_SIZE else 0, size, chance.getrandbits(62))
+        position += 0 if size == BLANK_SIZE else size + chance.choice((0, 0, 7))
+        if chance.random() < 0.05:  # something that is no entry, or out of order
+            data += chance.choice(
+                (
+                    bytes(20),
+                    chance.randbytes(20),
+                    ENTRY.pack(max(position - 1, 0), 5, 0),
+                    ENTRY.pack(-1, 5, 0),
+                    ENTRY.pack(1 << 62, BLANK_SIZE - 1, 0),
+                    ENTRY.pack((1 << 62) + 1, 5, 0),
+                    ENTRY.pack(position, -5, 0),
+                )
+            )
+    assert count_few(data, end) == count_many(data, end)
