@@ -4,14 +4,15 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import broker, nameserver, store
+from bench import broker, client, nameserver, store
 from bench.loadgen import BenchError
 from bench.report import Report, keep, show
 
-_SUITES: dict[str, Callable[[float], Report]] = {
-    "nameserver": nameserver.run,
-    "store": store.run,
-    "broker": broker.run,
+_SUITES: dict[str, Callable[[float, str], list[Report]]] = {
+    "nameserver": lambda seconds, _: [nameserver.run(seconds)],
+    "store": lambda seconds, _: [store.run(seconds)],
+    "broker": lambda seconds, _: [broker.run(seconds)],
+    "client": client.run,
 }
 
 
@@ -19,15 +20,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(_SUITES)}; all")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each timed load")
+    parser.add_argument(
+        "--broker", choices=("goddard", "java"), default="goddard", help="where clients work"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in _SUITES]
     if unknown:
         parser.error(f"no suite called {', '.join(unknown)}; there are {', '.join(_SUITES)}")
-    reports = []
+    reports: list[Report] = []
     try:
         for name in options.suites or _SUITES:
             sys.stderr.write(f"measuring {name}; leave the machine alone ...\n")
-            reports.append(_SUITES[name](options.seconds))
+            reports += _SUITES[name](options.seconds, options.broker)
     except BenchError as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1

@@ -31,13 +31,13 @@ def why_unavailable() -> str | None:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"the C++ client is built for Linux on x86-64, not {platform.platform()}"
     try:
-        _interpreter()
+        interpreter()
     except PeersError as error:
         return str(error)
     return None
 
 
-def _interpreter() -> Path:
+def interpreter() -> Path:
     """The Python that has the client; made at the first call."""
     home = peers_dir() / "cpp-client"
     python = home / "bin" / "python"
@@ -79,7 +79,7 @@ class CppClients:
         self._log = directory / "output.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [str(_interpreter()), str(_DRIVER)],
+                [str(interpreter()), str(_DRIVER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

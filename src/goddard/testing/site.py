@@ -50,9 +50,15 @@ class Site:
         broker = java.start_broker(name, namesrv=self.namesrv, properties=BROKER_PROPERTIES)
         return self._add(name, broker)
 
-    def start_goddard_broker(self, cluster: Cluster, name: str = "broker-goddard") -> Process:
-        properties = {**BROKER_PROPERTIES, "brokerName": name, "namesrvAddr": self.namesrv}
-        return self._add(name, cluster.start_broker(properties=properties))
+    def start_goddard_broker(
+        self,
+        cluster: Cluster,
+        name: str = "broker-goddard",
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> Process:
+        own = {"brokerName": name, "namesrvAddr": self.namesrv, **(properties or {})}
+        return self._add(name, cluster.start_broker(properties={**BROKER_PROPERTIES, **own}))
 
     def create_topic(self, label: str, *, queues: int = 4, order: bool = False) -> str:
         """A new topic with this many queues on each broker, known to the name server."""
