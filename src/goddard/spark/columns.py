@@ -82,12 +82,19 @@ class RecordColumns:
     """A batch of records; each column is made when it is asked for."""
 
     def __init__(
-        self, data: bytes, starts: Sequence[int] | Positions, *, broker_name: str | None
+        self,
+        data: bytes,
+        starts: Sequence[int] | Positions,
+        *,
+        broker_name: str | None = None,
+        topic: str | None = None,
     ) -> None:
+        """``topic``, if given, stands for that of every record: a name as the user knows it."""
         # One byte more, so that the properties of the last record have a byte after them too.
         self._buffer = pa.py_buffer(data + b"\x00")
         self._raw = np.frombuffer(memoryview(self._buffer), dtype=np.uint8)
         self._broker_name = broker_name
+        self._topic_name = topic
         self._starts = np.asarray(starts, dtype=np.int64)
         self._lay_out()
 
@@ -156,11 +163,15 @@ class RecordColumns:
     def rows(self, chosen: npt.NDArray[np.bool_]) -> "RecordColumns":
         """The batch of only the rows chosen."""
         data = self._buffer.slice(0, self._buffer.size - 1).to_pybytes()
-        return RecordColumns(data, self._starts[chosen], broker_name=self._broker_name)
+        return RecordColumns(
+            data, self._starts[chosen], broker_name=self._broker_name, topic=self._topic_name
+        )
 
     # Columns
 
     def _topic(self) -> pa.Array:
+        if self._topic_name is not None:
+            return arrays.repeated(self._topic_name, len(self))
         return arrays.texts(arrays.cut(self._buffer, self._topics_at, self._topic_ends))
 
     def _queue_id(self) -> pa.Array:

@@ -1,0 +1,335 @@
+"""What the driver asks of the cluster: which queues there are, how far they reach, group offsets.
+
+A Cluster is used from one thread by plain calls. It has an event loop of its own, which runs only
+while a question is asked, so nothing goes on behind Spark's back. A server that does not answer is
+asked again as often as the options say; what remains is one error in seconds, never a query that
+hangs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Self, TypeVar
+
+from goddard.client import calls
+from goddard.client.errors import BrokerError, BrokerNotFoundError, NameServerError, NoRouteError
+from goddard.client.options import session_options
+from goddard.client.session import Session
+from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError, GoddardError, RemotingError
+from goddard.protocol.bodies import TopicList
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from goddard.spark.offsets import EARLIEST, LATEST, Offsets
+from goddard.spark.options import Connecting, Place, SourceOptions, Where
+from goddard.transport.loop import new_event_loop
+
+_logger: Final = logging.getLogger("goddard.spark")
+
+# Questions under way at once; a broker of thousands of queues is not to be flooded.
+_AT_ONCE: Final = 64
+
+_PASSING: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.FLOW_CONTROL}
+)
+
+T = TypeVar("T")
+
+
+def is_passing(error: GoddardError) -> bool:
+    """Whether a failure may be gone at the next try."""
+    if isinstance(error, BrokerError):
+        return error.code in _PASSING
+    return isinstance(error, (RemotingError, NameServerError, NoRouteError, BrokerNotFoundError))
+
+
+async def tried(connecting: Connecting, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until an answer comes or the tries are used up; then the last failure is raised."""
+    for left in range(connecting.retries, -1, -1):
+        try:
+            return await ask()
+        except GoddardError as error:
+            if not left or not is_passing(error):
+                raise
+            _logger.warning("asked again in %d ms: %s", connecting.retry_interval_ms, error)
+            await asyncio.sleep(connecting.retry_interval_ms / 1000)
+    raise AssertionError("at least one try is made")
+
+
+class Cluster:
+    """The driver's end; see the module's text."""
+
+    def __init__(self, connecting: Connecting) -> None:
+        self._connecting = connecting
+        self._runner = asyncio.Runner(loop_factory=new_event_loop)
+        self._session: Session | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.stop())
+            self._session = None
+        self._runner.close()
+
+    def queues(self, options: SourceOptions) -> list[MessageQueue]:
+        """The queues to read now; ConfigError for an assigned one that does not exist."""
+        return self._run(self._queues(options))
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> tuple[Offsets, Offsets]:
+        """The earliest and the latest offset of each queue whose broker is there."""
+        return self._run(self._bounds(list(queues)))
+
+    def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """The latest offset of each queue whose broker is there."""
+        return self._run(self._each(list(queues), calls.max_offset))
+
+    def resolve(
+        self,
+        place: Place,
+        bounds: tuple[Offsets, Offsets],
+        *,
+        group: str | None = None,
+        fails_without_match: bool = False,
+    ) -> Offsets:
+        """The offsets that a place means, within the bounds."""
+        return self._run(self._resolve(place, bounds, group, fails_without_match))
+
+    def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
+        """Where a group stands, in the queues where it stands anywhere."""
+        return self._run(self._group_offsets(group, list(queues)))
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Say how far a group has read, so that tools show its lag; best effort, never an error."""
+        try:
+            self._run(self._commit(group, offsets))
+        except GoddardError as error:
+            _logger.warning("the offsets of %s are not committed: %s", group, error)
+
+    # On the loop
+
+    def _run(self, asked: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(asked)
+
+    async def _started(self) -> Session:
+        if self._session is None:
+            connecting = self._connecting
+            options = session_options(connecting.name_servers, connecting.keywords).for_process()
+            session = Session.shared(options)
+            await session.start()
+            self._session = session
+        return self._session
+
+    async def _queues(self, options: SourceOptions) -> list[MessageQueue]:
+        topics: Iterable[str] = options.topics
+        if options.pattern is not None:
+            names = await tried(self._connecting, self._topics)
+            topics = (
+                name
+                for name in names
+                if options.pattern.fullmatch(name)
+                and (options.includes_system_topics or not _is_internal(name))
+            )
+        session = await self._started()
+
+        async def of_topic(topic: str) -> list[MessageQueue]:
+            wire_name = session.with_namespace(topic)
+            found = await session.subscribe_queues(wire_name, refresh=True)
+            return [queue._replace(topic=topic) for queue in found]
+
+        lists = await self._together(
+            tried(self._connecting, partial(of_topic, topic)) for topic in topics
+        )
+        queues = sorted(queue for found in lists for queue in found)
+        if not options.assigned:
+            return queues
+        missing = options.assigned - set(queues)
+        if missing:
+            raise ConfigError(f"assign names {min(missing)}, which does not exist")
+        return sorted(options.assigned)
+
+    async def _topics(self) -> list[str]:
+        session = await self._started()
+        response = await session.request_name_server(
+            RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+            self._connecting.request_timeout_ms,
+        )
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark)
+        found = await calls.read(response, TopicList)
+        namespace = session.options.namespace
+        return sorted(
+            session.without_namespace(name)
+            for name in found.topic_list
+            if not namespace or session.without_namespace(name) != name
+        )
+
+    async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
+        earliest = await self._each(queues, calls.min_offset)
+        latest = await self._each(queues, calls.max_offset)
+        # Between the two questions messages may have been deleted.
+        return earliest, {queue: max(end, earliest.get(queue, 0)) for queue, end in latest.items()}
+
+    async def _each(
+        self, queues: list[MessageQueue], ask: Callable[..., Awaitable[int]]
+    ) -> Offsets:
+        timeout_ms = self._connecting.request_timeout_ms
+        numbers = await self._together(
+            self._of_queue(
+                queue,
+                lambda session, address, wire_queue: ask(
+                    session, address, wire_queue, timeout_ms=timeout_ms
+                ),
+            )
+            for queue in queues
+        )
+        return dict(zip(queues, numbers, strict=True))
+
+    async def _of_queue(
+        self,
+        queue: MessageQueue,
+        ask: Callable[[Session, str, MessageQueue], Awaitable[T]],
+    ) -> T:
+        """Ask the broker of a queue, its master if that is there."""
+        session = await self._started()
+        wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
+
+        async def once() -> T:
+            found = session.find_broker(queue.broker_name)
+            if found is None:
+                await session.refresh_route(wire_queue.topic)
+                found = session.find_broker(queue.broker_name)
+            if found is None:
+                raise BrokerNotFoundError(queue.broker_name)
+            return await ask(session, found[0], wire_queue)
+
+        return await tried(self._connecting, once)
+
+    async def _together(self, asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def in_turn(question: Coroutine[Any, Any, T]) -> T:
+            async with room:
+                return await question
+
+        tasks = [asyncio.ensure_future(in_turn(question)) for question in asked]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            # The first failure is the answer; nobody waits for the others any more.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _resolve(
+        self,
+        place: Place,
+        bounds: tuple[Offsets, Offsets],
+        group: str | None,
+        fails_without_match: bool,
+    ) -> Offsets:
+        earliest, latest = bounds
+        offsets = await self._plain(place, bounds, group)
+        times = {
+            queue: time_ms
+            for queue in latest
+            if (time_ms := _timestamp_of(place, queue)) is not None
+        }
+        found = await self._together(self._at_time(*each) for each in times.items())
+        for queue, offset in zip(times, found, strict=True):
+            if offset >= latest[queue] and fails_without_match:
+                raise ConfigError(
+                    f"no message of {queue} was stored at {times[queue]} ms or later; with "
+                    "startingOffsetsByTimestampStrategy=latest reading would start at its end"
+                )
+            offsets[queue] = offset
+        return {
+            queue: min(max(offset, earliest[queue]), latest[queue])
+            if queue in times or place.where is Where.GROUP
+            else offset
+            for queue, offset in offsets.items()
+        }
+
+    async def _at_time(self, queue: MessageQueue, time_ms: int) -> int:
+        timeout_ms = self._connecting.request_timeout_ms
+
+        async def ask(session: Session, address: str, wire_queue: MessageQueue) -> int:
+            return await calls.search_offset(
+                session, address, wire_queue, time_ms, timeout_ms=timeout_ms
+            )
+
+        return await self._of_queue(queue, ask)
+
+    async def _plain(
+        self, place: Place, bounds: tuple[Offsets, Offsets], group: str | None
+    ) -> Offsets:
+        """The offsets of a place but for its timestamps."""
+        earliest, latest = bounds
+        offsets = dict(latest if place.where is Where.LATEST else earliest)
+        if place.where is Where.GROUP and group is not None:
+            offsets |= await self._group_offsets(group, list(latest))
+        unknown = place.numbers.keys() - latest.keys()
+        if unknown:
+            raise ConfigError(f"the offsets name {min(unknown)}, which is not among those to read")
+        for queue, number in place.numbers.items():
+            marks = {EARLIEST: earliest[queue], LATEST: latest[queue]}
+            offsets[queue] = marks.get(number, number)
+        return offsets
+
+    async def _group_offsets(self, group: str, queues: list[MessageQueue]) -> Offsets:
+        session = await self._started()
+        wire_group = session.with_namespace(group)
+        timeout_ms = self._connecting.request_timeout_ms
+        numbers = await self._together(
+            self._of_queue(
+                queue,
+                lambda session, address, wire_queue: calls.query_consumer_offset(
+                    session,
+                    address,
+                    wire_group,
+                    wire_queue,
+                    set_zero_if_not_found=False,
+                    timeout_ms=timeout_ms,
+                ),
+            )
+            for queue in queues
+        )
+        return {
+            queue: number
+            for queue, number in zip(queues, numbers, strict=True)
+            if number is not None and number >= 0
+        }
+
+    async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        session = await self._started()
+        wire_group = session.with_namespace(group)
+        timeout_ms = self._connecting.request_timeout_ms
+
+        async def say(queue: MessageQueue, number: int) -> None:
+            await self._of_queue(
+                queue,
+                lambda session, address, wire_queue: calls.update_consumer_offset(
+                    session, address, wire_group, wire_queue, number, timeout_ms=timeout_ms
+                ),
+            )
+
+        await self._together(say(queue, number) for queue, number in offsets.items())
+
+
+def _is_internal(topic: str) -> bool:
+    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
+
+
+def _timestamp_of(place: Place, queue: MessageQueue) -> int | None:
+    if place.timestamp_ms is not None:
+        return place.timestamp_ms
+    by_topic = place.by_timestamp.get(queue.topic)
+    if isinstance(by_topic, dict):
+        return by_topic.get(queue)
+    return by_topic

@@ -1,0 +1,214 @@
+"""What an executor does: read a range of a queue from its broker, in order, several pulls at once.
+
+The range is read in windows. Some are under way at the same time, each asking for its messages with
+one pull after the other, because a broker gives few messages for a pull (32 by default). Windows
+are handed on in order. Their size follows that of the messages, and a window that grows too large
+is handed on in parts, so that memory stays bounded whatever the messages are like.
+
+Reading [start, end) again gives the same messages, unless they were deleted meanwhile: that is a
+DataLossError, or with ``fails_on_data_loss`` off a warning.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from goddard.client.errors import BrokerError, BrokerNotFoundError
+from goddard.client.options import session_options
+from goddard.client.pulling import pull_command
+from goddard.client.session import Session
+from goddard.client.subscriptions import Sql, subscription
+from goddard.errors import ProtocolError
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.headers_message import PullResponse
+from goddard.spark.cluster import tried
+from goddard.spark.columns import record_starts
+from goddard.spark.offsets import DataLossError, QueueRange
+from goddard.spark.options import SQL92, SourceOptions
+
+_logger: Final = logging.getLogger("goddard.spark")
+
+# Pulls of readers that name no group; brokers insist on one.
+READERS_GROUP: Final = "goddard-spark"
+
+_FIRST_WINDOW_MESSAGES: Final = 128
+_MAX_WINDOW_MESSAGES: Final = 8_192
+_WINDOW_BYTES: Final = 2 * 1024 * 1024
+_MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
+_MAX_PULL_BYTES: Final = 4 * 1024 * 1024
+
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+_QUEUE_OFFSET_AT: Final = 20
+
+
+@dataclass(slots=True)
+class _Window:
+    """What a window brought: stored records, in order, and where it stopped."""
+
+    bodies: list[bytes]
+    reached: int
+    end: int
+    count: int
+    size_bytes: int
+
+
+class RangeReader:
+    """Reads one range. Used by one task on one event loop."""
+
+    def __init__(self, wanted: QueueRange, options: SourceOptions, session: Session) -> None:
+        self._range = wanted
+        self._options = options
+        self._session = session
+        topic = session.with_namespace(wanted.queue.topic)
+        self._queue = wanted.queue._replace(topic=topic)
+        is_sql = options.expression_type == SQL92
+        expression = Sql(options.expression) if is_sql else options.expression
+        self._subscription = subscription(topic, expression, 0)
+        self._is_filtered = options.expression != "*"
+        self._group = session.with_namespace(options.group or READERS_GROUP)
+        self._suggested_id = 0
+        self._message_bytes = 0
+
+    async def records(self) -> AsyncIterator[bytes]:
+        """Stored records back to back, some thousand at a time, in order."""
+        begin, end = self._range.start, self._range.end
+        pending: deque[asyncio.Task[_Window]] = deque()
+        try:
+            while begin < end or pending:
+                while begin < end and len(pending) < self._options.requests_in_flight:
+                    until = min(end, begin + self._window_messages(end - begin))
+                    pending.append(asyncio.ensure_future(self._window(begin, until)))
+                    begin = until
+                    if not self._message_bytes:
+                        break  # the first tells how large the others may be
+                window = await pending.popleft()
+                while True:
+                    self._learn(window)
+                    if window.bodies:
+                        yield b"".join(window.bodies)
+                    if window.reached >= window.end:
+                        break
+                    window = await self._window(window.reached, window.end)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    def _window_messages(self, left: int) -> int:
+        """How many messages the next window has: a share of what is left, within the limits."""
+        if not self._message_bytes:
+            return _FIRST_WINDOW_MESSAGES
+        share = max(_FIRST_WINDOW_MESSAGES, left // self._options.requests_in_flight)
+        return max(1, min(share, _MAX_WINDOW_MESSAGES, _WINDOW_BYTES // self._message_bytes))
+
+    def _learn(self, window: _Window) -> None:
+        if window.count:
+            self._message_bytes = max(1, window.size_bytes // window.count)
+        elif not self._message_bytes:
+            self._message_bytes = _WINDOW_BYTES // _MAX_WINDOW_MESSAGES
+
+    async def _window(self, begin: int, end: int) -> _Window:
+        window = _Window([], begin, end, 0, 0)
+        while window.reached < end and window.size_bytes < _MAX_WINDOW_BYTES:
+            await tried(self._options.connecting, lambda: self._pull(window))
+        return window
+
+    async def _pull(self, window: _Window) -> None:
+        """One pull; what it brings is added to the window, which reaches further then."""
+        address, is_slave = await self._find()
+        command = pull_command(
+            self._group,
+            self._queue,
+            window.reached,
+            self._subscription,
+            max_messages=min(window.end - window.reached, self._options.messages_per_request),
+            max_bytes=_MAX_PULL_BYTES,
+            suspend_ms=0,
+            carries_subscription=True,
+        )
+        response = await self._session.request(
+            address, command, self._options.connecting.request_timeout_ms
+        )
+        if response.code == ResponseCode.PULL_NOT_FOUND and is_slave:
+            # It has not got so far yet.
+            self._suggested_id = 0
+            return
+        if response.code not in _ANSWERS:
+            raise BrokerError(response.code, response.remark, address)
+        header = PullResponse.decode(response.fields)
+        self._suggested_id = header.suggest_which_broker_id
+        reached = min(header.next_begin_offset, window.end)
+        if response.code == ResponseCode.PULL_NOT_FOUND:
+            self._lost(f"it ends at {header.max_offset}, {window.end} was its end before")
+            reached = window.end
+        elif reached <= window.reached:
+            raise ProtocolError(
+                f"{address} answered the pull of {self._queue} from {window.reached} with "
+                f"{header.next_begin_offset} as the next offset"
+            )
+        elif response.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._lost(f"it begins at {header.min_offset}, {window.reached} was wanted")
+        body = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
+        starts = record_starts(body)
+        if self._is_filtered:
+            body, count = _up_to(body, starts, window.end)
+        else:
+            count = len(starts)
+            if response.code != ResponseCode.PULL_OFFSET_MOVED and (
+                missing := reached - window.reached - count
+            ):
+                self._lost(f"{missing} messages from {window.reached} to {reached} are deleted")
+        if body:
+            window.bodies.append(body)
+        window.reached = reached
+        window.count += count
+        window.size_bytes += len(body)
+
+    async def _find(self) -> tuple[str, bool]:
+        session, queue = self._session, self._queue
+        found = session.find_broker(queue.broker_name, self._suggested_id)
+        if found is None:
+            await session.refresh_route(queue.topic)
+            found = session.find_broker(queue.broker_name, self._suggested_id)
+        if found is None:
+            raise BrokerNotFoundError(queue.broker_name)
+        return found
+
+    def _lost(self, what: str) -> None:
+        text = f"{self._range.queue}: {what}"
+        if self._options.fails_on_data_loss:
+            raise DataLossError([text])
+        _logger.warning("messages were lost before they were read: %s", text)
+
+
+_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _up_to(records: bytes, starts: list[int], end: int) -> tuple[bytes, int]:
+    """The records before ``end``: a filter may have taken the broker beyond it."""
+    for index, start in enumerate(starts):
+        (queue_offset,) = _QUEUE_OFFSET.unpack_from(records, start + _QUEUE_OFFSET_AT)
+        if queue_offset >= end:
+            return records[:start], index
+    return records, len(starts)
+
+
+async def open_session(options: SourceOptions) -> Session:
+    """A started session of this task's own."""
+    connecting = options.connecting
+    session = Session.shared(
+        session_options(connecting.name_servers, connecting.keywords).for_process()
+    )
+    await session.start()
+    return session
