@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench fuzz peers clean
+.PHONY: help demo test check format generate bench fuzz peers clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
@@ -35,6 +35,10 @@ check: $(READY) ## Format, lint, types and layers
 format: $(READY) ## Format the sources and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+generate: $(READY) ## Write the blocking clients and the API reference anew
+	$(BIN)/python -m tools.write_blocking
+	$(BIN)/python -m tools.write_reference
 
 peers: $(READY) ## Fetch the official RocketMQ jars for the interop suite (once)
 	@$(BIN)/python -m goddard.testing.peers

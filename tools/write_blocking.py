@@ -1,6 +1,6 @@
 """Write the blocking clients, ``goddard/client/blocking_*.py``, from the asyncio classes.
 
-    python -m tools.write_blocking            # `make generate`
+    python -m tools.write_blocking [--check]        # `make generate`
 
 Every public method of an asyncio class becomes one of the same name, parameters and docstring: a
 coroutine is run on the shared loop and waited for; what gives an ``asyncio.Future`` is handed over
@@ -45,12 +45,15 @@ FACES: Final = {
 }
 # What the session calls is not for users, but for what has these names.
 MEMBERS: Final = ("goddard.client.members", ("ProducerMember", "ConsumerMember"), {"group"})
+NO_MEMBERS: Final = {"Admin"}
 # What BlockingClient has, and what takes another form.
 IN_COMMON: Final = {
     *("start", "stop", "state", "client_id", "session"),
     *("__init__", "__aenter__", "__aexit__", "__aiter__"),
 }
 RENAMED: Final = {"send_soon": "send_async", "__anext__": "__next__"}
+# What the type checker alone imports from elsewhere is in Python's own library as well.
+MOVED: Final = {"typing_extensions": "typing"}
 LINE_LENGTH: Final = 100
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -71,6 +74,28 @@ class Import:
         return f"from {self.module} import {self.name}{renamed}"
 
 
+class _Unquoted(ast.NodeTransformer):
+    """Takes annotations out of their quotes."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = _unquote(node.annotation)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = _unquote(node.returns)
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = _unquote(node.returns)
+        return self.generic_visit(node)
+
+
+def _unquote(node: ast.expr | None) -> ast.expr | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return ast.parse(node.value, mode="eval").body
+    return node
+
+
 class Source:
     """A module as text: what it defines and what it imports."""
 
@@ -78,7 +103,7 @@ class Source:
         self.module = module
         path = SOURCES.joinpath(*module.split("."))
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        self.tree = ast.parse(path.read_text())
+        self.tree = _Unquoted().visit(ast.parse(path.read_text()))
         self.imports: dict[str, Import] = {}
         self.defined: dict[str, ast.stmt] = {}
         for node in self._top_level(self.tree.body):
@@ -98,7 +123,7 @@ class Source:
         """The value of a constant, if it is written out."""
         node = self.defined.get(name)
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        return value if isinstance(value, ast.Constant | ast.UnaryOp) else None
+        return value if isinstance(value, ast.Constant | ast.UnaryOp | ast.BinOp) else None
 
     def _top_level(self, body: list[ast.stmt]) -> Iterator[ast.stmt]:
         for node in body:
@@ -109,6 +134,7 @@ class Source:
     def _note(self, node: ast.stmt) -> None:
         match node:
             case ast.ImportFrom(module=str(module)):
+                module = MOVED.get(module, module)
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = Import(module, alias.name)
             case ast.Import():
@@ -133,24 +159,17 @@ class Module:
     classes: list[str] = field(default_factory=list)
 
     def use(self, source: Source, nodes: Iterable[ast.AST | None]) -> None:
-        """Import whatever names the annotations and defaults need."""
+        """Import whatever names annotations and defaults need."""
         for node in nodes:
             for part in ast.walk(node) if node is not None else ():
                 if isinstance(part, ast.Name):
                     self.need(part.id, source.origin(part.id))
-                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    # An annotation in quotes; the text of a default is no name, or one by accident.
-                    self._use_quoted(source, part.value)
 
     def need(self, name: str, origin: Import | None) -> None:
         if origin is None:
             return
         if self.imports.setdefault(name, origin) != origin:
             raise LookupError(f"two things are called {name}: {self.imports[name]} and {origin}")
-
-    def _use_quoted(self, source: Source, text: str) -> None:
-        if text in source.defined or text in source.imports:
-            self.need(text, source.origin(text))
 
 
 def methods(source: Source, name: str) -> Iterator[tuple[Source, str, Function]]:
@@ -249,9 +268,6 @@ def _annotations(arguments: ast.arguments) -> Iterator[ast.AST | None]:
 
 def _is_future(returns: ast.expr | None) -> ast.expr | None:
     """What an ``asyncio.Future[T]`` is a future of."""
-    text = returns.value if isinstance(returns, ast.Constant) else None
-    if isinstance(text, str):
-        returns = ast.parse(text, mode="eval").body
     match returns:
         case ast.Subscript(value=ast.Attribute(value=ast.Name(id="asyncio"), attr="Future")):
             return returns.slice
@@ -277,7 +293,8 @@ def write_method(module: Module, source: Source, name: str, node: Function) -> s
         raise NotImplementedError(f"{name} is decorated with {decorators}")
 
     future_of = _is_future(node.returns)
-    call = f"self._core.{name}({call_arguments(arguments)})"
+    passed = call_arguments(arguments)
+    call = f"self._core.{name}({passed})"
     if future_of is not None:
         callback = ast.parse(
             f"def f(*, callback: Callable[[Future[{ast.unparse(future_of)}]], object] | None = None"
@@ -304,7 +321,8 @@ def write_method(module: Module, source: Source, name: str, node: Function) -> s
         returns = ast.unparse(node.returns) if node.returns is not None else "None"
         runner = "_run" if isinstance(node, ast.AsyncFunctionDef) else "_do"
         keyword = "" if returns == "None" else "return "
-        body = f"{keyword}self.{runner}(lambda: {call})"
+        begin = f"lambda: {call}" if passed else f"self._core.{name}"
+        body = f"{keyword}self.{runner}({begin})"
     if name == "__anext__":
         body = f"try:\n    {body}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
     head = f"    def {own}({ast.unparse(arguments)}) -> {returns}:\n"
@@ -351,7 +369,7 @@ def write_class(module: Module, home: str, name: str) -> None:
     if "__aiter__" in found:
         module.need("Self", Import("typing", "Self"))
         text += "    def __iter__(self) -> Self:\n        return self\n\n"
-    left_out = IN_COMMON | called_by_sessions()
+    left_out = IN_COMMON if name in NO_MEMBERS else IN_COMMON | called_by_sessions()
     for origin, own, function in methods(source, name):
         if own not in left_out and (own in RENAMED or not own.startswith("_")):
             text += write_method(module, origin, own, function) + "\n"
@@ -369,7 +387,12 @@ def write_module(name: str) -> str:
     imports = "\n".join(sorted(origin.text(name) for name, origin in module.imports.items()))
     note = "Written by tools/write_blocking.py from the asyncio classes: change those instead."
     text = f'"""{title}\n\n{note}\n"""\n\n{imports}\n\n' + "\n\n".join(module.classes)
-    return _ruff(_ruff(text, "check", "--select", "I", "--fix", "--quiet"), "format", "--quiet")
+    return tidy(_ruff(text, "check", "--select", "I", "--fix", "--quiet"))
+
+
+def tidy(text: str) -> str:
+    """Python as ruff formats it."""
+    return _ruff(text, "format", "--quiet")
 
 
 def _ruff(text: str, *arguments: str) -> str:
@@ -382,12 +405,24 @@ def _ruff(text: str, *arguments: str) -> str:
     return done.stdout
 
 
-def main() -> None:
-    for name in FACES:
-        path = SOURCES / "goddard" / "client" / f"{name}.py"
-        path.write_text(write_module(name))
-        print(path.relative_to(ROOT))
+def write(texts: dict[Path, str]) -> int:
+    """Write files, or with ``--check`` say which of them are not as they would be written."""
+    is_check = "--check" in sys.argv[1:]
+    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        if is_check:
+            print(f"{path.relative_to(ROOT)} is out of date: run `make generate`")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(texts[path])
+            print(f"{path.relative_to(ROOT)} written")
+    return 1 if is_check and stale else 0
+
+
+def main() -> int:
+    folder = SOURCES / "goddard" / "client"
+    return write({folder / f"{name}.py": write_module(name) for name in FACES})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""Print every message of a topic until Enter is pressed, as RocketMQ's own quickstart does.
+
+NAMESRV_ADDR=127.0.0.1:9876 python examples/quickstart_consumer.py
+"""
+
+from threading import current_thread
+
+from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
+
+consumer = PushConsumer(
+    "please_rename_unique_group_name_4",
+    # Where a group begins that has never consumed the topic.
+    consume_from=ConsumeFrom.FIRST_OFFSET,
+)
+consumer.subscribe("TopicTest", "*")
+
+
+@consumer.listen
+def receive(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+    """Called by up to 20 threads. Messages come again later if it raises or returns False."""
+    for message in messages:
+        print(f"{current_thread().name} Receive New Messages: {message}", flush=True)
+
+
+with consumer:
+    input("Consumer Started. Press Enter to stop.\n")

@@ -1,0 +1,97 @@
+"""Every program in ``examples/`` runs to its end and shows what it promises."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from goddard.testing.site import Site
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WAIT_SECONDS = 90
+
+OUTCOMES: Mapping[str, str] = {
+    "ordered.py": r"5 orders, every step in its place",
+    "delayed.py": r"level 1: wake up after \d+\.\d s(?s:.*)level 2: wake up after \d+\.\d s",
+    "transactional.py": r"account-1: COMMIT\naccount-2: ROLLBACK\naccount-3: UNKNOWN(?s:.*)"
+    r"asked about account-3(?s:.*)received debit of account-3",
+    "broadcast.py": r"(left|right) has 10(?s:.*)(left|right) has 10",
+    "sql_filter.py": r"(car \d: red, \d\n){3}",
+    "request_reply.py": r"one: ONE\ntwo: TWO\nthree: THREE",
+    "asyncio_client.py": r"1000 sent to \d queues\n1000 received",
+    "batch.py": r"a batch of 1,000 in \d request\(s\)\n1000 sent asynchronously\n"
+    r"1000 sent in batches",
+}
+WITH_OTHERS = {"quickstart_producer.py", "quickstart_consumer.py", "test_with_pytest.py"}
+
+
+def environment(site: Site) -> dict[str, str]:
+    return {**os.environ, "NAMESRV_ADDR": site.namesrv, "PYTHONWARNINGS": "error"}
+
+
+def run(command: list[str], env: Mapping[str, str], *, typed: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=env,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == OUTCOMES.keys() | WITH_OTHERS
+
+
+def test_quickstart(site: Site) -> None:
+    """A thousand messages are sent, then received, each once."""
+    sent = run([str(EXAMPLES / "quickstart_producer.py")], environment(site))
+    ids = re.findall(r"SendResult \[sendStatus=SEND_OK, msgId=(\w+), ", sent)
+    assert len(set(ids)) == 1_000
+
+    program = [sys.executable, str(EXAMPLES / "quickstart_consumer.py")]
+    received: list[str] = []
+    with subprocess.Popen(
+        program,
+        env=environment(site),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as consumer:
+        assert consumer.stdin is not None
+        assert consumer.stdout is not None
+        try:
+            for line in consumer.stdout:
+                received += re.findall(r"message_id='(\w+)'", line)
+                if len(received) == len(ids):
+                    break
+            rest, _ = consumer.communicate("\n", timeout=WAIT_SECONDS)
+        except BaseException:
+            consumer.kill()
+            raise
+    assert consumer.returncode == 0
+    assert sorted(received) == sorted(ids)
+    assert "message_id" not in rest
+
+
+@pytest.mark.parametrize("site", ["goddard"], indirect=True)
+@pytest.mark.parametrize("name", sorted(OUTCOMES))
+def test_example(site: Site, name: str) -> None:
+    shown = run([str(EXAMPLES / name)], environment(site))
+    assert re.search(OUTCOMES[name], shown), shown
+
+
+def test_example_with_pytest(tmp_path: Path) -> None:
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    env = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+    shown = run([*command, "--rootdir", str(tmp_path), str(EXAMPLES / "test_with_pytest.py")], env)
+    assert "1 passed" in shown
