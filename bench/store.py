@@ -29,7 +29,14 @@ from goddard.store.files import SystemFiles
 from goddard.store.index import KeyIndex
 from goddard.store.inspect import StoreView
 from goddard.store.queues import QueueTable
-from goddard.store.records import LogEntry, PlainRecord, PreparedRecord, pack_host, plain_size
+from goddard.store.records import (
+    LogEntry,
+    PlainRecord,
+    PreparedRecord,
+    encode_joint,
+    pack_host,
+    plain_size,
+)
 from goddard.store.store import MessageStore
 from goddard.store.verify import verify
 from goddard.testing.java import JavaPeers
@@ -61,13 +68,13 @@ def _prepared(number: int, body: bytes) -> PreparedRecord:
 
 def _plain(number: int, body: bytes) -> PlainRecord:
     """What the broker's hot path hands over: checked by it, encoded by the append."""
-    topic_part = bytes([len(_TOPIC)]) + _TOPIC.encode()
     properties = _properties(number)
+    joint = encode_joint(_TOPIC.encode(), len(properties))
     return PlainRecord(
         queue_key=(_TOPIC, number % _QUEUES),
-        size=plain_size(len(body), len(topic_part), len(properties)),
-        topic_part=topic_part,
+        size=plain_size(len(body), len(joint), len(properties)),
         body=body,
+        joint=joint,
         properties=properties,
         tags_code=tag_code("TagA"),
         flag=0,

@@ -57,7 +57,9 @@ class AppendStats(Protocol):
     def failed(self, count: int) -> None: ...
 
 
-class _Group(msgspec.Struct):
+class Group(msgspec.Struct):
+    """Records that were submitted together, and whom to tell."""
+
     records: Sequence[AppendableRecord]
     done: Done
     whole: bool
@@ -66,7 +68,7 @@ class _Group(msgspec.Struct):
 
 
 # A group that has been appended, and where its records went.
-_Appended: TypeAlias = tuple[_Group, Sequence[LogEntry]]
+_Appended: TypeAlias = tuple[Group, Sequence[LogEntry]]
 
 
 class Appender:
@@ -85,7 +87,7 @@ class Appender:
         self._loop = loop
         self._clock: Clock = clock or SystemClock()
         self._stats = stats
-        self._queue: list[_Group] = []
+        self._queue: list[Group] = []
         self._queued_since_ms = 0
         self._waits: set[asyncio.Future[StoreError | None]] = set()
         self.flush_timeout_ms = flush_timeout_ms
@@ -101,7 +103,7 @@ class Appender:
         whole: bool = False,
         wait_durable: bool = True,
         max_wait_ms: int | None = None,
-    ) -> None:
+    ) -> Group:
         """Append at the end of this tick, then call ``done(entries, error)`` on the loop.
 
         Either every record is stored (``error`` is None, or a FlushTimeoutError) or none is
@@ -112,8 +114,21 @@ class Appender:
         if not self._queue:
             self._queued_since_ms = self._clock.monotonic_ms()
             self._loop.call_soon(self._append_queued)
-        self._queue.append(_Group(records, done, whole, wait_durable, max_wait_ms))
+        group = Group(records, done, whole, wait_durable, max_wait_ms)
+        self._queue.append(group)
         self.queued_records += len(records)
+        return group
+
+    def is_last(self, group: Group | None) -> bool:
+        """Whether nothing was submitted after this group and it still waits for its turn.
+
+        So long its submitter may add to a list of records that it gave; ``added`` says how many.
+        """
+        queue = self._queue
+        return bool(queue) and queue[-1] is group
+
+    def added(self, count: int) -> None:
+        self.queued_records += count
 
     async def put(
         self,
@@ -153,7 +168,7 @@ class Appender:
         queued_records, self.queued_records = self.queued_records, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
         settled: list[_Appended] = []
-        together: list[_Group] = []
+        together: list[Group] = []
         for group in groups:
             if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
                 _tell(group.done, None, LateError(waited_ms, queued_records))
@@ -170,7 +185,7 @@ class Appender:
             for group, entries in settled:
                 _tell(group.done, entries, None)
 
-    def _append(self, groups: Sequence[_Group], settled: list[_Appended]) -> None:
+    def _append(self, groups: Sequence[Group], settled: list[_Appended]) -> None:
         if not groups:
             return
         first = groups[0]

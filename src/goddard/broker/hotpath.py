@@ -22,8 +22,9 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from goddard.broker.admission import Admission
-from goddard.broker.appender import Appender
+from goddard.broker.appender import Appender, Group
 from goddard.broker.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
+from goddard.broker.sendforms import KEY_END, KEY_START, Form, Property, make_form
 from goddard.broker.sendwire import (
     BINARY_CODES,
     JSON_READERS,
@@ -32,7 +33,10 @@ from goddard.broker.sendwire import (
     BinarySends,
     LongFields,
     SendHeader,
+    SendReader,
     ShortFields,
+    decode_opaque,
+    encode_opaque,
 )
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.topics import Topics
@@ -42,15 +46,15 @@ from goddard.protocol import message, names
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.hashing import tag_code
-from goddard.protocol.record import MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
+from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
     MAX_QUEUE_ID,
-    PLAIN_FIXED_BYTES,
     AppendableRecord,
     LogEntry,
-    PlainRecord,
+    encode_joint,
     pack_host,
+    plain_size,
     tags_code_of,
 )
 from goddard.store.store import MessageStore
@@ -75,6 +79,9 @@ _SPECIAL_SYS_FLAGS: Final = ~0x703
 _MAX_MEMORIES: Final = 4096
 _MAX_MEMORY_BYTES: Final = 512
 _USES_BEFORE_PATTERN: Final = 8
+_MAX_QUEUE_DIGITS: Final = 5
+# Longer frames are not copied, and their headers always read.
+_MAX_COPIED_BYTES: Final = 65_536
 
 _PAIR_END: Final = 2
 _SEPARATORS: Final = b"\x01\x02"
@@ -100,9 +107,12 @@ _UNIQUE_ID: Final = message.PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = message.PROPERTY_TAGS.encode()
 _WAIT: Final = message.PROPERTY_WAIT.encode()
 
-# What the answer to a request needs besides where its message went: opaque, queue id, unique id,
-# header encoding.
-_Mark: TypeAlias = tuple[int, int, bytes | None, int]
+# What the answer to a request needs besides where its messages went: opaque (empty: no answer is
+# wanted), queue id, unique id, header encoding, number of messages.
+_Mark: TypeAlias = tuple[bytes, bytes, bytes | None, int, int]
+# The requests of one chunk, and who sent it.
+_Run: TypeAlias = tuple[Connection, list[_Mark]]
+_FormKey: TypeAlias = tuple[int, bytes]
 
 
 class _Shape:
@@ -147,17 +157,61 @@ class _Shape:
 
 
 class _OpenTopic:
-    """A topic that plain sends may go to. ``part`` is its name as records hold it; ``shape`` is
-    that of the last message, and so probably of the next."""
+    """A topic that plain sends may go to. ``shape`` is that of the last message, and so probably of
+    the next."""
 
-    __slots__ = ("part", "queue_count", "queue_keys", "shape")
+    __slots__ = ("_by_text", "encoded", "name", "queue_count", "queue_keys", "shape")
 
     def __init__(self, name: str, queue_count: int) -> None:
-        encoded = name.encode()
-        self.part = bytes((len(encoded),)) + encoded
+        self.name = name
+        self.encoded = name.encode()
         self.queue_count = queue_count
         self.queue_keys = tuple((name, queue_id) for queue_id in range(queue_count))
         self.shape: _Shape | None = None
+        self._by_text: dict[bytes, tuple[str, int]] = {}
+
+    def find_queue(self, text: bytes) -> tuple[str, int] | None:
+        """The key of a queue by its number as text, without leading zeros; None without such."""
+        key = self._by_text.get(text)
+        if key is None and text.isdigit() and len(text) <= _MAX_QUEUE_DIGITS:
+            queue_id = int(text)
+            if queue_id < self.queue_count and text == b"%d" % queue_id:
+                key = self._by_text[text] = self.queue_keys[queue_id]
+        return key
+
+
+class _Pattern:
+    """What is the same for all messages whose headers are of one form."""
+
+    __slots__ = (
+        "fixed_bytes",
+        "flag",
+        "form",
+        "is_oneway",
+        "joint",
+        "properties",
+        "sys_flag",
+        "tags_at",
+        "topic",
+        "unique_id_at",
+    )
+
+    def __init__(
+        self, form: Form, topic: _OpenTopic, request: SendHeader, properties: bytes, length: int
+    ) -> None:
+        """``properties`` is a template, ``length`` that of what it makes."""
+        fields = request.fields
+        self.form = form
+        self.topic = topic
+        self.is_oneway = bool(request.flag & _ONEWAY)
+        self.flag = fields.flag
+        self.sys_flag = fields.sys_flag
+        self.properties = properties
+        self.joint = encode_joint(topic.encoded, length)
+        self.fixed_bytes = plain_size(0, len(self.joint), length)
+        # Places among the values of the form; -1 for nowhere.
+        self.tags_at = form.places.get(_TAGS, -1)
+        self.unique_id_at = form.places[_UNIQUE_ID]
 
 
 class HotPath:
@@ -187,6 +241,14 @@ class HotPath:
         self._shapes: dict[tuple[bytes, ...], _Shape] = {}
         self._tag_codes: dict[bytes, int] = {}
         self._binary = BinarySends()
+        # By what headers of one form have in common; and how often such were read without one.
+        self._patterns: dict[_FormKey, _Pattern] = {}
+        self._sightings: dict[_FormKey, int] = {}
+        self._last_born = (b"", 0)
+        # What this tick has gathered, as long as nobody else has submitted anything.
+        self._group: Group | None = None
+        self._records: list[AppendableRecord] = []
+        self._runs: list[_Run] = []
         self._configure(settings.current)
         settings.add_listener(self._configure)
         topics.add_listener(self._forget)
@@ -196,6 +258,7 @@ class HotPath:
         self._accepts_from_ms = config.accept_sends_from_ms
         self._max_body_bytes = config.max_message_bytes
         self._max_record_bytes = self._store.config.max_record_bytes
+        self._max_batch_bytes = self._store.config.segment_bytes - BLANK_BYTES
         self._store_host = pack_host(config.store_host) if self._is_open else b""
         trace = "true" if config.trace_on else "false"
         self._added_properties = message.encode_properties(
@@ -207,15 +270,19 @@ class HotPath:
         )
         host_hex = self._store_host.hex().upper().encode()
         self._answers = AnswerEncoder(host_hex, trace, config.region_id)
+        self._patterns.clear()
+        self._sightings.clear()
 
     def _forget(self, topics: list[str]) -> None:
-        for topic in topics:
-            self._open_topics.pop(topic, None)
+        known = [topic for topic in topics if self._open_topics.pop(topic, None) is not None]
+        if known:
+            self._patterns.clear()
+            self._sightings.clear()
 
     @property
     def remembered(self) -> int:
-        """How many shapes and tags are remembered."""
-        return len(self._shapes) + len(self._tag_codes)
+        """How many shapes, tags and forms of headers are remembered."""
+        return len(self._shapes) + len(self._tag_codes) + len(self._patterns) + len(self._sightings)
 
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Take the plain sends among the frames of a chunk; returns the others, in order."""
@@ -230,32 +297,34 @@ class HotPath:
             return frames
         others: list[memoryview] = []
         records: list[AppendableRecord] = []
-        marks: list[_Mark | None] = []
+        marks: list[_Mark] = []
+        patterns = self._patterns
         for position, frame in enumerate(frames):
-            if len(frame) < _START.size:
+            size = len(frame)
+            if size < _START.size:
                 others.append(frame)  # too short for a send
                 continue
             word, start = _START.unpack_from(frame)
+            data = bytes(frame) if size <= _MAX_COPIED_BYTES else b""
+            pattern = patterns.get((word, data[KEY_START:KEY_END]))
+            if pattern is not None and self._take_known(pattern, data, born, records, marks):
+                continue
             encoding = word >> 24
-            if encoding == _JSON:
-                read = JSON_READERS.get(start)
-            elif encoding == _BINARY and start[:2] in BINARY_CODES:
-                read = self._binary.read
-            else:
-                read = None
+            read = self._reader_of(encoding, start)
             if read is None:
                 others.append(frame)  # no send: it may be overtaken
                 continue
             body_at = 4 + (word & 0xFFFFFF)
             request = read(frame[4:body_at])
             if request is not None:
-                body = frame[body_at:]
+                body = data[body_at:] if data else frame[body_at:]
                 batch = request.fields.batch
                 if not batch or batch == "false":
                     if self._take(request, body, born, encoding, records, marks):
+                        if data:
+                            self._learn(word, data, body_at, request, read)
                         continue
-                elif self._take_batch(request, body, born, encoding, connection, records, marks):
-                    records, marks = [], []
+                elif self._take_batch(request, body, born, encoding, records, marks):
                     continue
             if records:
                 self._submit(connection, records, marks)
@@ -266,29 +335,79 @@ class HotPath:
 
     # Reading
 
+    def _reader_of(self, encoding: int, start: bytes) -> SendReader | None:
+        if encoding == _JSON:
+            return JSON_READERS.get(start)
+        if encoding == _BINARY and start[:2] in BINARY_CODES:
+            return self._binary.read
+        return None
+
+    def _take_known(
+        self,
+        pattern: _Pattern,
+        frame: bytes,
+        born: bytes,
+        records: list[AppendableRecord],
+        marks: list[_Mark],
+    ) -> bool:
+        """Add the record of a message with a header of a known form; False when it is not."""
+        form = pattern.form
+        body = frame[form.body_at :]
+        size = pattern.fixed_bytes + len(body)
+        if not body or len(body) > self._max_body_bytes or size > self._max_record_bytes:
+            return False
+        values = form.fit(frame)
+        if values is None:
+            return False
+        opaque, queue_text, born_text, texts = values
+        queue_key = pattern.topic.find_queue(queue_text)
+        unique_id = texts[pattern.unique_id_at]
+        if queue_key is None or not unique_id.isalnum():
+            return False
+        known_text, born_ms = self._last_born
+        if born_text != known_text:
+            born_ms = int(born_text)
+            self._last_born = born_text, born_ms
+        if pattern.tags_at < 0:
+            tags_code = 0
+        else:
+            tags = texts[pattern.tags_at]
+            tags_code = self._tag_codes.get(tags) or self._tag_code(tags)
+        records.append(
+            (
+                queue_key,
+                size,
+                body,
+                pattern.joint,
+                pattern.properties % texts,
+                tags_code,
+                pattern.flag,
+                pattern.sys_flag,
+                born_ms,
+                born,
+                self._store_host,
+                0,
+            )
+        )
+        marks.append(
+            (b"" if pattern.is_oneway else opaque, queue_text, unique_id, form.is_binary, 1)
+        )
+        return True
+
     def _take(
         self,
         request: SendHeader,
-        body: memoryview,
+        body: bytes | memoryview,
         born: bytes,
         encoding: int,
         records: list[AppendableRecord],
-        marks: list[_Mark | None],
+        marks: list[_Mark],
     ) -> bool:
         """Add the record of one message; False when it is not plain."""
-        fields = request.fields
-        topic = self._open_topics.get(fields.topic) or self._opened(fields.topic)
-        queue_id = fields.queue_id
-        body_bytes = len(body)
-        if (
-            topic is None
-            or not 0 <= queue_id < topic.queue_count
-            or fields.sys_flag & _SPECIAL_SYS_FLAGS
-            or fields.reconsume_times
-            or not 0 < body_bytes <= self._max_body_bytes
-            or request.flag & _RESPONSE
-        ):
+        topic = self._topic_of(request, body)
+        if topic is None:
             return False
+        fields = request.fields
         found = self._properties(topic, fields.properties)
         if found is None:
             return False
@@ -296,114 +415,154 @@ class HotPath:
         if unique_id is None or not unique_id.isalnum():
             return False
         properties = raw + self._added_properties
-        size = PLAIN_FIXED_BYTES + body_bytes + len(topic.part) + len(properties)
-        if len(properties) > MAX_PROPERTIES_BYTES or size > self._max_record_bytes:
+        if len(properties) > MAX_PROPERTIES_BYTES:
             return False
-        record = PlainRecord(
-            topic.queue_keys[queue_id],
-            size,
-            topic.part,
-            body,
-            properties,
-            0 if tags is None else self._tag_codes.get(tags) or self._tag_code(tags),
-            fields.flag,
-            fields.sys_flag,
-            fields.born_timestamp,
-            born,
-            self._store_host,
+        joint = encode_joint(topic.encoded, len(properties))
+        size = plain_size(len(body), len(joint), len(properties))
+        if size > self._max_record_bytes:
+            return False
+        records.append(
+            (
+                topic.queue_keys[fields.queue_id],
+                size,
+                body,
+                joint,
+                properties,
+                0 if tags is None else self._tag_codes.get(tags) or self._tag_code(tags),
+                fields.flag,
+                fields.sys_flag,
+                fields.born_timestamp,
+                born,
+                self._store_host,
+                0,
+            )
         )
-        records.append(record)
-        marks.append(
-            None if request.flag & _ONEWAY else (request.opaque, queue_id, unique_id, encoding)
-        )
+        marks.append(_mark(request, unique_id, encoding, 1))
         return True
 
-    def _take_batch(
-        self,
-        request: SendHeader,
-        body: memoryview,
-        born: bytes,
-        encoding: int,
-        connection: Connection,
-        before: list[AppendableRecord],
-        before_marks: list[_Mark | None],
-    ) -> bool:
-        """Submit a batch, and ``before`` it what came before it; False when it is not plain."""
+    def _topic_of(self, request: SendHeader, body: bytes | memoryview) -> _OpenTopic | None:
+        """Where a request's messages go; None when something about it is special."""
         fields = request.fields
         topic = self._open_topics.get(fields.topic) or self._opened(fields.topic)
-        queue_id = fields.queue_id
         if (
             topic is None
-            or fields.batch != "true"
-            or not 0 <= queue_id < topic.queue_count
+            or not 0 <= fields.queue_id < topic.queue_count
             or fields.sys_flag & _SPECIAL_SYS_FLAGS
             or fields.reconsume_times
             or not 0 < len(body) <= self._max_body_bytes
             or request.flag & _RESPONSE
         ):
+            return None
+        return topic
+
+    def _learn(
+        self, word: int, frame: bytes, body_at: int, request: SendHeader, read: SendReader
+    ) -> None:
+        """After a header was read: if that happens often to such headers, find their form."""
+        key = word, frame[KEY_START:KEY_END]
+        pattern = self._patterns.get(key)
+        if pattern is not None:
+            if pattern.form.is_stale:
+                del self._patterns[key]
+            return
+        sightings = self._sightings.get(key, 0) + 1
+        if len(self._sightings) >= _MAX_MEMORIES:
+            self._sightings.clear()
+        self._sightings[key] = sightings
+        if sightings != _USES_BEFORE_PATTERN:
+            return
+        topic = self._open_topics[request.fields.topic]
+        raw = request.fields.properties.encode()
+        pairs = [pair.split(b"\x01") for pair in raw.split(b"\x02") if pair]
+        properties = [Property(name, value, is_fixed=name == _WAIT) for name, value in pairs]
+        form = make_form(frame[4:body_at], word >> 24, request, properties, read)
+        if form is None or _UNIQUE_ID not in form.places:
+            return
+        if (_TAGS in form.places) != any(name == _TAGS for name, _ in pairs):
+            return  # tags of other characters than usual
+        if len(self._patterns) >= _MAX_MEMORIES:
+            self._patterns.clear()
+        added = self._added_properties
+        length = sum(len(name) + len(value) + 2 for name, value in pairs) + len(added)
+        template = form.properties + added.replace(b"%", b"%%")
+        self._patterns[key] = _Pattern(form, topic, request, template, length)
+
+    def _take_batch(
+        self,
+        request: SendHeader,
+        body: bytes | memoryview,
+        born: bytes,
+        encoding: int,
+        records: list[AppendableRecord],
+        marks: list[_Mark],
+    ) -> bool:
+        """Add the records of a batch; False when it is not plain."""
+        topic = self._topic_of(request, body)
+        if topic is None or request.fields.batch != "true":
             return False
-        found = self._properties(topic, fields.properties)
+        found = self._properties(topic, request.fields.properties)
         if found is None:
             return False
         unique_id = found[1]
         if unique_id is not None and not unique_id.isalnum():
             return False
-        records = self._batch_records(topic, fields, body, born)
-        if records is None:
+        count = self._add_batch(topic, request.fields, bytes(body), born, records)
+        if not count:
             return False
-        if before:
-            self._submit(connection, before, before_marks)
-        mark: _Mark | None = (
-            None if request.flag & _ONEWAY else (request.opaque, queue_id, unique_id, encoding)
-        )
-        self._appender.submit(
-            records,
-            partial(self._answer_batch, connection, mark),
-            whole=True,
-            max_wait_ms=self._admission.max_wait_ms,
-        )
+        marks.append(_mark(request, unique_id, encoding, count))
         return True
 
-    def _batch_records(
+    def _add_batch(
         self,
         topic: _OpenTopic,
         fields: ShortFields | LongFields,
-        body: memoryview,
+        body: bytes,
         born: bytes,
-    ) -> list[AppendableRecord] | None:
-        """The messages of a batch body (see protocol.message); None unless all of it is good."""
-        records: list[AppendableRecord] = []
+        records: list[AppendableRecord],
+    ) -> int:
+        """Add the messages of a batch body (see protocol.message); 0 unless all of it is good."""
+        messages: list[AppendableRecord] = []
         end = len(body)
         position = 0
         queue_key = topic.queue_keys[fields.queue_id]
-        part = topic.part
-        fixed_bytes = PLAIN_FIXED_BYTES + len(part)
         sys_flag = fields.sys_flag
         born_timestamp_ms = fields.born_timestamp
         store_host = self._store_host
         max_record_bytes = self._max_record_bytes
         unpack_head = _BATCH_HEAD.unpack_from
+        properties_length = -1
+        joint = length_part = b""
+        fixed_bytes = 0
+        total = 0
         while position < end:
-            if end - position < _MIN_BATCH_BYTES or len(records) == MAX_BATCH_MESSAGES:
-                return None
+            if end - position < _MIN_BATCH_BYTES or len(messages) == MAX_BATCH_MESSAGES:
+                return 0
             size, _, _, flag, body_length = unpack_head(body, position)
             body_at = position + _BATCH_HEAD_BYTES
+            body_end = body_at + body_length
             position += size
-            properties_at = body_at + body_length + 2
-            if body_length < 0 or not properties_at <= position <= end:
-                return None
-            properties = bytes(body[properties_at:position])
-            if len(properties) != _U16.unpack_from(body, properties_at - 2)[0]:
-                return None
-            record_size = fixed_bytes + body_length + len(properties)
-            if record_size > max_record_bytes or len(properties) > MAX_PROPERTIES_BYTES:
-                return None
-            records.append(
-                PlainRecord(
+            if body_length < 0 or not body_end + 2 <= position <= end:
+                return 0
+            properties = body[body_end + 2 : position]
+            if len(properties) != properties_length:
+                properties_length = len(properties)
+                if properties_length > MAX_PROPERTIES_BYTES:
+                    return 0
+                length_part = _U16.pack(properties_length)
+                joint = encode_joint(topic.encoded, properties_length)
+                fixed_bytes = plain_size(0, len(joint), properties_length)
+            if body[body_end : body_end + 2] != length_part:
+                return 0
+            record_size = fixed_bytes + body_length
+            if record_size > max_record_bytes:
+                return 0
+            total += record_size
+            messages.append(
+                (
                     queue_key,
                     record_size,
-                    part,
-                    body[body_at : properties_at - 2],
+                    body[body_at:body_end],
+                    joint,
                     properties,
                     tags_code_of(properties),
                     flag,
@@ -411,9 +570,17 @@ class HotPath:
                     born_timestamp_ms,
                     born,
                     store_host,
+                    0,
                 )
             )
-        return records
+        if total > self._max_batch_bytes:
+            return 0
+        # Java's stores keep a batch in one segment.
+        first = messages[0]
+        assert isinstance(first, tuple)
+        messages[0] = (*first[:-1], total)
+        records += messages
+        return len(messages)
 
     def _opened(self, name: str) -> _OpenTopic | None:
         """The topic if it exists and nothing about it is special."""
@@ -495,69 +662,86 @@ class HotPath:
     # Storing and answering
 
     def _submit(
-        self, connection: Connection, records: list[AppendableRecord], marks: list[_Mark | None]
+        self, connection: Connection, records: list[AppendableRecord], marks: list[_Mark]
     ) -> None:
-        self._appender.submit(
-            records,
-            partial(self._answer, connection, marks),
-            max_wait_ms=self._admission.max_wait_ms,
+        """Have records stored with all others of this tick, in the order of their coming."""
+        appender = self._appender
+        if appender.is_last(self._group):
+            self._records += records
+            self._runs.append((connection, marks))
+            appender.added(len(records))
+            return
+        self._records = records
+        self._runs = runs = [(connection, marks)]
+        self._group = appender.submit(
+            records, partial(self._answer, runs), max_wait_ms=self._admission.max_wait_ms
         )
 
     def _answer(
-        self,
-        connection: Connection,
-        marks: list[_Mark | None],
-        entries: Sequence[LogEntry] | None,
-        error: StoreError | None,
+        self, runs: list[_Run], entries: Sequence[LogEntry] | None, error: StoreError | None
     ) -> None:
         if entries is not None and self._stats is not None:
-            self._count(entries)
-        if connection.is_closed:
+            self._count(self._stats, runs, entries)
+        if entries is None or error is not None:
+            self._answer_unusual(runs, entries, error)
             return
-        encode = self._answers.one
-        if entries is not None and error is None:
-            answers = [
-                encode(*mark, entry.queue_offset, entry.physical_offset)
-                for mark, entry in zip(marks, entries, strict=True)
-                if mark is not None
-            ]
-        else:
-            answers = [
-                self._unusual_answer(mark, None if entries is None else entries[at : at + 1], error)
-                for at, mark in enumerate(marks)
-                if mark is not None
-            ]
-        if answers:
-            connection.send_now(b"".join(answers))
+        encode, encode_batch = self._answers.one, self._answers.batch
+        at = 0
+        for connection, marks in runs:
+            answers: list[bytes] = []
+            for opaque, queue_id, unique_id, encoding, count in marks:
+                entry = entries[at]
+                if not opaque:
+                    pass
+                elif count == 1:
+                    answers.append(
+                        encode(opaque, queue_id, unique_id, encoding, entry[2], entry[3])
+                    )
+                else:
+                    offsets = [each[3] for each in entries[at : at + count]]
+                    answers.append(
+                        encode_batch(opaque, queue_id, unique_id, encoding, entry[2], offsets)
+                    )
+                at += count
+            if answers and not connection.is_closed:
+                connection.send_now(b"".join(answers) if len(answers) > 1 else answers[0])
 
-    def _answer_batch(
-        self,
-        connection: Connection,
-        mark: _Mark | None,
-        entries: Sequence[LogEntry] | None,
-        error: StoreError | None,
+    def _answer_unusual(
+        self, runs: list[_Run], entries: Sequence[LogEntry] | None, error: StoreError | None
     ) -> None:
-        if entries is not None and self._stats is not None:
-            self._count(entries)
-        if mark is None or connection.is_closed:
-            return
-        if entries is not None and error is None:
-            offsets = [entry.physical_offset for entry in entries]
-            connection.send_now(self._answers.batch(*mark, entries[0].queue_offset, offsets))
-        else:
-            connection.send_now(self._unusual_answer(mark, entries, error))
+        at = 0
+        for connection, marks in runs:
+            answers: list[bytes] = []
+            for mark in marks:
+                count = mark[-1]
+                if mark[0]:
+                    stored = None if entries is None else entries[at : at + count]
+                    answers.append(self._unusual_answer(mark, stored, error))
+                at += count
+            if answers and not connection.is_closed:
+                connection.send_now(b"".join(answers))
 
-    def _count(self, entries: Sequence[LogEntry]) -> None:
-        """Tell the statistics, once per run of messages of one topic."""
-        assert self._stats is not None
-        topic, count, size = entries[0].topic, 0, 0
-        for entry in entries:
-            if entry.topic != topic:
-                self._stats.put(topic, count, size)
-                topic, count, size = entry.topic, 0, 0
-            count += 1
-            size += entry.size
-        self._stats.put(topic, count, size)
+    @staticmethod
+    def _count(stats: PutStats, runs: list[_Run], entries: Sequence[LogEntry]) -> None:
+        """Tell the statistics, once per run of requests for one topic."""
+        at = 0
+        topic, requests, count, size = entries[0].topic, 0, 0, 0
+        for _, marks in runs:
+            for mark in marks:
+                entry = entries[at]
+                if entry[0] != topic:
+                    stats.put(topic, count, size, requests)
+                    topic, requests, count, size = entry[0], 0, 0, 0
+                messages = mark[-1]
+                requests += 1
+                count += messages
+                size += (
+                    entry[4]
+                    if messages == 1
+                    else sum([each[4] for each in entries[at : at + messages]])
+                )
+                at += messages
+        stats.put(topic, count, size, requests)
 
     def _unusual_answer(
         self,
@@ -565,14 +749,21 @@ class HotPath:
         entries: Sequence[LogEntry] | None,
         error: StoreError | None,
     ) -> bytes:
-        opaque, queue_id, unique_id, encoding = mark
+        opaque, queue_id, unique_id, encoding, _ = mark
         request = RemotingCommand(
-            RequestCode.SEND_MESSAGE_V2, opaque=opaque, serialize_type=SerializeType(encoding)
+            RequestCode.SEND_MESSAGE_V2,
+            opaque=decode_opaque(opaque, encoding),
+            serialize_type=SerializeType(encoding),
         )
         if entries is None:
             return encode_frame(self._sends.failure(request, error))
         text = None if unique_id is None else unique_id.decode()
-        return encode_frame(self._sends.success(request, entries, queue_id, text, error))
+        return encode_frame(self._sends.success(request, entries, int(queue_id), text, error))
+
+
+def _mark(request: SendHeader, unique_id: bytes | None, encoding: int, count: int) -> _Mark:
+    opaque = b"" if request.flag & _ONEWAY else encode_opaque(request.opaque, encoding)
+    return opaque, b"%d" % request.fields.queue_id, unique_id, encoding, count
 
 
 def _is_special(names_: tuple[bytes, ...]) -> bool:

@@ -77,7 +77,7 @@ AsHalf: TypeAlias = Callable[[Incoming], Incoming]
 class PutStats(Protocol):
     """Who counts what is stored."""
 
-    def put(self, topic: str, count: int, size: int) -> None: ...
+    def put(self, topic: str, count: int, size: int, requests: int = 1) -> None: ...
 
 
 def born_host(connection: Connection) -> Host:

@@ -37,13 +37,13 @@ _BINARY: Final = int(SerializeType.ROCKETMQ)
 _JAVA: Final = int(LanguageCode.JAVA)
 _MAX_MEMORIES: Final = 1024
 _MAX_MEMORY_BYTES: Final = 512
-_MAX_SHORT_VALUE: Final = 255
 
 _I32: Final = Struct(">i")
 _PREFIX: Final = Struct(">iI")
 # code, language, version, opaque, flag, length of the remark (0 here), length of the fields
 _BINARY_HEAD: Final = Struct(">hBhiiii")
-_BINARY_START: Final = Struct(">iIhBhiiii")  # the same behind the words of the frame
+_BINARY_START: Final = Struct(">iIhBh4siii")  # the same behind the words of the frame
+_OPAQUE_MARK: Final = b"\xff\xfe\xfd\xfc"  # nothing else before the fields of an answer has these
 _KEY_LENGTH: Final = Struct(">h")
 
 
@@ -70,7 +70,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class ShortFields(msgspec.Struct):
+class ShortFields(msgspec.Struct, gc=False):
     """What is needed of the fields of 310 and 320."""
 
     producer_group: str = msgspec.field(name="a")
@@ -87,7 +87,7 @@ class ShortFields(msgspec.Struct):
     batch: str | bool | None = msgspec.field(name="m", default=None)
 
 
-class LongFields(msgspec.Struct, rename="camel"):
+class LongFields(msgspec.Struct, rename="camel", gc=False):
     """The same under the names of code 10."""
 
     producer_group: str
@@ -106,14 +106,14 @@ class LongFields(msgspec.Struct, rename="camel"):
     b: str | None = None
 
 
-class ShortHeader(msgspec.Struct):
+class ShortHeader(msgspec.Struct, gc=False):
     code: int
     opaque: _Int32
     fields: ShortFields = msgspec.field(name="extFields")
     flag: _Int32 = 0
 
 
-class LongHeader(msgspec.Struct):
+class LongHeader(msgspec.Struct, gc=False):
     code: int
     opaque: _Int32
     fields: LongFields = msgspec.field(name="extFields")
@@ -317,7 +317,10 @@ def _fields_of(data: bytes) -> dict[str, str] | None:
 
 
 class AnswerEncoder:
-    """Answers to sends that went well, as whole frames; only what differs is written each time."""
+    """Answers to sends that went well, as whole frames; only what differs is written each time.
+
+    An opaque comes as the answer has it: digits in JSON, four bytes in binary (``encode_opaque``).
+    """
 
     def __init__(self, host_hex: bytes, trace: str, region: str) -> None:
         """``host_hex`` begins every message id of this broker."""
@@ -327,7 +330,7 @@ class AnswerEncoder:
         quoted_trace, quoted_region = (
             msgspec.json.encode(text).replace(b"%", b"%%") for text in (trace, region)
         )
-        before = b'{"code":0,"extFields":{"queueId":"%d",'
+        before = b'{"code":0,"extFields":{"queueId":"%b",'
         after = (
             b'"msgId":"'
             + host_hex
@@ -335,7 +338,7 @@ class AnswerEncoder:
             + quoted_trace
             + b',"MSG_REGION":'
             + quoted_region
-            + b',"queueOffset":"%d"},"flag":1,"language":"JAVA","opaque":%d,'
+            + b',"queueOffset":"%d"},"flag":1,"language":"JAVA","opaque":%b,'
             + b'"serializeTypeCurrentRPC":"JSON","version":'
             + str(CURRENT_VERSION).encode()
             + b"}"
@@ -348,56 +351,58 @@ class AnswerEncoder:
             + _binary_field(PROPERTY_REGION, region.encode())
             + _binary_name("queueOffset")
         )
-
-        # One byte of each length: the upper three are 0 for the short values here.
-        self._binary_one = (
-            _QUEUE_NAME
-            + b"\0\0\0%c%b"
-            + _binary_name("transactionId")
-            + b"\0\0\0%c%b"
-            + _MESSAGE_NAME
-            + _I32.pack(len(host_hex) + 16)
-            + host_hex
-            + b"%016X"
-            + self._binary_common.replace(b"%", b"%%")
-            + b"\0\0\0%c%b"
-        )
+        # Whole binary frames for values of certain lengths: queue id, unique id, queue offset.
+        self._binary_ones: dict[tuple[int, int, int], bytes] = {}
 
     def one(
         self,
-        opaque: int,
-        queue_id: int,
+        opaque: bytes,
+        queue_id: bytes,
         unique_id: bytes | None,
         encoding: int,
         queue_offset: int,
         physical_offset: int,
     ) -> bytes:
         """The answer to a plain message, which always has a unique id."""
-        if unique_id is None or (encoding == _BINARY and len(unique_id) > _MAX_SHORT_VALUE):
+        if unique_id is None:
             return self.batch(
                 opaque, queue_id, unique_id, encoding, queue_offset, (physical_offset,)
             )
         if encoding == _BINARY:
-            queue = b"%d" % queue_id
             offset = b"%d" % queue_offset
-            fields = self._binary_one % (
-                len(queue),
-                queue,
-                len(unique_id),
-                unique_id,
-                physical_offset,
-                len(offset),
-                offset,
-            )
-            return _binary_start(opaque, len(fields)) + fields
+            lengths = len(queue_id), len(unique_id), len(offset)
+            template = self._binary_ones.get(lengths) or self._binary_one(lengths)
+            return template % (opaque, queue_id, unique_id, physical_offset, offset)
         header = self._json_one % (queue_id, unique_id, physical_offset, queue_offset, opaque)
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
 
+    def _binary_one(self, lengths: tuple[int, int, int]) -> bytes:
+        queue_length, unique_length, offset_length = lengths
+        fields = (
+            _QUEUE_NAME
+            + _template_value(queue_length)
+            + _binary_name("transactionId")
+            + _template_value(unique_length)
+            + _MESSAGE_NAME
+            + _I32.pack(len(self._host_hex) + 16).replace(b"%", b"%%")
+            + self._host_hex
+            + b"%016X"
+            + self._binary_common.replace(b"%", b"%%")
+            + _template_value(offset_length)
+        )
+        sample = fields % (b"0" * queue_length, b"0" * unique_length, 0, b"0" * offset_length)
+        start = _binary_start(_OPAQUE_MARK, len(sample)).replace(b"%", b"%%")
+        template = start.replace(_OPAQUE_MARK, b"%b", 1) + fields
+        if len(self._binary_ones) >= _MAX_MEMORIES:
+            self._binary_ones.clear()
+        self._binary_ones[lengths] = template
+        return template
+
     def batch(
         self,
-        opaque: int,
-        queue_id: int,
+        opaque: bytes,
+        queue_id: bytes,
         unique_id: bytes | None,
         encoding: int,
         queue_offset: int,
@@ -414,9 +419,8 @@ class AnswerEncoder:
         return _PREFIX.pack(size + 4, size) + header
 
     def _binary_frame(
-        self, opaque: int, queue_id: int, unique_id: bytes | None, queue_offset: int, ids: bytes
+        self, opaque: bytes, queue: bytes, unique_id: bytes | None, queue_offset: int, ids: bytes
     ) -> bytes:
-        queue = b"%d" % queue_id
         offset = b"%d" % queue_offset
         transaction = b"" if unique_id is None else _binary_field("transactionId", unique_id)
         fields = b"".join(
@@ -437,7 +441,16 @@ class AnswerEncoder:
         return _binary_start(opaque, len(fields)) + fields
 
 
-def _binary_start(opaque: int, fields_length: int) -> bytes:
+def encode_opaque(opaque: int, encoding: int) -> bytes:
+    """As answers of an encoding have it."""
+    return _I32.pack(opaque) if encoding == _BINARY else b"%d" % opaque
+
+
+def decode_opaque(opaque: bytes, encoding: int) -> int:
+    return int(_I32.unpack(opaque)[0]) if encoding == _BINARY else int(opaque)
+
+
+def _binary_start(opaque: bytes, fields_length: int) -> bytes:
     """Everything of a binary answer before its fields."""
     size = _BINARY_HEAD.size + fields_length
     return _BINARY_START.pack(
@@ -451,6 +464,10 @@ def _binary_start(opaque: int, fields_length: int) -> bytes:
         0,
         fields_length,
     )
+
+
+def _template_value(length: int) -> bytes:
+    return _I32.pack(length).replace(b"%", b"%%") + b"%b"
 
 
 @lru_cache(maxsize=64)

@@ -113,12 +113,12 @@ class Stats:
 
     # Counting
 
-    def put(self, topic: str, count: int, size: int) -> None:
-        """Messages of one request were stored for a topic."""
+    def put(self, topic: str, count: int, size: int, requests: int = 1) -> None:
+        """Messages of so many requests were stored for a topic."""
         flow = self._puts.get(topic)
         if flow is None:
             flow = self._puts[topic] = Flow(is_user=not self._is_system(topic))
-        flow.times += 1
+        flow.times += requests
         flow.messages += count
         flow.size += size
         self._all_puts.messages += count

@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Final
 
 from goddard.errors import ProtocolError
-from goddard.protocol.record import BLANK_BYTES, encode_blank
+from goddard.protocol.hashing import crc32
+from goddard.protocol.record import BLANK_BYTES, MAGIC_V1, encode_blank
 from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import (
+    PLAIN_HEAD,
     AppendableRecord,
     Chunk,
     LogEntry,
+    PreparedRecord,
     Scan,
     ScanStop,
     deliver_time_ms,
+    encode_store_part,
     is_head,
     read_entry,
     store_time_of,
@@ -145,17 +149,13 @@ class CommitLog:
         ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
         the group in one segment, as the messages of one batch must be.
         """
-        sizes = [record.size for record in records]
-        self._check(sizes, whole=whole)
         if self._debris:
             self.clear_debris()
         placed: list[LogEntry] = []
         rolled: list[Segment] = []
-        needed = sum(sizes) if whole else 0
+        run_bytes = self._run_bytes(records) if whole else 0
         try:
-            end_offset = self._write(
-                zip(records, sizes, strict=True), needed, next_offsets, now_ms, placed, rolled
-            )
+            end_offset = self._write(records, run_bytes, next_offsets, now_ms, placed, rolled)
         except BaseException:  # whatever it is, no offset may be given twice or left out
             for entry in placed:
                 if entry.has_queue_entry:
@@ -173,18 +173,18 @@ class CommitLog:
             self._allocator.prepare(rolled[-1].end_offset)
         return placed
 
-    def _check(self, sizes: Sequence[int], *, whole: bool) -> None:
-        largest = max(sizes, default=0)
-        if largest > self._max_record_bytes:
-            raise MessageIllegalError(
-                f"a record of {largest} bytes is longer than {self._max_record_bytes}"
-            )
-        if whole and sum(sizes) + BLANK_BYTES > self._segment_bytes:
+    def _run_bytes(self, records: Sequence[AppendableRecord]) -> int:
+        """The size of records that are to lie in one segment."""
+        total = sum(
+            record.size if isinstance(record, PreparedRecord) else record[1] for record in records
+        )
+        if total + BLANK_BYTES > self._segment_bytes:
             raise MessageIllegalError("a batch is longer than a segment of the commit log")
+        return total
 
     def _write(
         self,
-        records: Iterable[tuple[AppendableRecord, int]],
+        records: Iterable[AppendableRecord],
         needed: int,
         next_offsets: dict[QueueKey, int],
         now_ms: int,
@@ -193,55 +193,115 @@ class CommitLog:
     ) -> int:
         """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes.
 
-        The first record comes with its size, and must have room for all that is ``needed``.
+        The first record must have room for all that is ``needed``.
         """
         segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
         start = self.end_offset
         offset = start
         # The last offset at which something other than a filler may end.
         limit = segment.end_offset - BLANK_BYTES
+        max_size = self._max_record_bytes
         chunk: Chunk = []
+        last_store_host = store_part = b""
         make_entry = tuple.__new__
-        for record, size in records:
-            if offset + (needed or size) > limit:
-                chunk.append(encode_blank(segment.end_offset - offset))
-                following = self._roll(segment.end_offset, rolled)
-                self._put(segment, start, offset + BLANK_BYTES, chunk)
-                offset = segment.end_offset
-                chunk.clear()
-                segment = following
-                start = offset
-                limit = segment.end_offset - BLANK_BYTES
-            needed = 0
-            key = record.queue_key
-            has_queue_entry = record.has_queue_entry
-            queue_offset = next_offsets.get(key, 0) if has_queue_entry else 0
-            tags_code = record.tags_code
-            if record.delay_level:
-                tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
-            record.place(chunk, queue_offset, offset, now_ms)
-            # From here to the end of the pass nothing can fail: offset and entry belong together.
-            if has_queue_entry:
+        pack_head, find_offset = PLAIN_HEAD.pack, next_offsets.get
+        for record in records:
+            if isinstance(record, PreparedRecord):
+                size = record.size
+                if size > max_size:
+                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                key = record.queue_key
+                has_queue_entry = record.has_queue_entry
+                queue_offset = find_offset(key, 0) if has_queue_entry else 0
+                tags_code = record.tags_code
+                if record.delay_level:
+                    tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
+                sys_flag, properties = record.sys_flag, record.properties
+                record.place(chunk, queue_offset, offset, now_ms)
+                # From here to the end of the pass nothing can fail: offset and entry belong
+                # together.
+                if has_queue_entry:
+                    next_offsets[key] = queue_offset + 1
+            else:  # the same for most records, as fast as can be
+                (
+                    key,
+                    size,
+                    body,
+                    joint,
+                    properties,
+                    tags_code,
+                    flag,
+                    sys_flag,
+                    born_ms,
+                    born_host,
+                    store_host,
+                    run_bytes,
+                ) = record
+                if size > max_size:
+                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+                if offset + (needed or run_bytes or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                queue_offset = find_offset(key, 0)
+                if store_host is not last_store_host:
+                    last_store_host = store_host
+                    store_part = encode_store_part(now_ms, store_host)
+                chunk += (
+                    pack_head(
+                        size,
+                        MAGIC_V1,
+                        crc32(body) & 0x7FFFFFFF,
+                        key[1],
+                        flag,
+                        queue_offset,
+                        offset,
+                        sys_flag,
+                        born_ms,
+                        born_host,
+                        store_part,
+                        len(body),
+                    ),
+                    body,
+                    joint,
+                    properties,
+                )
                 next_offsets[key] = queue_offset + 1
+            needed = 0
+            topic, queue_id = key
             placed.append(
                 make_entry(  # the tuple's own constructor takes half the time of the class's
                     LogEntry,
                     (
-                        key[0],
-                        key[1],
+                        topic,
+                        queue_id,
                         queue_offset,
                         offset,
                         size,
                         tags_code,
                         now_ms,
-                        record.sys_flag,
-                        record.properties,
+                        sys_flag,
+                        properties,
                     ),
                 )
             )
             offset += size
         self._put(segment, start, offset, chunk)
         return offset
+
+    def _fill(
+        self, segment: Segment, start: int, end: int, chunk: Chunk, rolled: list[Segment]
+    ) -> Segment:
+        """Write the chunk and the filler that ends a segment; returns the one that follows."""
+        chunk.append(encode_blank(segment.end_offset - end))
+        following = self._roll(segment.end_offset, rolled)
+        self._put(segment, start, end + BLANK_BYTES, chunk)
+        chunk.clear()
+        return following
 
     def _put(self, segment: Segment, start: int, end: int, chunk: Chunk) -> None:
         data = b"".join(chunk)

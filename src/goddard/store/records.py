@@ -16,8 +16,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from goddard.errors import ProtocolError
 from goddard.protocol.hashing import crc32, tag_code
 from goddard.protocol.message import find_property
@@ -46,9 +44,10 @@ ROLLBACK: Final = 0xC
 _HEADS: Final = tuple(
     Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
 )
-_PLAIN_HEAD: Final = _HEADS[0]
-# Of a PlainRecord; its topic part counts its own length byte.
-PLAIN_FIXED_BYTES: Final = _PLAIN_HEAD.size + 2
+# The head of a PlainRecord. What is the same for many of them, from the store time to before the
+# length of the body, is one field: see ``encode_store_part``.
+PLAIN_HEAD: Final = Struct(">iIiiiqqiq8s28si")
+_STORE_PART: Final = Struct(">q8siq")
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
 # With a plus sign between group and topic: what pop consumers retry.
@@ -179,19 +178,20 @@ class PreparedRecord:
         chunk.append(bytes(data))  # a copy: a group may hold the same record twice
 
 
-class PlainRecord(msgspec.Struct, gc=False):
+class PlainRecord(NamedTuple):
     """A record that is encoded only when its place is known, for callers that check for themselves.
 
     Such a caller vouches that every number fits its field and ``size`` is ``plain_size``, that the
     hosts are IPv4 and packed (8 bytes each), that the record goes to a queue and not to a delay,
-    and that ``topic_part`` is a valid topic of at most 127 bytes behind its length. ``body`` may be
-    a view that stays unchanged until the append.
+    and that the topic, of at most 127 bytes, is valid. ``body`` may be a view that stays unchanged
+    until the append. A plain tuple of the same values will do: those are made by the hundred
+    thousand, and a class of its own would double what that takes.
     """
 
     queue_key: tuple[str, int]
     size: int
-    topic_part: bytes
     body: bytes | memoryview
+    joint: bytes  # what lies between body and properties, see ``encode_joint``
     properties: bytes
     tags_code: int
     flag: int
@@ -199,47 +199,42 @@ class PlainRecord(msgspec.Struct, gc=False):
     born_timestamp_ms: int
     born_host: bytes
     store_host: bytes
-    has_queue_entry: bool = True
-    delay_level: int = 0
-
-    def place(
-        self, chunk: Chunk, queue_offset: int, physical_offset: int, store_timestamp_ms: int
-    ) -> None:
-        body = self.body
-        properties = self.properties
-        chunk.extend(
-            (
-                _PLAIN_HEAD.pack(
-                    self.size,
-                    MAGIC_V1,
-                    crc32(body) & 0x7FFFFFFF,
-                    self.queue_key[1],
-                    self.flag,
-                    queue_offset,
-                    physical_offset,
-                    self.sys_flag,
-                    self.born_timestamp_ms,
-                    self.born_host,
-                    store_timestamp_ms,
-                    self.store_host,
-                    0,
-                    0,
-                    len(body),
-                ),
-                body,
-                self.topic_part,
-                _U16.pack(len(properties)),
-                properties,
-            )
-        )
+    # The first of records that must lie in one segment says how many bytes they have together.
+    run_bytes: int = 0
 
 
-AppendableRecord: TypeAlias = PreparedRecord | PlainRecord
+PlainTuple: TypeAlias = tuple[
+    tuple[str, int],
+    int,
+    bytes | memoryview,
+    bytes,
+    bytes,
+    int,
+    int,
+    int,
+    int,
+    bytes,
+    bytes,
+    int,
+]
 
 
-def plain_size(body_length: int, topic_part_length: int, properties_length: int) -> int:
+AppendableRecord: TypeAlias = PreparedRecord | PlainTuple
+
+
+def encode_joint(topic: bytes, properties_length: int) -> bytes:
+    """What follows the body of a PlainRecord: its topic, and the length of its properties."""
+    return bytes((len(topic),)) + topic + _U16.pack(properties_length)
+
+
+def plain_size(body_length: int, joint_length: int, properties_length: int) -> int:
     """The size of a PlainRecord with parts of these many bytes."""
-    return PLAIN_FIXED_BYTES + body_length + topic_part_length + properties_length
+    return PLAIN_HEAD.size + body_length + joint_length + properties_length
+
+
+def encode_store_part(store_timestamp_ms: int, store_host: bytes) -> bytes:
+    """Store time and host of a PlainRecord, which was never retried nor part of a transaction."""
+    return _STORE_PART.pack(store_timestamp_ms, store_host, 0, 0)
 
 
 def pack_host(host: Host) -> bytes:

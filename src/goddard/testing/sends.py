@@ -38,7 +38,7 @@ class CountedPuts:
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
 
-    def put(self, topic: str, count: int, size: int) -> None:
+    def put(self, topic: str, count: int, size: int, requests: int = 1) -> None:
         counted, bytes_ = self.puts.get(topic, (0, 0))
         self.puts[topic] = (counted + count, bytes_ + size)
 
