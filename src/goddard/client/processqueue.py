@@ -126,15 +126,14 @@ class ProcessQueue:
             taken.append(message)
         return taken
 
-    def commit(self) -> int | None:
-        """Be done with all that was taken; gives the offset to commit, None if it was nothing."""
-        if not self._consuming:
-            return None
-        # The last taken has the highest offset, whatever was put back in between.
-        offset = max(self._consuming)
-        self._size_bytes -= sum(message.stored_body_bytes for message in self._consuming.values())
-        self._consuming.clear()
-        return offset + 1
+    def commit(self, through: ReceivedMessage) -> int | None:
+        """Be done with what was taken up to a message; gives the offset to commit, None if it was
+        nothing."""
+        last = through.queue_offset
+        done = [offset for offset in self._consuming if offset <= last]
+        for offset in done:
+            self._size_bytes -= self._consuming.pop(offset).stored_body_bytes
+        return done[-1] + 1 if done else None
 
     def put_back(self, messages: Iterable[ReceivedMessage]) -> None:
         """Have messages that were taken consumed again, before all others."""

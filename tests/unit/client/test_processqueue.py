@@ -81,8 +81,9 @@ def test_taken_messages_are_committed_together() -> None:
     held, messages = holding(1, 2, 3)
     assert held.take(2) == messages[:2]
     assert len(held) == 3
-    assert held.commit() == 3
-    assert held.commit() is None
+    assert held.commit(messages[0]) == 2
+    assert held.commit(messages[1]) == 3
+    assert held.commit(messages[1]) is None
     assert (len(held), held.size_bytes) == (1, 4)
     assert held.take(5) == messages[2:]
     assert held.take(5) == []
@@ -94,7 +95,7 @@ def test_messages_put_back_are_taken_first_and_in_order() -> None:
     first, second = held.take(1), held.take(2)
     held.put_back(second)
     assert held.take(1) == second[:1]
-    assert held.commit() == 3
+    assert held.commit(second[0]) == 3
     assert first == messages[:1]
     assert held.take(9) == messages[2:]
 

@@ -1,0 +1,237 @@
+"""Keeps process queues filled: one task and one outstanding pull per queue.
+
+Pulling does not wait for consuming. It pauses while a queue holds too much (messages, bytes or a
+stretch of offsets) and goes on as soon as there is room; while the consumer is suspended; and, for
+an orderly consumer, while the queue is not locked. What fails is tried again after a while, for as
+long as the queue is ours. Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from goddard.client.errors import BrokerError
+from goddard.client.locks import QueueLocks
+from goddard.client.message import ReceivedMessage
+from goddard.client.offsets import Offsets, start_offset
+from goddard.client.processqueue import ProcessQueue
+from goddard.client.pulling import Puller, PullResult, PullStatus
+from goddard.client.rates import ConsumeRates
+from goddard.client.session import Session
+from goddard.client.values import ConsumeFrom, MessageQueue
+from goddard.errors import GoddardError, RemotingError
+from goddard.protocol.bodies_client import SubscriptionData
+from goddard.protocol.codes import ResponseCode
+from goddard.transport.tasks import Tasks
+
+_FLOW_CONTROL_SECONDS: Final = 0.02
+_MIB: Final = 1024 * 1024
+
+_logger: Final = logging.getLogger("goddard.client")
+
+
+@dataclass(slots=True, kw_only=True)
+class FeedingOptions:
+    """How much is pulled and held. The thresholds change with the number of queues."""
+
+    pull_batch_size: int
+    pull_batch_bytes: int
+    pull_interval_ms: int
+    pull_error_delay_ms: int
+    max_count: int
+    max_mib: int
+    max_span: int
+    consume_from: ConsumeFrom
+    consume_timestamp_ms: int
+    is_orderly: bool
+    is_broadcast: bool
+
+
+class Consumer(Protocol):
+    """What becomes of the messages."""
+
+    def accept(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
+
+
+class Feeder:
+    """Pulls for the process queues of one consumer.
+
+    ``prepare`` readies messages for their listener. ``lost`` is told of a queue that cannot go on:
+    because it does not have the offset that was asked for, with one that it has; or, with None,
+    because its lock is somebody else's. Without ``locks`` none is needed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        options: FeedingOptions,
+        *,
+        offsets: Offsets,
+        rates: ConsumeRates,
+        subscription_of: Callable[[str], SubscriptionData | None],
+        prepare: Callable[[MessageQueue, list[ReceivedMessage]], None],
+        lost: Callable[[ProcessQueue, int | None], None],
+        locks: QueueLocks | None,
+    ) -> None:
+        self.options = options
+        self._session = session
+        self._clock = session.clock
+        self._puller = Puller(session, group)
+        self._offsets = offsets
+        self._rates = rates
+        self._subscription_of = subscription_of
+        self._prepare = prepare
+        self._lost = lost
+        self._locks = locks
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        self._feeding: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._waiting: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._is_running = asyncio.Event()
+        self._is_running.set()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._is_running.is_set()
+
+    def pause(self) -> None:
+        """Pull no more until ``go_on``; what is held is consumed."""
+        self._is_running.clear()
+
+    def go_on(self) -> None:
+        self._is_running.set()
+
+    def start(self, held: ProcessQueue, consumer: Consumer, delay_ms: int = 0) -> None:
+        """Begin to pull for a queue."""
+        task = self._tasks.spawn(self._feed(held, consumer, delay_ms), f"pull {held.queue}")
+        self._feeding[held] = task
+        task.add_done_callback(lambda _: self._feeding.pop(held, None))
+
+    def is_feeding(self, held: ProcessQueue) -> bool:
+        return held in self._feeding
+
+    async def stop(self, held: ProcessQueue) -> None:
+        """Pull no more for a queue; a pull under way is left unanswered."""
+        self._puller.forget(held.queue)
+        task = self._feeding.get(held)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def close(self) -> None:
+        await self._tasks.stop()
+
+    def released(self, held: ProcessQueue) -> None:
+        """Go on with a queue that waits for room, if it has got some."""
+        waiting = self._waiting.get(held)
+        if waiting is not None and not waiting.done() and self._has_room(held):
+            waiting.set_result(None)
+
+    def _has_room(self, held: ProcessQueue) -> bool:
+        options = self.options
+        return (
+            len(held) <= options.max_count
+            and held.size_bytes <= options.max_mib * _MIB
+            and (options.is_orderly or held.span <= options.max_span)
+        )
+
+    async def _feed(self, held: ProcessQueue, consumer: Consumer, delay_ms: int) -> None:
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+        next_offset = await self._first_offset(held)
+        failures = 0
+        while not held.is_dropped:
+            if not self._has_room(held):
+                await self._wait_for_room(held)
+            if self.is_paused:
+                await self._is_running.wait()
+            if self._locks is not None and not held.is_locked(self._clock.monotonic_ms()):
+                if held in await self._locks.lock([held]):
+                    self._lost(held, None)
+                    return
+                if held.locked_at_ms is None:
+                    await asyncio.sleep(self.options.pull_error_delay_ms / 1000)
+                    continue
+            subscription = self._subscription_of(held.queue.topic)
+            if subscription is None:
+                return
+            started_ms = held.last_pull_ms = self._clock.monotonic_ms()
+            try:
+                result = await self._pull(held, next_offset, subscription)
+            except GoddardError as error:
+                failures += 1
+                if isinstance(error, RemotingError):
+                    # A broker that starts anew knows no locks, and may give ours to others.
+                    held.locked_at_ms = None
+                await asyncio.sleep(self._pause_after(held, error, failures))
+                continue
+            if failures:
+                _logger.info("%s can be pulled from again", held.queue)
+                failures = 0
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                self._lost(held, result.next_offset)
+                return
+            next_offset = result.next_offset
+            self._take(held, consumer, result, started_ms)
+            if self.options.pull_interval_ms:
+                await asyncio.sleep(self.options.pull_interval_ms / 1000)
+
+    async def _pull(
+        self, held: ProcessQueue, next_offset: int, subscription: SubscriptionData
+    ) -> PullResult:
+        options = self.options
+        commit_offset = None if options.is_broadcast else self._offsets.cached(held.queue)
+        return await self._puller.pull(
+            held.queue,
+            next_offset,
+            subscription,
+            max_messages=options.pull_batch_size,
+            max_bytes=options.pull_batch_bytes,
+            commit_offset=commit_offset or None,
+        )
+
+    def _take(
+        self, held: ProcessQueue, consumer: Consumer, result: PullResult, started_ms: int
+    ) -> None:
+        messages = held.add(result.messages)
+        if messages:
+            now_ms = self._clock.monotonic_ms()
+            self._rates.pulled(held.queue.topic, len(messages), now_ms - started_ms, now_ms)
+            self._prepare(held.queue, messages)
+            consumer.accept(held, messages)
+        elif not len(held):
+            # Nothing before it is ours to consume.
+            self._offsets.update(held.queue, result.next_offset, increase_only=True)
+
+    async def _first_offset(self, held: ProcessQueue) -> int:
+        failures = 0
+        while True:
+            try:
+                return await start_offset(
+                    self._session,
+                    self._offsets,
+                    held.queue,
+                    self.options.consume_from,
+                    self.options.consume_timestamp_ms,
+                )
+            except GoddardError as error:
+                failures += 1
+                await asyncio.sleep(self._pause_after(held, error, failures))
+
+    def _pause_after(self, held: ProcessQueue, error: GoddardError, failures: int) -> float:
+        """Seconds until the next try."""
+        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+            return _FLOW_CONTROL_SECONDS
+        # Once, not every second for as long as a broker is away.
+        level = logging.WARNING if failures == 1 else logging.DEBUG
+        _logger.log(level, "pulling from %s fails, and is tried again: %s", held.queue, error)
+        return self.options.pull_error_delay_ms / 1000
+
+    async def _wait_for_room(self, held: ProcessQueue) -> None:
+        waiting = self._waiting[held] = asyncio.get_running_loop().create_future()
+        try:
+            await waiting
+        finally:
+            del self._waiting[held]
