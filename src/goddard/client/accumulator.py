@@ -23,6 +23,7 @@ from goddard.clock import Clock
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.message import (
     PROPERTY_DELAY,
+    PROPERTY_INSTANCE_ID,
     PROPERTY_MESSAGE_TYPE,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
@@ -66,10 +67,11 @@ BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
 Entry: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 
 
-def encode_entry(message: Message) -> Entry:
+def encode_entry(message: Message, namespace: str = "") -> Entry:
     """A message as a batch body holds it."""
     body = message.body
-    properties = encode_properties(message.properties)
+    own = message.properties
+    properties = encode_properties({**own, PROPERTY_INSTANCE_ID: namespace} if namespace else own)
     size = _ENTRY_BYTES + len(body) + len(properties)
     return (
         _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
@@ -108,7 +110,7 @@ class AccumulatorOptions:
 class Batch:
     """Messages that leave in one request."""
 
-    __slots__ = ("futures", "ids", "key", "opened_ms", "parts", "size_bytes")
+    __slots__ = ("futures", "ids", "key", "messages", "opened_ms", "parts", "size_bytes")
 
     def __init__(self, key: BatchKey, opened_ms: int) -> None:
         self.key = key
@@ -116,6 +118,8 @@ class Batch:
         self.size_bytes = 0
         self.parts: list[bytes] = []
         self.ids: list[str] = []
+        # For hooks; ``parts`` is what is sent.
+        self.messages: list[Message] = []
         self.futures: list[asyncio.Future[SendResult]] = []
 
     def __len__(self) -> int:
@@ -204,10 +208,16 @@ class HeldBatches:
         return batch
 
     def add(
-        self, batch: Batch, entry: Entry, message_id: str, future: "asyncio.Future[SendResult]"
+        self,
+        batch: Batch,
+        message: Message,
+        message_id: str,
+        entry: Entry,
+        future: "asyncio.Future[SendResult]",
     ) -> bool:
         """Put a message into an open batch; true if the batch is full now, and closed."""
         batch.parts += entry
+        batch.messages.append(message)
         size = sum(map(len, entry))
         batch.ids.append(message_id)
         batch.futures.append(future)
@@ -248,7 +258,17 @@ class HeldBatches:
 class Accumulator:
     """Holds messages and sends them in batches through ``send``."""
 
-    __slots__ = ("_clock", "_held", "_loop", "_send", "_sending", "_tasks", "_timer", "_unique_id")
+    __slots__ = (
+        "_clock",
+        "_held",
+        "_loop",
+        "_namespace",
+        "_send",
+        "_sending",
+        "_tasks",
+        "_timer",
+        "_unique_id",
+    )
 
     def __init__(
         self,
@@ -258,11 +278,13 @@ class Accumulator:
         clock: Clock,
         unique_id: Callable[[], str],
         alone_from_bytes: int,
+        namespace: str = "",
     ) -> None:
         self._held = HeldBatches(options, alone_from_bytes=alone_from_bytes)
         self._send = send
         self._clock = clock
         self._unique_id = unique_id
+        self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._sending: set[asyncio.Task[None]] = set()
@@ -286,14 +308,14 @@ class Accumulator:
         message_id = properties.get(PROPERTY_UNIQUE_ID)
         if message_id is None:
             message_id = properties[PROPERTY_UNIQUE_ID] = self._unique_id()
-        entry = encode_entry(message)
+        entry = encode_entry(message, self._namespace)
         future: asyncio.Future[SendResult] = self._loop.create_future()
         batch = held.find(key)
         if batch is None:
             batch = held.open(key, self._clock.monotonic_ms())
             if self._timer is None:
                 self._set_timer()
-        if held.add(batch, entry, message_id, future):
+        if held.add(batch, message, message_id, entry, future):
             self._dispatch(batch)
         return future
 

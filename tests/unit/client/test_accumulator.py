@@ -52,7 +52,7 @@ class Shelf:
         batch = self.held.find(key)
         if batch is None:
             batch = self.held.open(key, self.clock.monotonic_ms())
-        is_full = self.held.add(batch, encode_entry(message), message_id, future)
+        is_full = self.held.add(batch, message, message_id, encode_entry(message), future)
         return batch if is_full else None
 
     def due(self) -> list[Batch]:
@@ -121,6 +121,7 @@ def test_messages_are_encoded_as_a_batch_holds_them(loop: asyncio.AbstractEventL
     message.properties["own"] = "late"
     shelf.add(Message("T", b"second", tags="A"))
     (batch,) = shelf.held.close()
+    assert [each.message_id for each in batch.messages] == ["ID0", "ID1"]
     first, second = decode_batch(batch.body())
     assert (first.body, first.flag, second.body) == (b"first", 7, b"second")
     assert decode_properties(first.properties) == {
@@ -302,6 +303,11 @@ async def test_cancelled_sends_cancel_their_callers() -> None:
     task.cancel()
     await flushing
     assert future.cancelled()
+
+
+def test_a_namespace_goes_with_each_message() -> None:
+    (entry,) = decode_batch(b"".join(encode_entry(Message("T", b"x"), "space")))
+    assert decode_properties(entry.properties) == {"WAIT": "true", "INSTANCE_ID": "space"}
 
 
 async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
