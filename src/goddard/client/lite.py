@@ -169,6 +169,8 @@ class LitePullConsumer:
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._state = ServiceState.CREATED
         self._open: _Open | None = None
+        # The brokers know of this member; before, there is nothing to share out.
+        self._has_joined = False
         self._mode = _Mode.NONE
         # Names of topics are the brokers' in here: with the namespace.
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -241,6 +243,7 @@ class LitePullConsumer:
         await session.heartbeat()
         if self._mode is _Mode.ASSIGN:
             self._assign_wanted()
+        self._has_joined = True
         session.wake_rebalance()
         first_ms = min(_FIRST_QUEUE_CHECK_MS, self._queue_check_ms)
         self._tasks.periodic(
@@ -508,7 +511,8 @@ class LitePullConsumer:
                 if assigned is not None and assigned.given_offset is not None:
                     noted[queue] = assigned.given_offset
         for queue, offset in noted.items():
-            self._assigned(queue)
+            # What is said here stands until the user asks for more.
+            self._assigned(queue).done_offset = offset
             opened.offsets.update(queue, offset)
         if persist:
             await opened.offsets.flush(noted)
@@ -653,7 +657,7 @@ class LitePullConsumer:
             self._open.session.wake_rebalance()
 
     async def rebalance(self) -> bool:
-        if self._mode is not _Mode.SUBSCRIBE or self._state is not ServiceState.RUNNING:
+        if self._mode is not _Mode.SUBSCRIBE or not self._has_joined:
             return True
         is_balanced = True
         for topic in list(self._subscriptions):
