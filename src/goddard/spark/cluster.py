@@ -45,17 +45,22 @@ def is_passing(error: GoddardError) -> bool:
     return isinstance(error, (RemotingError, NameServerError, NoRouteError, BrokerNotFoundError))
 
 
-async def tried(connecting: Connecting, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until an answer comes or the tries are used up; then the last failure is raised."""
-    for left in range(connecting.retries, -1, -1):
+async def tried(
+    connecting: Connecting, ask: Callable[[], Awaitable[T]], *, patience_ms: int = 0
+) -> T:
+    """Ask until an answer comes; give up when both the tries and the patience are used up."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + patience_ms / 1000
+    left = connecting.retries
+    while True:
         try:
             return await ask()
         except GoddardError as error:
-            if not left or not is_passing(error):
+            if not is_passing(error) or (left <= 0 and loop.time() >= until):
                 raise
+            left -= 1
             _logger.warning("asked again in %d ms: %s", connecting.retry_interval_ms, error)
             await asyncio.sleep(connecting.retry_interval_ms / 1000)
-    raise AssertionError("at least one try is made")
 
 
 class Cluster:

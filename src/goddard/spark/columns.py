@@ -160,6 +160,12 @@ class RecordColumns:
     def store_times_ms(self) -> Positions:
         return arrays.int64_at(self._raw, self._store_times_at)
 
+    def have_tags(self, tags: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which rows have one of the tags."""
+        found = pc.is_in(self._tags(), value_set=pa.array(tags, pa.string()))
+        chosen: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return chosen
+
     def rows(self, chosen: npt.NDArray[np.bool_]) -> "RecordColumns":
         """The batch of only the rows chosen."""
         data = self._buffer.slice(0, self._buffer.size - 1).to_pybytes()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,7 +73,7 @@ class RangeReader:
         self._suggested_id = 0
         self._message_bytes = 0
 
-    async def records(self) -> AsyncIterator[bytes]:
+    async def records(self) -> AsyncGenerator[bytes, None]:
         """Stored records back to back, some thousand at a time, in order."""
         begin, end = self._range.start, self._range.end
         pending: deque[asyncio.Task[_Window]] = deque()
@@ -114,7 +114,11 @@ class RangeReader:
     async def _window(self, begin: int, end: int) -> _Window:
         window = _Window([], begin, end, 0, 0)
         while window.reached < end and window.size_bytes < _MAX_WINDOW_BYTES:
-            await tried(self._options.connecting, lambda: self._pull(window))
+            await tried(
+                self._options.connecting,
+                lambda: self._pull(window),
+                patience_ms=self._options.connecting.max_outage_ms,
+            )
         return window
 
     async def _pull(self, window: _Window) -> None:

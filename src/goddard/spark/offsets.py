@@ -3,7 +3,11 @@
 An offset is the number of the next message of a queue. Checkpoints keep offsets as JSON, in a form
 that every later version must read::
 
-    {"version": 1, "queues": {"TopicTest": {"broker-a": {"0": 12, "1": 7}}}}
+    {"version": 1, "queues": {"TopicTest": {"broker-a": {"0": 12, "1": 7}}}, "first": {...}}
+
+``first``, of the same form as ``queues``, is where the batch that ends here begins in queues that
+no batch before it read. It makes a batch that is repeated after a restart begin where it did,
+though "latest" means another place by then and old messages may be gone.
 
 Options name offsets in the same way, without the version around it; there -2 stands for the
 earliest and -1 for the latest offset, as in Spark's Kafka source.
@@ -56,17 +60,26 @@ class QueueRange(NamedTuple):
 # JSON
 
 
-def to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
+def to_json(
+    offsets: Mapping[MessageQueue, int], first: Mapping[MessageQueue, int] | None = None
+) -> dict[str, Any]:
     """Offsets as a checkpoint keeps them; equal offsets give equal text."""
+    value: dict[str, Any] = {"version": _VERSION, "queues": _nested(offsets)}
+    if first:
+        value["first"] = _nested(first)
+    return value
+
+
+def _nested(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
     queues: dict[str, dict[str, dict[str, int]]] = {}
     for queue, offset in sorted(offsets.items()):
         brokers = queues.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
-    return {"version": _VERSION, "queues": queues}
+    return queues
 
 
-def from_json(value: Any) -> Offsets:
-    """Read a checkpoint's offsets."""
+def from_json(value: Any) -> tuple[Offsets, Offsets]:
+    """Read a checkpoint's offsets, and where its batch began in queues that were new to it."""
     version = value.get("version") if isinstance(value, dict) else None
     if not isinstance(version, int) or version < 1:
         raise OffsetsError(f"these are no offsets of a rocketmq source: {str(value)[:200]}")
@@ -76,7 +89,7 @@ def from_json(value: Any) -> Offsets:
             f"version {_VERSION}: upgrade it, or start from a new checkpoint"
         )
     try:
-        return _queues(value.get("queues"), lowest=0)
+        return _queues(value.get("queues"), lowest=0), _queues(value.get("first", {}), lowest=0)
     except (TypeError, ValueError) as error:
         raise OffsetsError(f"damaged offsets: {error}") from error
 

@@ -16,7 +16,7 @@ from goddard.client.nameservers import parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError
-from goddard.protocol.filter import compile_sql
+from goddard.protocol.filter import compile_sql, parse_tags
 from goddard.protocol.names import group_problem, topic_problem
 from goddard.spark import offsets
 from goddard.spark.offsets import Offsets
@@ -64,6 +64,8 @@ class Connecting:
     request_timeout_ms: int
     retries: int
     retry_interval_ms: int
+    # How long work that is under way waits for a server to come back.
+    max_outage_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +92,12 @@ class SourceOptions:
     requests_in_flight: int = 8
     messages_per_request: int = 1_024
     rows_per_batch: int = 20_000
-    drops_repeated: bool = False
     pushes_filters: bool = False
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the filter names; none if it names none."""
+        return parse_tags(self.expression).tags if self.expression_type == TAG else ()
 
 
 class Given:
@@ -174,6 +180,7 @@ CONNECTING: Final = {
     "requestTimeoutMs": "for one request (10000)",
     "fetchOffset.numRetries": "tries after the first when a server fails to answer (3)",
     "fetchOffset.retryIntervalMs": "pause between them (200)",
+    "maxOutage": "how long a query that runs waits for a server to come back (2m)",
 }
 
 SOURCE: Final = CONNECTING | {
@@ -200,14 +207,13 @@ SOURCE: Final = CONNECTING | {
     "requestsInFlight": "pull requests of a task under way at once (8)",
     "messagesPerRequest": "messages asked for in one pull (1024); brokers give 32 by default",
     "rowsPerBatch": "rows of an Arrow batch (20000)",
-    "dropRepeated": "true: within a task, drop rows that our sink wrote twice (false)",
     "pushFilters": "true: apply conditions on topic, queue, offset and time before reading; "
     "needs spark.sql.python.filterPushdown.enabled",
 }
 
 
-def parse_source(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Check the options of a read."""
+def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
+    """Check the options of a read; None: before it is known whether of a batch or a stream."""
     options = Given(given, SOURCE)
     connecting = _connecting(options)
     group = options.text("group")
@@ -216,7 +222,8 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     topics, pattern, assigned = _subscription(options)
     start = _place(options, "starting", Where.LATEST if is_streaming else Where.EARLIEST, group)
     end = _place(options, "ending", Where.LATEST, group)
-    _check_direction(options, start, end, is_streaming=is_streaming)
+    if is_streaming is not None:
+        _check_direction(options, start, end, is_streaming=is_streaming)
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     least = options.count("minOffsetsPerTrigger", None)
     most = options.count("maxOffsetsPerTrigger", None)
@@ -244,7 +251,6 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         requests_in_flight=options.count("requestsInFlight", 8, high=256),
         messages_per_request=options.count("messagesPerRequest", 1_024, high=100_000),
         rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
-        drops_repeated=options.flag("dropRepeated", default=False),
         pushes_filters=options.flag("pushFilters", default=False),
     )
 
@@ -277,7 +283,8 @@ def _connecting(options: Given) -> Connecting:
         keywords=keywords,
         request_timeout_ms=options.count("requestTimeoutMs", 10_000, high=600_000),
         retries=options.count("fetchOffset.numRetries", 3, low=0, high=1_000),
-        retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 200, low=0, high=600_000),
+        retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 200, low=1, high=600_000),
+        max_outage_ms=options.duration_ms("maxOutage", 2 * 60_000),
     )
 
 

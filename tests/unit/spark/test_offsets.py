@@ -26,15 +26,19 @@ _QUEUES = st.builds(
 _OFFSETS = st.dictionaries(_QUEUES, st.integers(0, 2**62), max_size=8)
 
 
-@given(_OFFSETS)
-def test_offsets_survive_a_checkpoint(given_offsets: offsets.Offsets) -> None:
-    text = json.dumps(offsets.to_json(given_offsets))
-    assert offsets.from_json(json.loads(text)) == given_offsets
+@given(_OFFSETS, _OFFSETS)
+def test_offsets_survive_a_checkpoint(ends: offsets.Offsets, first: offsets.Offsets) -> None:
+    text = json.dumps(offsets.to_json(ends, first))
+    assert offsets.from_json(json.loads(text)) == (ends, first)
 
 
 def test_the_text_of_a_checkpoint_is_fixed() -> None:
     text = json.dumps(offsets.to_json({_queue(10): 3, _queue(9): 5, _queue(0, "a"): 1}))
     assert text == '{"version": 1, "queues": {"T": {"a": {"0": 1}, "b": {"9": 5, "10": 3}}}}'
+    text = json.dumps(offsets.to_json({_queue(1): 3}, {_queue(1): 2}))
+    assert text == (
+        '{"version": 1, "queues": {"T": {"b": {"1": 3}}}, "first": {"T": {"b": {"1": 2}}}}'
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Pipelines: job files that carry messages into tables with Spark."""

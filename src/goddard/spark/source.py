@@ -1,0 +1,43 @@
+"""``format("rocketmq")``: what Spark finds by that name, and gives the options to."""
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from goddard.spark.options import parse_source
+from goddard.spark.read import BatchReader, StreamReader
+from goddard.spark.schema import SCHEMA, chosen_columns
+
+
+class RocketMQDataSource(DataSource):
+    """Topics of RocketMQ or Goddard as DataFrames; docs/guide/spark.md has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        # Asked for first: what is wrong is said when a read is described, not when it runs.
+        parse_source(self._given(), is_streaming=None)
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_source(self._given(), is_streaming=False)
+        return BatchReader(options, chosen_columns(schema))
+
+    @override
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_source(self._given(), is_streaming=True)
+        return StreamReader(options, chosen_columns(schema))
+
+    def _given(self) -> dict[str, str]:
+        options: Any = self.options
+        return dict(options.items())
+
+
+def register(spark: SparkSession) -> None:
+    """Make the sources known to a session, where Spark does not find them by itself."""
+    spark.dataSource.register(RocketMQDataSource)
