@@ -5,10 +5,11 @@ Texts are RocketMQ's where it has one. Transport errors (``goddard.errors.Remoti
 as the cause of these.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
+from goddard.client.values import SendResult
 from goddard.errors import GoddardError
 from goddard.protocol.codes import ResponseCode
 
@@ -125,6 +126,23 @@ class SendFailedError(ClientError):
     def __init__(self, message: str, *, code: int, tries: int, address: str = "") -> None:
         super().__init__(message, code=code, address=address)
         self.tries = tries
+
+
+class BatchFailedError(SendFailedError):
+    """A batch was too long for one request, and of its parts one failed.
+
+    ``results`` are those of the messages before it, in order; the others were not sent.
+    """
+
+    def __init__(self, failure: ClientError, results: Sequence[SendResult]) -> None:
+        tries = failure.tries if isinstance(failure, SendFailedError) else 1
+        super().__init__(
+            f"{len(results)} messages of the batch were sent; then: {failure.message}",
+            code=failure.code,
+            tries=tries,
+            address=failure.address,
+        )
+        self.results = list(results)
 
 
 class InvalidMessageError(ClientError, ValueError):

@@ -124,7 +124,11 @@ class Session:
         self._guard.check()
         async with self._changing:
             if self._users == 0:
-                await self._begin()
+                try:
+                    await self._begin()
+                except BaseException:
+                    await self._end()
+                    raise
             self._users += 1
 
     async def stop(self) -> None:
@@ -541,9 +545,9 @@ class Session:
         """The open connection to an address, for those who encode their own frames."""
         return self._client.open_connection(address)
 
-    async def connect(self, address: str) -> Connection:
+    async def connect(self, address: str, timeout_ms: int) -> Connection:
         """The same, made if there is none."""
-        return await self._client.connection(address)
+        return await self._client.connection(address, timeout_ms)
 
     def retire(self, address: str) -> None:
         """Make a new connection for the next request, because this server goes away."""

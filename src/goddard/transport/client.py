@@ -102,11 +102,12 @@ class Client:
             before(command, connection)
         connection.oneway(command)
 
-    async def connection(self, address: str) -> Connection:
+    async def connection(self, address: str, timeout_ms: int | None = None) -> Connection:
         """The connection to an address, made if there is none."""
         connection = self._connections.get(address)
         if connection is None or connection.is_closed:
-            connection = await self._connect(address, self._options.connect_seconds)
+            seconds = self._options.connect_seconds if timeout_ms is None else timeout_ms / 1000
+            connection = await self._connect(address, seconds)
         return connection
 
     def open_connection(self, address: str) -> Connection | None:

@@ -49,6 +49,8 @@ _MAX_OPAQUE: Final = 2**31 - 1
 # Below this, joining head and body is cheaper than handing the kernel two pieces.
 _JOINED_BODY_BYTES: Final = 8192
 _TIMER_SLACK_SECONDS: Final = 0.001
+# A peer that says nothing for the whole time of a request at least this patient is given up.
+_SILENCE_MS: Final = 1_000
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _TLS_HANDSHAKE: Final = 0x16
@@ -152,6 +154,7 @@ class Connection(asyncio.Protocol):
         "_handle",
         "_handled_bytes",
         "_heard",
+        "_heard_seconds",
         "_held",
         "_idle_since_ms",
         "_is_client",
@@ -237,6 +240,7 @@ class Connection(asyncio.Protocol):
         self._deferred: deque[tuple[int, bytes]] = deque()
         # What happened since the last sweep, and since when it has not.
         self._heard = True
+        self._heard_seconds = -math.inf
         self._whole = True
         self._idle_since_ms = 0
         self._partial_since_ms = 0
@@ -285,14 +289,20 @@ class Connection(asyncio.Protocol):
         self, command: RemotingCommand, timeout_ms: int
     ) -> asyncio.Future[RemotingCommand]:
         """The same without waiting. What hinders it from being sent at all is raised here."""
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
 
         def encode(opaque: int) -> bytes:
             command.opaque = opaque
             command.flag &= ~(_RESPONSE | _ONEWAY)
             return self._encode(command)
 
-        self.submit(encode, command.code, timeout_ms, partial(_settle, future))
+        return self.request_encoded(encode, command.code, timeout_ms)
+
+    def request_encoded(
+        self, encode: Callable[[int], bytes], code: int, timeout_ms: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same with a frame of the caller's own making; see ``submit``."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self.submit(encode, code, timeout_ms, partial(_settle, future))
         return future
 
     def submit(
@@ -367,12 +377,21 @@ class Connection(asyncio.Protocol):
         self._due_seconds = math.inf
         if self._pending:
             self._set_due_timer(min(each.due_seconds for each in self._pending.values()))
+        is_silent = False
         for _, waiting in due:
+            asked_seconds = waiting.due_seconds - waiting.timeout_ms / 1000
+            is_silent = is_silent or (
+                waiting.timeout_ms >= _SILENCE_MS and self._heard_seconds < asked_seconds
+            )
             text = (
                 f"no response from {self.remote} to request code {waiting.code} within "
                 f"{waiting.timeout_ms} ms"
             )
             waiting.done(RequestTimeoutError(text, self.remote))
+        if is_silent and self._is_client and not self._closing:
+            # Not a word since the request: the link is broken, or the peer stands still. What else
+            # waits for it can be tried elsewhere, and the next request over a new connection.
+            self._cut("it answers nothing at all")
 
     def _complete(self, response: RemotingCommand) -> None:
         waiting = self._pending.pop(response.opaque, None)
@@ -480,6 +499,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
+        if self._is_client:
+            self._heard_seconds = self._loop.time()
         decoder = self._decoder
         frames = decoder.feed(data)
         if frames:

@@ -1,0 +1,638 @@
+"""The producer: one message or many to a topic, waiting for the broker, or not.
+
+``send`` tries again at another broker until its time is over; ``send_soon`` returns at once and
+keeps many messages under way (see ``flights``). Each try is a ``courier``'s. Belongs to the loop it
+was started on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Self, Unpack
+
+from goddard.client import calls
+from goddard.client.accumulator import Accumulator, Batch
+from goddard.client.backpressure import SendPermits
+from goddard.client.courier import Courier
+from goddard.client.errors import (
+    BatchFailedError,
+    BrokerError,
+    BrokerNotFoundError,
+    ClientCode,
+    ClientError,
+    NotRunningError,
+    SendFailedError,
+    TooManyRequestsError,
+)
+from goddard.client.faults import Faults
+from goddard.client.flights import Flights
+from goddard.client.hooks import SendHook, SendMode
+from goddard.client.identity import ProcessGuard
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.options import session_options
+from goddard.client.producer_options import ProducerKeywords, split_keywords
+from goddard.client.requests import Requests, create_reply
+from goddard.client.routes import PublishRoute
+from goddard.client.selectors import Selector
+from goddard.client.sending import (
+    Outgoing,
+    SendSettings,
+    batch_of,
+    batch_results,
+    check_batch,
+    check_body,
+    check_topic,
+    prepare_batch,
+    split_batch,
+)
+from goddard.client.session import Session
+from goddard.client.tracer import Tracer, trace_group
+from goddard.client.tracing import SendTracing
+from goddard.client.values import MessageQueue, SendResult, SendStatus, ServiceState
+from goddard.clock import Clock, SystemClock
+from goddard.errors import (
+    ConfigError,
+    GoddardError,
+    OverloadedError,
+    ProtocolError,
+    RemotingError,
+    RequestTimeoutError,
+)
+from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.message import PROPERTY_UNIQUE_ID
+from goddard.protocol.names import group_problem
+from goddard.transport.tasks import Tasks
+
+__all__ = ("Producer", "ProducerKeywords")
+
+_logger: Final = logging.getLogger("goddard.client")
+
+_DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+_DETECTOR_SECONDS: Final = 3.0
+# Of the producer that sends traces.
+_TRACE_TIMEOUT_MS: Final = 5_000
+_TRACE_MESSAGE_BYTES: Final = 128_000
+
+
+class _Running:
+    """What a producer has while it runs."""
+
+    __slots__ = ("accumulator", "courier", "flights", "requests", "session", "tracer")
+
+    def __init__(self, session: Session, courier: Courier, flights: Flights) -> None:
+        self.session = session
+        self.courier = courier
+        self.flights = flights
+        self.accumulator: Accumulator | None = None
+        self.requests: Requests | None = None
+        self.tracer: Tracer | None = None
+
+
+class Producer:
+    """Sends messages.
+
+    ::
+
+        async with Producer("my-group", name_servers="localhost:9876") as producer:
+            result = await producer.send(Message("TopicTest", b"hello"))
+
+    ``group`` names producers of one kind; it matters for transactions. Options are keywords: see
+    ProducerOptions for the producer's own and SessionOptions for those of every client. A producer
+    starts and stops once.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_servers: str | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        if (problem := group_problem(group)) is not None:
+            raise ConfigError(problem)
+        if group == _DEFAULT_GROUP:
+            raise ConfigError(
+                f"producerGroup can not equal {_DEFAULT_GROUP}, please specify another one."
+            )
+        self._group = group
+        self.options, common = split_keywords(options)
+        self._clock: Clock = common.get("clock") or SystemClock()
+        self._session_options = session_options(name_servers, common).for_process()
+        self._guard = ProcessGuard()
+        self._state = ServiceState.CREATED
+        self._running: _Running | None = None
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        avoid = self.options.avoid_slow_brokers
+        self._faults = None if avoid is None else Faults(avoid)
+        # Topics that were sent to: the user's name, and the brokers'.
+        self._topics: dict[str, str] = {}
+
+    @classmethod
+    def within(cls, session: Session, group: str, **options: Unpack[ProducerKeywords]) -> Self:
+        """A producer that shares the session of another client, for that client's own use."""
+        producer = cls(group, name_servers="", **options)
+        producer._session_options = session.options
+        producer._clock = session.clock
+        return producer
+
+    # Life
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def wire_group(self) -> str:
+        """The group as brokers know it."""
+        return self.session.with_namespace(self._group)
+
+    @property
+    def state(self) -> ServiceState:
+        """Where the producer is in its life."""
+        return self._state
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by: ``ip@instance``."""
+        return self._session_options.client_id
+
+    @property
+    def session(self) -> Session:
+        """What it shares with the other clients of its client id."""
+        return self._check_running().session
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """What writes its traces, if the option ``trace`` is set."""
+        return None if self._running is None else self._running.tracer
+
+    async def start(self) -> None:
+        """Connect to the cluster. A producer starts once."""
+        self._guard.check()
+        if self._state is not ServiceState.CREATED:
+            raise NotRunningError(
+                "The producer service state not OK, maybe started once, " + self._state.value
+            )
+        session = Session.shared(self._session_options, clock=self._clock)
+        group = session.with_namespace(self._group)
+        self._state = ServiceState.START_FAILED
+        await session.start()
+        try:
+            try:
+                session.add_producer(group, self)
+            except ClientError:
+                self._state = ServiceState.CREATED
+                raise
+            try:
+                self._running = await self._begin(session, group)
+            except BaseException:
+                await self._tasks.stop()
+                await session.remove_producer(group)
+                raise
+        except BaseException:
+            await session.stop()
+            raise
+        self._state = ServiceState.RUNNING
+        _logger.info(
+            "the producer [%s] start OK. sendMessageWithVIPChannel=%s",
+            self._group,
+            str(session.options.vip_channel).lower(),
+        )
+
+    async def _begin(self, session: Session, group: str) -> _Running:
+        own = self.options
+        hooks: list[SendHook] = list(own.send_hooks)
+        tracer = None
+        if own.trace is not None:
+            inner = Producer.within(
+                session,
+                trace_group(self._group, "PRODUCE"),
+                send_timeout_ms=_TRACE_TIMEOUT_MS,
+                max_message_bytes=_TRACE_MESSAGE_BYTES,
+            )
+            tracer = Tracer(own.trace, inner)
+            hooks.append(SendTracing(tracer, session))
+        settings = SendSettings(
+            group=group,
+            namespace=session.options.namespace,
+            default_topic=own.default_topic,
+            default_queues=own.default_queues,
+            is_unit_mode=session.options.unit_mode,
+            max_message_bytes=own.max_message_bytes,
+            compress_from_bytes=own.compress_from_bytes,
+            compression=own.compression,
+            compression_level=own.compression_level,
+        )
+        courier = Courier(
+            session,
+            settings,
+            faults=self._faults,
+            detects=own.detect_brokers,
+            send_hooks=hooks,
+            forbidden_hooks=own.forbidden_hooks,
+        )
+        permits = None if own.back_pressure is None else SendPermits(own.back_pressure)
+        running = _Running(
+            session, courier, Flights(courier, retries=own.async_retries, permits=permits)
+        )
+        running.requests = Requests(session, self._send_request)
+        session.add_reply_listener(running.requests.take)
+        if own.accumulate is not None:
+            running.accumulator = Accumulator(
+                own.accumulate,
+                partial(self._send_accumulated, running),
+                clock=self._clock,
+                unique_id=session.unique_id,
+                alone_from_bytes=own.compress_from_bytes,
+            )
+        if tracer is not None:
+            running.tracer = tracer
+            await tracer.start()
+        for topic in own.topics:
+            wire_topic = session.with_namespace(topic)
+            self._topics[topic] = wire_topic
+            try:
+                await courier.route(wire_topic)
+            except GoddardError as error:
+                _logger.warning("the route of %s is not there at the start: %s", topic, error)
+        if self._faults is not None and own.detect_brokers:
+            self._tasks.periodic("DetectBrokers", _DETECTOR_SECONDS, self._detect)
+        await session.heartbeat()
+        return running
+
+    async def stop(self) -> None:
+        """Wait for what is under way (each send ends in its own time), leave the cluster and close.
+
+        Does nothing if the producer is not running.
+        """
+        running = self._running
+        if running is None:
+            return
+        self._state = ServiceState.STOPPED
+        self._running = None
+        session = running.session
+        try:
+            if running.accumulator is not None:
+                await running.accumulator.flush()
+            await running.flights.drain()
+            if running.tracer is not None:
+                await running.tracer.stop()
+        finally:
+            await self._tasks.stop()
+            if running.requests is not None:
+                session.remove_reply_listener(running.requests.take)
+                running.requests.stop()
+            await session.remove_producer(running.courier.settings.group)
+            await session.stop()
+            _logger.info("the producer [%s] shutdown OK", self._group)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def _check_running(self) -> _Running:
+        running = self._running
+        if running is None:
+            raise NotRunningError(
+                f"The producer service state not OK, {self._state.value}",
+                advice="start it first (async with, or start); a stopped one does not start again",
+            )
+        return running
+
+    # As a member of its session
+
+    def published_topics(self) -> Iterable[str]:
+        return (*self._topics.values(), self.options.default_topic)
+
+    def route_changed(self, topic: str, route: PublishRoute) -> None:
+        pass
+
+    async def check_transaction(
+        self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
+    ) -> None:
+        """A TransactionProducer answers this; any other has no transactions."""
+        _logger.warning("%s asks about a transaction, but %s has none", address, self._group)
+
+    # Sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: Any = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message and wait until a broker has stored it.
+
+        It goes to the next queue in turn, or to ``queue``, or to the one that ``selector`` chooses
+        (it gets ``key``), or to the one that the hash of ``key`` says: equal keys in one queue, in
+        order. A message whose queue is chosen so is tried once; any other up to ``1 + retries``
+        times, each time at another broker if there is one. After an error the message may still
+        have been stored.
+
+        A status other than SEND_OK is a result, not an error. Raises SendFailedError, BrokerError,
+        NoRouteError, InvalidMessageError, TooManyRequestsError.
+        """
+        running = self._check_running()
+        topic = self._check(message)
+        if timeout_ms is None:
+            if running.accumulator is not None and selector is None and key is None:
+                batched = running.accumulator.add(message, queue)
+                if batched is not None:
+                    return await batched
+            timeout_ms = self.options.send_timeout_ms
+        courier = running.courier
+        out = await courier.prepare_anyhow(message, topic)
+        if queue is not None:
+            queue = courier.fixed(queue, message, topic)
+        elif selector is not None or key is not None:
+            queue = courier.select(await courier.route(topic), message, selector, key)
+        return await self._deliver(running, out, (message,), queue, timeout_ms)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: Any = None,
+        timeout_ms: int | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Send a message without waiting: the future has its result.
+
+        Many messages share a connection this way, each in the order of the calls; a message that
+        is tried again (up to ``async_retries`` times, after failures of the connection only) may
+        come later than its followers. The message must not be changed until the future is done.
+        """
+        running = self._check_running()
+        topic = self._check(message)
+        if timeout_ms is None:
+            if running.accumulator is not None and selector is None and key is None:
+                batched = running.accumulator.add(message, queue)
+                if batched is not None:
+                    return batched
+            timeout_ms = self.options.send_timeout_ms
+        return running.flights.launch(message, topic, timeout_ms, queue, selector, key)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: Any = None,
+    ) -> None:
+        """Send a message that no broker answers for: the fastest way, and it may be lost."""
+        running = self._check_running()
+        topic = self._check(message)
+        courier = running.courier
+        out = await courier.prepare_anyhow(message, topic)
+        if queue is not None:
+            chosen = courier.fixed(queue, message, topic)
+        else:
+            route = await courier.route(topic)
+            if selector is not None or key is not None:
+                chosen = courier.select(route, message, selector, key)
+            else:
+                chosen = courier.choose(route)
+        try:
+            await courier.carry_oneway(out, (message,), chosen)
+        except OverloadedError as error:
+            raise TooManyRequestsError(str(error), address=error.address) from error
+        except RemotingError as error:
+            raise SendFailedError(
+                "send request failed", code=_code_of(error), tries=1, address=error.address
+            ) from error
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic together; the results are theirs, in order.
+
+        They share as few requests as ``max_message_bytes`` allows; those of one request are stored
+        in one queue, one after the other. No delays, no transactions, all with the same
+        ``wait_store_ok``. ``timeout_ms`` is for each request. If one of several requests fails, the
+        BatchFailedError has the results of those before it.
+        """
+        running = self._check_running()
+        batch = list(messages)
+        check_batch(batch)
+        first = batch[0]
+        topic = self._check(first)
+        for message in batch:
+            self._check(message)
+        courier = running.courier
+        if queue is not None:
+            queue = courier.fixed(queue, first, topic)
+        timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        for message in batch:
+            if message.message_id is None:
+                message.properties[PROPERTY_UNIQUE_ID] = running.session.unique_id()
+        results: list[SendResult] = []
+        chunks = split_batch(
+            batch, running.session.options.namespace, self.options.max_message_bytes
+        )
+        for chunk, entries in chunks:
+            ids = ",".join(message.properties[PROPERTY_UNIQUE_ID] for message in chunk)
+            try:
+                if len(chunk) == 1:
+                    out = await courier.prepare_anyhow(chunk[0], topic)
+                else:
+                    out = prepare_batch(topic, first.topic, entries, ids, wait=first.wait_store_ok)
+                result = await self._deliver(running, out, chunk, queue, timeout_ms)
+            except ClientError as error:
+                if not results:
+                    raise
+                raise BatchFailedError(error, results) from error
+            results += batch_results(result, len(chunk))
+        return results
+
+    async def request(self, message: Message, *, timeout_ms: int | None = None) -> ReceivedMessage:
+        """Send a message that asks, and wait for its reply; the time is for both together."""
+        requests = self._check_running().requests
+        self._check(message)
+        assert requests is not None
+        timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        return await requests.ask(message, timeout_ms)
+
+    async def reply(
+        self, request: Message | ReceivedMessage, body: bytes, *, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Answer a message that was sent by ``request``."""
+        return await self.send(create_reply(request, body), timeout_ms=timeout_ms)
+
+    async def publish_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be written to; NoRouteError if there are none."""
+        running = self._check_running()
+        route = await running.courier.route(self._wire_topic(topic))
+        return [queue._replace(topic=topic) for queue in route.queues]
+
+    # What sending is made of
+
+    def _check(self, message: Message) -> str:
+        """The brokers' name of the topic of a valid message."""
+        topic = self._topics.get(message.topic)
+        if topic is None:
+            topic = self._wire_topic(message.topic)
+        check_body(message.body, self.options.max_message_bytes)
+        return topic
+
+    def _wire_topic(self, topic: str) -> str:
+        wire_topic = self._topics.get(topic)
+        if wire_topic is None:
+            wire_topic = check_topic(self.session.with_namespace(check_topic(topic)))
+            self._topics[topic] = wire_topic
+        return wire_topic
+
+    async def _deliver(
+        self,
+        running: _Running,
+        out: Outgoing,
+        messages: Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout_ms: int,
+    ) -> SendResult:
+        """Try until a broker has it, or all tries or the time are used up."""
+        with running.flights.counted():
+            return await self._try(running.courier, out, messages, fixed, timeout_ms)
+
+    async def _try(
+        self,
+        courier: Courier,
+        out: Outgoing,
+        messages: Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout_ms: int,
+    ) -> SendResult:
+        started_ms = self._clock.monotonic_ms()
+        own = self.options
+        tries = 1 if fixed is not None else 1 + own.retries
+        brokers: list[str] = []
+        stored: SendResult | None = None
+        failure: GoddardError | None = None
+        while len(brokers) < tries:
+            route = await courier.route(out.topic) if fixed is None else None
+            left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
+            if left_ms <= 0:
+                break
+            if own.max_timeout_per_try_ms is not None and len(brokers) < tries - 1:
+                left_ms = min(left_ms, own.max_timeout_per_try_ms)
+            last_broker = brokers[-1] if brokers else None
+            queue = fixed if route is None else courier.choose(route, last_broker)
+            assert queue is not None
+            brokers.append(queue.broker_name)
+            tried_ms = self._clock.monotonic_ms()
+            try:
+                stored = await courier.carry(out, messages, queue, left_ms, SendMode.SYNC)
+            except (RemotingError, ProtocolError, BrokerNotFoundError, BrokerError) as error:
+                if isinstance(error, BrokerError) and (
+                    fixed is not None or error.code not in own.retry_codes
+                ):
+                    if stored is not None:
+                        return stored
+                    raise
+                _logger.warning(
+                    "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: "
+                    "%s",
+                    started_ms,
+                    self._clock.monotonic_ms() - tried_ms,
+                    queue,
+                    error,
+                )
+                failure = error
+                continue
+            if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
+                return stored
+        if stored is not None:
+            return stored
+        raise self._failure(out, brokers, failure, started_ms, tries) from failure
+
+    def _failure(
+        self,
+        out: Outgoing,
+        brokers: Sequence[str],
+        failure: GoddardError | None,
+        started_ms: int,
+        tries: int,
+    ) -> ClientError:
+        if failure is None:
+            return TooManyRequestsError("sendDefaultImpl call timeout")
+        if isinstance(failure, OverloadedError):
+            return TooManyRequestsError(str(failure), address=failure.address)
+        cost_ms = self._clock.monotonic_ms() - started_ms
+        text = (
+            f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, "
+            f"Topic: {out.user_topic}, BrokersSent: [{', '.join(brokers)}]"
+        )
+        if len(brokers) < tries:
+            text = f"sendDefaultImpl call timeout. {text}"
+        return SendFailedError(
+            text,
+            code=_code_of(failure),
+            tries=len(brokers),
+            address=getattr(failure, "address", ""),
+        )
+
+    async def _send_accumulated(self, running: _Running, batch: Batch) -> SendResult:
+        topic = self._topics[batch.topic]
+        carrier = Message(
+            batch.topic, batch.body(), tags=batch.tags, wait_store_ok=batch.waits_for_store
+        )
+        out = batch_of(
+            topic, batch.topic, carrier.body, ",".join(batch.ids), wait=batch.waits_for_store
+        )
+        queue = batch.queue
+        if queue is not None:
+            queue = running.courier.fixed(queue, carrier, topic)
+        return await self._deliver(running, out, (carrier,), queue, self.options.send_timeout_ms)
+
+    async def _send_request(self, message: Message, timeout_ms: int) -> SendResult:
+        return await self.send_soon(message, timeout_ms=timeout_ms)
+
+    async def _detect(self) -> None:
+        """Ask brokers that could not be reached whether they can be now."""
+        faults, running = self._faults, self._running
+        if faults is None or running is None:
+            return
+        session = running.session
+        for broker_name in faults.to_check(self._clock.monotonic_ms()):
+            address = session.broker_address(broker_name)
+            topic = next(iter(self._topics.values()), None)
+            if address is None or topic is None:
+                faults.forget(broker_name)
+                continue
+            queue = MessageQueue(topic, broker_name, 0)
+            try:
+                await calls.max_offset(
+                    session, address, queue, timeout_ms=self.options.detect_timeout_ms
+                )
+                reachable = True
+            except RemotingError:
+                reachable = False
+            except GoddardError:
+                # It answers; that is all that was asked.
+                reachable = True
+            faults.checked(
+                broker_name,
+                self._clock.monotonic_ms(),
+                reachable=reachable,
+                interval_ms=self.options.detect_interval_ms,
+            )
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, ClientError):
+        return error.code
+    if isinstance(error, RequestTimeoutError):
+        return ClientCode.ACCESS_BROKER_TIMEOUT
+    return ClientCode.CONNECT_BROKER
