@@ -2,7 +2,9 @@
 
 A broker that cannot keep up says so at once, in RocketMQ's words, instead of letting requests grow
 old in a queue: clients then try another broker. Sends that were taken but have not had their turn
-within ``max_wait_ms`` are refused by the appender with a LateError. Belongs to the loop thread.
+within ``max_wait_ms`` are refused by the appender with a LateError. After an append that the disk
+held up for longer than ``osPageCacheBusyTimeOutMills``, the sends that came meanwhile are refused,
+so that they do not wait for another such one. Belongs to the loop thread.
 """
 
 from typing import Final
@@ -26,6 +28,7 @@ class Admission:
 
     def _configure(self, config: BrokerConfig) -> None:
         self._is_master = config.broker_role != "SLAVE" or config.enable_slave_acting_master
+        self._appender.busy_after_ms = config.page_cache_busy_ms
         self._max_queued = config.send_queue_capacity
         self._max_undurable = config.send_queue_capacity * _UNDURABLE_FACTOR
         self.max_wait_ms = config.wait_in_send_queue_ms if config.fast_failure else None
@@ -35,6 +38,11 @@ class Admission:
         if not self._is_master:
             return _NOT_MASTER
         appender = self._appender
+        if appender.busy_ms:
+            return (
+                "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+                f"{appender.busy_ms}ms, size of queue: {appender.queued_records}"
+            )
         if (
             appender.queued_records >= self._max_queued
             or appender.undurable_records >= self._max_undurable

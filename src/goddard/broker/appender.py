@@ -33,10 +33,16 @@ Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
 
 
 class FlushTimeoutError(StoreError):
-    """The messages are in the log, but the disk did not confirm them in time; it still may."""
+    """The messages are in the log, but the disk did not confirm them in time; it still may.
 
-    def __init__(self, entries: Sequence[LogEntry], timeout_ms: int) -> None:
-        super().__init__(f"the disk did not confirm {len(entries)} messages in {timeout_ms} ms")
+    With a ``cause``, it did not because of that: RocketMQ's clients know one code for both.
+    """
+
+    def __init__(
+        self, entries: Sequence[LogEntry], timeout_ms: int, cause: StoreError | None = None
+    ) -> None:
+        why = f"in {timeout_ms} ms" if cause is None else f"({cause})"
+        super().__init__(f"the disk did not confirm {len(entries)} messages {why}")
         self.entries = entries
 
 
@@ -94,6 +100,9 @@ class Appender:
         self.queued_records = 0
         # Appended, and not yet known to be on disk; only those whose submitter waits for that.
         self.undurable_records = 0
+        # How long the last append held the log, if that was too long; and how long is too long.
+        self.busy_ms = 0
+        self.busy_after_ms = _SLOW_PUT_MS
 
     def submit(
         self,
@@ -224,15 +233,14 @@ class Appender:
     def _put(self, records: Sequence[AppendableRecord], *, whole: bool) -> Sequence[LogEntry]:
         put = self._store.put_batch if whole else self._store.put_many
         stats = self._stats
-        if stats is None:
-            return put(records)
         started_ms = self._clock.monotonic_ms()
         try:
             entries = put(records)
         except MessageIllegalError:
             raise  # the store is well
         except Exception:
-            stats.failed(len(records))
+            if stats is not None:
+                stats.failed(len(records))
             raise
         took_ms = self._clock.monotonic_ms() - started_ms
         if took_ms > _SLOW_PUT_MS:
@@ -241,8 +249,21 @@ class Appender:
                 took_ms,
                 sum(entry.size for entry in entries),
             )
-        stats.appended(len(entries), took_ms)
+        if took_ms > self.busy_after_ms:
+            self._refuse_backlog(took_ms)
+        if stats is not None:
+            stats.appended(len(entries), took_ms)
         return entries
+
+    def _refuse_backlog(self, took_ms: int) -> None:
+        """Be busy until the sockets have been read once: what is there came meanwhile."""
+
+        def recover() -> None:
+            self.busy_ms = 0
+
+        self.busy_ms = took_ms
+        # A call made soon may come before the sockets; one made by it comes after them.
+        self._loop.call_soon(self._loop.call_soon, recover)
 
     # Durability
 
@@ -262,12 +283,10 @@ class Appender:
                 self._waits.discard(synced)
                 self.undurable_records -= count
                 error = synced.result()
+                cause = None if isinstance(error, FlushTimeoutError) else error
                 for group, entries in waiting:
-                    if isinstance(error, FlushTimeoutError):
-                        late = FlushTimeoutError(entries, self.flush_timeout_ms)
-                        _tell(group.done, entries, late)
-                    else:
-                        _tell(group.done, entries if error is None else None, error)
+                    late = FlushTimeoutError(entries, self.flush_timeout_ms, cause)
+                    _tell(group.done, entries, None if error is None else late)
 
             synced.add_done_callback(settle)
 

@@ -109,7 +109,7 @@ class SendBacks:
             )
 
         def stored(entry: LogEntry | None, error: StoreError | None) -> None:
-            if entry is None:
+            if entry is None or error is not None:  # also when the disk did not confirm it
                 answer = _failure(request, error)
             else:
                 self._count(header, message, entry, is_dead=is_dead)

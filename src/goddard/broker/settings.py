@@ -135,6 +135,8 @@ class BrokerConfig(Configuration):
     # Fast failure
     fast_failure: bool = setting(True, "brokerFastFailureEnable")
     wait_in_send_queue_ms: int = setting(200, "waitTimeMillsInSendQueue", low=1)
+    # An append that takes longer has the sends refused that came meanwhile.
+    page_cache_busy_ms: int = setting(1_000, "osPageCacheBusyTimeOutMills", low=1)
     send_queue_capacity: int = setting(10_000, "sendThreadPoolQueueCapacity", low=1)
     pull_queue_capacity: int = setting(100_000, "pullThreadPoolQueueCapacity", low=1)
 

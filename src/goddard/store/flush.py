@@ -140,6 +140,7 @@ class LogFlusher:
         with self._guard:
             self.failure = error
             waiting, self._waiting = self._waiting, []
+        logger.error("the commit log takes no messages until it is proved: %s", error)
         unknown = StoreUnavailableError(f"the message may not be on disk: {error}")
         _answer([callback for _, callback in waiting], unknown)
 

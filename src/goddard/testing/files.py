@@ -32,6 +32,7 @@ class Fault:
     count: int = 1
     path_part: str = ""
     short_bytes: int = 0  # of a failing write, this much reaches the file
+    wait: Callable[[], None] | None = None  # the call is not failed but held up by this
 
     def strikes(self, operation: str, path: Path) -> bool:
         if operation != self.operation or self.count == 0 or self.path_part not in str(path):
@@ -90,6 +91,20 @@ class FaultyFiles(SystemFiles):
         self.faults.append(fault)
         return fault
 
+    def slow(
+        self,
+        operation: str,
+        wait: Callable[[], None],
+        *,
+        skip: int = 0,
+        count: int = 1,
+        path_part: str = "",
+    ) -> Fault:
+        """Make calls of a kind take as long as ``wait`` does; it may move a clock instead."""
+        fault = Fault(operation, 0, skip, count, path_part, wait=wait)
+        self.faults.append(fault)
+        return fault
+
     def heal(self) -> None:
         self.faults.clear()
 
@@ -102,6 +117,9 @@ class FaultyFiles(SystemFiles):
         self.calls.append((operation, path))
         for fault in self.faults:
             if fault.strikes(operation, path):
+                if fault.wait is not None:
+                    fault.wait()
+                    continue
                 if not fault.short_bytes:
                     raise OSError(fault.code, os.strerror(fault.code))
                 return fault

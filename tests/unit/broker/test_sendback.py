@@ -113,6 +113,18 @@ async def test_with_sync_flush_the_disk_has_it_before_the_consumer_goes_on(tmp_p
         assert (await sending).code == ResponseCode.SUCCESS
 
 
+async def test_a_disk_that_does_not_confirm_keeps_the_message_with_its_consumer(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
+        entry = made.consumed()
+        made.parts.appender.flush_timeout_ms = 20
+        made.parts.small.flush_worker.is_held = True
+        answer = await made.send_back(entry.physical_offset, delay_level=1)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
+        made.parts.small.flush_worker.is_held = False
+
+
 async def test_a_message_comes_back_after_a_delay(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         entry = made.consumed()

@@ -1,0 +1,103 @@
+"""Sends that come while the disk holds up an append are refused, and only those."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import encode_frame
+from goddard.store.config import FlushMode
+from goddard.testing.clock import ManualClock
+from goddard.testing.files import FaultyFiles
+from goddard.testing.sends import SendBench, send_request
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FaultyFiles:
+    return FaultyFiles(tmp_path / "store")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, clock: ManualClock, files: FaultyFiles) -> AsyncIterator[SendBench]:
+    with SendBench(tmp_path, clock=clock, files=files) as bench:
+        bench.add_topic("TopicTest")
+        yield bench
+
+
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize(
+    ("limit_ms", "took_ms", "is_refused"),
+    [(1_000, 1_000, False), (1_000, 1_001, True), (20, 21, True)],
+)
+async def test_what_came_during_a_slow_append_is_refused(
+    bench: SendBench,
+    clock: ManualClock,
+    files: FaultyFiles,
+    hot: bool,
+    limit_ms: int,
+    took_ms: int,
+    is_refused: bool,
+) -> None:
+    limit = {"osPageCacheBusyTimeOutMills": str(limit_ms)}
+    bench.settings.replace(bench.settings.current.updated(limit))
+    peer, connection = bench.connect(hot=hot)
+
+    def hold_up() -> None:
+        clock.advance(took_ms)
+        # What its socket has when the loop gets to it.
+        frame = encode_frame(send_request(body=b"meanwhile"))
+        asyncio.get_running_loop().call_soon(connection.data_received, frame)
+
+    files.slow("pwrite", hold_up, path_part="commitlog")
+    connection.data_received(encode_frame(send_request(body=b"slow")))
+    slow, meanwhile = await peer.receive(2)
+    connection.data_received(encode_frame(send_request(body=b"later")))
+    (later,) = await peer.receive(1)
+    assert (slow.code, later.code) == (0, 0)
+    if is_refused:
+        assert meanwhile.code == ResponseCode.SYSTEM_BUSY
+        assert meanwhile.remark == (
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {took_ms}ms, size of queue: 0"
+        )
+    else:
+        assert meanwhile.code == 0
+    stored = [record.body for record in bench.records()]
+    assert stored == ([b"slow", b"later"] if is_refused else [b"slow", b"meanwhile", b"later"])
+    connection.close()
+
+
+@pytest.mark.parametrize("hot", [False, True])
+async def test_a_failed_sync_is_told_as_unconfirmed(
+    tmp_path: Path, files: FaultyFiles, hot: bool
+) -> None:
+    """It is not stored for sure, nor is it gone: the code for that is FLUSH_DISK_TIMEOUT."""
+    with SendBench(tmp_path, files=files, flush_mode=FlushMode.SYNC) as bench:
+        bench.add_topic("TopicTest")
+        peer, connection = bench.connect(hot=hot)
+        connection.data_received(encode_frame(send_request(body=b"safe")))
+        (safe,) = await peer.receive(1)
+        assert safe.code == 0
+        files.fail("sync", errno.EIO, path_part="commitlog")
+        connection.data_received(encode_frame(send_request(body=b"unsure")))
+        (unsure,) = await peer.receive(1)
+        assert unsure.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert unsure.fields["msgId"]
+        assert unsure.fields["queueOffset"] == "1"
+        # Nothing more is taken, and nobody sees it, until the disk has proved itself.
+        connection.data_received(encode_frame(send_request(body=b"refused")))
+        (refused,) = await peer.receive(1)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert bench.store.max_offset("TopicTest", 0) == 1
+        bench.store.tick()
+        assert [record.body for record in bench.records()] == [b"safe", b"unsure"]
+        assert bench.store.max_offset("TopicTest", 0) == 2
+        connection.close()
