@@ -260,7 +260,7 @@ async def group_config(admin: AdminLink, group: str, *, broker: str) -> Subscrip
 
 
 async def group_topics(admin: AdminLink, group: str) -> list[str]:
-    """The topics that a group consumes, or did, of all its brokers, sorted [343]."""
+    """The topics that a group has offsets for, on any of its brokers, sorted [343]."""
     header = QueryTopicsByConsumerRequest(group=group)
 
     async def of_one(address: str) -> list[str]:

@@ -392,7 +392,7 @@ async def topic_configs(admin: AdminLink, broker: str) -> TopicConfigTable:
 
 
 async def topic_groups(admin: AdminLink, topic: str) -> list[str]:
-    """The groups that consume a topic, or did, of all its brokers, sorted [300]."""
+    """The groups that consume a topic or have offsets for it, on any broker, sorted [300]."""
     header = QueryTopicConsumersRequest(topic=topic)
 
     async def of_one(address: str) -> list[str]:

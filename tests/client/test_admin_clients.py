@@ -1,0 +1,233 @@
+"""Admin and clients that are online, and messages, at both makes of broker."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from goddard.client.admin import Admin
+from goddard.client.admin_values import FoundMessages, TrackKind
+from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError, NoRouteError
+from goddard.client.values import MessageQueue
+from goddard.errors import ProtocolError
+from goddard.protocol.bodies import ConsumeResult, ConsumeType, MessageModel
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.ids import offset_message_id
+from goddard.protocol.record import Host
+from goddard.testing.dialogue import Dialogue
+from goddard.testing.online import OnlineConsumer, eventually
+from goddard.testing.site import Site
+from goddard.transport.client import Client
+
+
+@pytest.fixture
+async def admin(site: Site) -> AsyncIterator[Admin]:
+    async with Admin(site.namesrv, timeout_ms=15_000) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def dialogue(site: Site) -> AsyncIterator[Dialogue]:
+    async with Client() as client:
+        yield Dialogue(client, site.broker.address)
+
+
+def broker_name(site: Site) -> str:
+    (name,) = site.brokers
+    return name
+
+
+@asynccontextmanager
+async def online(admin: Admin, consumer: OnlineConsumer) -> AsyncIterator[OnlineConsumer]:
+    """A consumer that is online, and whose group's brokers the name server knows."""
+
+    async def is_known() -> bool:
+        return f"%RETRY%{consumer.group}" in await admin.topics()
+
+    async with consumer:
+        await eventually(is_known)
+        yield consumer
+
+
+# --- Clients --------------------------------------------------------------------------------------
+
+
+async def test_consumers_that_are_online(site: Site, admin: Admin) -> None:
+    topic, group = site.create_topic("AdminOnline"), site.new_group("AdminOnline")
+    consumer = OnlineConsumer(site.broker.address, group, topic, tags=("a", "b"))
+    async with online(admin, consumer):
+        found = await admin.consumer_connections(group)
+        (connection,) = found.connection_set
+        assert connection.client_id == consumer.client_id
+        assert connection.client_addr.startswith("127.0.0.1:")
+        assert (found.consume_type, found.message_model) == (
+            ConsumeType.PASSIVELY,
+            MessageModel.CLUSTERING,
+        )
+        assert sorted(found.subscription_table[topic].tags_set) == ["a", "b"]
+        one = await admin.consumer_connections(group, broker=broker_name(site))
+        assert one.connection_set == found.connection_set
+
+        infos = await admin.running_infos(group, with_stacks=True)
+        info = infos[consumer.client_id]
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert [at.commit_offset for at in info.mq_table.values()] == [7]
+        assert info.jstack == "stacks"
+        assert (await admin.running_info(group, consumer.client_id)).jstack is None
+
+        offsets = await admin.consumer_status(group, topic)
+        assert offsets == {consumer.client_id: {MessageQueue(topic, "anywhere", 1): 9}}
+
+        with pytest.raises(BrokerError) as failure:
+            await admin.running_info(group, "127.0.0.1@somebody-else")
+        assert failure.value.address == site.broker.address
+
+
+async def test_a_group_that_is_not_online(site: Site, admin: Admin) -> None:
+    topic, group = site.create_topic("AdminOffline"), site.new_group("AdminOffline")
+    async with online(admin, OnlineConsumer(site.broker.address, group, topic)):
+        pass
+
+    async def refused() -> int:
+        try:
+            await admin.consumer_connections(group)
+        except BrokerError as error:
+            return error.code
+        return 0
+
+    # A broker learns of a closed connection a moment later.
+    assert await eventually(refused) == ResponseCode.CONSUMER_NOT_ONLINE
+    with pytest.raises(NoRouteError):
+        await admin.consumer_connections(site.new_group("AdminNever"))
+
+
+async def test_producers_that_are_online(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+    topic, group = site.create_topic("AdminProducers"), site.new_group("AdminProducers")
+    await dialogue.heartbeat(group, client_id="127.0.0.1@producer")
+    (connection,) = await admin.producer_connections(group, topic)
+    assert connection.client_id == "127.0.0.1@producer"
+    (info,) = (await admin.producers(broker_name(site)))[group]
+    assert (info.client_id, info.remote_ip) == (
+        "127.0.0.1@producer",
+        f"/{connection.client_addr}",
+    )
+    with pytest.raises(BrokerError) as failure:
+        await admin.producer_connections(site.new_group("AdminNoProducers"), topic)
+    assert failure.value.code == ResponseCode.SYSTEM_ERROR
+
+
+# --- Messages -------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_all_their_names(
+    site: Site, admin: Admin, dialogue: Dialogue
+) -> None:
+    topic = site.create_topic("AdminFound", queues=1)
+    name = broker_name(site)
+    unique = "7F000001" + "1234" + "0000ABCD" + "00000001" + f"{id(topic) & 0xFFFF:04X}"
+    sent = await dialogue.send(topic, b"hello", {"KEYS": "k1 k2", "UNIQ_KEY": unique, "TAGS": "t"})
+    await dialogue.send(topic, b"other", {"KEYS": "k1"})
+
+    async def both() -> FoundMessages | None:
+        found = await admin.messages_by_key(topic, "k1")
+        return found if len(found.messages) == 2 else None
+
+    found = await eventually(both)  # the index follows the log
+    assert found is not None
+    assert [one.body for one in found.messages] == [b"hello", b"other"]
+    assert found.index_last_update_ms > 0
+    (one,) = (await admin.messages_by_key(topic, "k2")).messages
+    assert (one.body, one.keys, one.tags) == (b"hello", ["k1", "k2"], "t")
+    assert one.queue == MessageQueue(topic, name, 0)
+    assert (one.message_id, one.offset_message_id) == (unique, sent.msg_id)
+    assert (await admin.messages_by_key(topic, "k3")).messages == []
+    assert (await admin.messages_by_key(topic, "k1", end_ms=1)).messages == []
+
+    same = [
+        await admin.message(topic, unique),
+        await admin.message(topic, sent.msg_id),
+        await admin.message_by_offset_id(topic, sent.msg_id),
+        await admin.message_by_offset(one.queue, 0),
+        *(await admin.messages_by_unique_key(topic, unique)).messages,
+    ]
+    assert {(each.message_id, each.body, each.queue_offset) for each in same} == {
+        (unique, b"hello", 0)
+    }
+    assert len(same) == 5
+    assert [each.body for each in await admin.messages_by_queue(one.queue, 0)] == [
+        b"hello",
+        b"other",
+    ]
+    assert [each.body for each in await admin.messages_by_queue(one.queue, 0, tags="t")] == [
+        b"hello"
+    ]
+
+
+async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
+    topic = site.create_topic("AdminLost", queues=1)
+    unique = "7F000001" + "1234" + "0000ABCD" + "00000001" + "FFFF"
+    with pytest.raises(ClientError, match="no message") as failure:
+        await admin.message(topic, unique)
+    assert failure.value.code == ResponseCode.NO_MESSAGE
+    with pytest.raises(ClientError, match="no message"):
+        await admin.message(topic, "no id at all")
+    with pytest.raises(ClientError, match="none at 5"):
+        await admin.message_by_offset(MessageQueue(topic, broker_name(site), 0), 5)
+    with pytest.raises(ProtocolError):
+        await admin.message_by_offset_id(topic, "no id at all")
+    with pytest.raises(BrokerNotFoundError, match=r"127\.0\.0\.1:1"):
+        await admin.message_by_offset_id(topic, "7F000001" + "00000001" + "0" * 16)
+    with pytest.raises(NoRouteError):
+        await admin.messages_by_key("NoSuchTopic", "key")
+
+
+async def test_what_became_of_a_message(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+    topic = site.create_topic("AdminTrack", queues=1)
+    (queue,) = await admin.topic_queues(topic)
+    sent = await dialogue.send(topic, b"tracked", {"TAGS": "a"})
+    one = await admin.message(topic, sent.msg_id)
+    address = site.broker.address
+    groups = {kind: site.new_group(f"AdminTrack-{kind.name}") for kind in TrackKind}
+    consumed = OnlineConsumer(address, groups[TrackKind.CONSUMED], topic)
+    filtered = OnlineConsumer(address, groups[TrackKind.CONSUMED_BUT_FILTERED], topic, tags=("b",))
+    waiting = OnlineConsumer(address, groups[TrackKind.NOT_CONSUMED_YET], topic, tags=("a",))
+    pulling = OnlineConsumer(
+        address, groups[TrackKind.PULL], topic, consume_type=ConsumeType.ACTIVELY
+    )
+    async with (
+        online(admin, consumed),
+        online(admin, filtered),
+        online(admin, waiting),
+        online(admin, pulling),
+    ):
+        await admin.update_consumer_offset(consumed.group, queue, 1)
+        await admin.update_consumer_offset(filtered.group, queue, 1)
+        tracks = await admin.message_track(one)
+    kinds = {track.kind: track.group for track in tracks}
+    online_kinds = (
+        TrackKind.CONSUMED,
+        TrackKind.CONSUMED_BUT_FILTERED,
+        TrackKind.NOT_CONSUMED_YET,
+        TrackKind.PULL,
+    )
+    assert kinds == {kind: groups[kind] for kind in online_kinds}
+
+
+async def test_a_consumer_is_made_to_consume(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+    topic, group = site.create_topic("AdminDirect", queues=1), site.new_group("AdminDirect")
+    sent = await dialogue.send(topic, b"now")
+    async with online(admin, OnlineConsumer(site.broker.address, group, topic)) as consumer:
+        result = await admin.consume_directly(group, consumer.client_id, topic, sent.msg_id)
+        assert (result.consume_result, result.remark) == (ConsumeResult.SUCCESS, "well done")
+        assert [record.body for record in consumer.consumed] == [b"now"]
+        with pytest.raises(BrokerError, match=r"127\.0\.0\.1@nobody"):
+            await admin.consume_directly(group, "127.0.0.1@nobody", topic, sent.msg_id)
+
+
+async def test_checks_of_a_transaction_that_is_not_there_are_not_resumed(
+    site: Site, admin: Admin
+) -> None:
+    nowhere = offset_message_id(Host.parse(site.broker.address), 2**40)
+    with pytest.raises(BrokerError) as failure:
+        await admin.resume_transaction_checks(nowhere)
+    assert failure.value.code == ResponseCode.SYSTEM_ERROR
