@@ -50,6 +50,7 @@ async def known_to(
     """Answers of those brokers that know what they are asked about; their refusal if none does."""
 
     async def attempt(address: str) -> T | BrokerError:
+        """A refusal that only means "unknown" is an answer."""
         try:
             return await ask_one(address)
         except BrokerError as error:

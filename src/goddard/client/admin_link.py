@@ -82,9 +82,9 @@ async def ask_name_server(
 async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]]) -> dict[str, T]:
     """What each server answers, all asked at once; of a single one its own error is raised."""
 
-    async def attempt(address: str) -> T | GoddardError:
+    async def attempt(address: str) -> tuple[T] | GoddardError:
         try:
-            return await ask_one(address)
+            return (await ask_one(address),)
         except GoddardError as error:
             return error
 
@@ -96,7 +96,7 @@ async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]])
         if isinstance(answer, GoddardError):
             failures[address] = answer
         else:
-            results[address] = answer
+            (results[address],) = answer
     if failures and len(asked) == 1:
         raise next(iter(failures.values()))
     if failures:
