@@ -10,6 +10,7 @@ the loop. Properties are read where they are. A test runs this and compares.
 
 import ast
 import builtins
+import re
 import subprocess
 import sys
 import textwrap
@@ -46,14 +47,21 @@ FACES: Final = {
 # What the session calls is not for users, but for what has these names.
 MEMBERS: Final = ("goddard.client.members", ("ProducerMember", "ConsumerMember"), {"group"})
 NO_MEMBERS: Final = {"Admin"}
+# What clients do for each other.
+INTERNAL: Final = {"session", "within", "join", "tracer", "wire_group"}
 # What BlockingClient has, and what takes another form.
 IN_COMMON: Final = {
-    *("start", "stop", "state", "client_id", "session"),
+    *("start", "stop", "state", "client_id"),
     *("__init__", "__aenter__", "__aexit__", "__aiter__"),
 }
 RENAMED: Final = {"send_soon": "send_async", "__anext__": "__next__"}
 # What the type checker alone imports from elsewhere is in Python's own library as well.
 MOVED: Final = {"typing_extensions": "typing"}
+OF_CALLBACKS: Final = """
+
+``callback`` is called with the future when it is done, in a thread that is there for callbacks:
+they may block, and use clients. What is added to the future itself runs on the loop instead.
+"""
 LINE_LENGTH: Final = 100
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -114,7 +122,12 @@ class Source:
         if name in self.defined:
             return Import(self.module, name)
         if name in self.imports:
-            return self.imports[name]
+            found = self.imports[name]
+            if found.name is not None and found.module.startswith("goddard."):
+                home = source_of(found.module)
+                # What a module passes on is imported from where it is made.
+                return home.origin(found.name) if found.name in home.imports else found
+            return found
         if hasattr(builtins, name):
             return None
         raise LookupError(f"{self.module} does not say what {name} is")
@@ -212,10 +225,12 @@ def called_by_sessions() -> set[str]:
     return {name for item in protocols for _, name, _ in methods(source, item)} - public
 
 
-def docstring(node: Function | ast.ClassDef, indent: str) -> str:
+def docstring(node: Function | ast.ClassDef, indent: str, more: str = "") -> str:
     text = ast.get_docstring(node)
     if text is None:
         return ""
+    text += more.rstrip()
+    text = re.sub(r"\basync (?=with\b|for\b)|\bawait ", "", text)
     paragraphs = []
     for paragraph in text.split("\n\n"):
         width = LINE_LENGTH - len(indent)
@@ -236,7 +251,7 @@ def _inline(source: Source, arguments: ast.arguments) -> None:
     for place, node in enumerate(defaults):
         if isinstance(node, ast.Name):
             origin = source.origin(node.id)
-            if origin is not None and origin.name is not None:
+            if origin is not None and origin.name and origin.module.startswith("goddard."):
                 value = source_of(origin.module).constant(origin.name)
                 if value is not None:
                     defaults[place] = value
@@ -285,14 +300,14 @@ def write_method(module: Module, source: Source, name: str, node: Function) -> s
         first = [*arguments.posonlyargs, *arguments.args][0]
         first.arg, first.annotation = "self", None
     _inline(source, arguments)
-    doc = docstring(node, "        ")
+    future_of = _is_future(node.returns)
+    doc = docstring(node, "        ", OF_CALLBACKS if future_of is not None else "")
     own = RENAMED.get(name, name)
     if "property" in decorators or any(item.endswith(".setter") for item in decorators):
         return _write_property(module, source, node, doc)
     if decorators:
         raise NotImplementedError(f"{name} is decorated with {decorators}")
 
-    future_of = _is_future(node.returns)
     passed = call_arguments(arguments)
     call = f"self._core.{name}({passed})"
     if future_of is not None:
@@ -324,7 +339,11 @@ def write_method(module: Module, source: Source, name: str, node: Function) -> s
         begin = f"lambda: {call}" if passed else f"self._core.{name}"
         body = f"{keyword}self.{runner}({begin})"
     if name == "__anext__":
-        body = f"try:\n    {body}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
+        module.need("ServiceState", Import("goddard.client.values", "ServiceState"))
+        body = (
+            "if self.state is ServiceState.STOPPED:\n    raise StopIteration\n"
+            f"try:\n    {body}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
+        )
     head = f"    def {own}({ast.unparse(arguments)}) -> {returns}:\n"
     return head + doc + textwrap.indent(body, "        ") + "\n"
 
@@ -369,7 +388,9 @@ def write_class(module: Module, home: str, name: str) -> None:
     if "__aiter__" in found:
         module.need("Self", Import("typing", "Self"))
         text += "    def __iter__(self) -> Self:\n        return self\n\n"
-    left_out = IN_COMMON if name in NO_MEMBERS else IN_COMMON | called_by_sessions()
+    left_out = IN_COMMON | INTERNAL
+    if name not in NO_MEMBERS:
+        left_out |= called_by_sessions()
     for origin, own, function in methods(source, name):
         if own not in left_out and (own in RENAMED or not own.startswith("_")):
             text += write_method(module, origin, own, function) + "\n"

@@ -10,7 +10,9 @@ first used, because pytest imports this package in every project that has Goddar
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+# As in `typing`, which takes longer to import than all of this.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from goddard.testing.clock import ManualClock
