@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
+from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
 from goddard.client.values import MessageQueue, SendResult
 from goddard.clock import Clock
-from goddard.errors import ConfigError, GoddardError
+from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol.message import (
     PROPERTY_DELAY,
     PROPERTY_INSTANCE_ID,
@@ -71,7 +72,12 @@ def encode_entry(message: Message, namespace: str = "") -> Entry:
     """A message as a batch body holds it."""
     body = message.body
     own = message.properties
-    properties = encode_properties({**own, PROPERTY_INSTANCE_ID: namespace} if namespace else own)
+    if namespace:
+        own = {**own, PROPERTY_INSTANCE_ID: namespace}
+    try:
+        properties = encode_properties(own)
+    except (ProtocolError, TypeError) as error:
+        raise InvalidMessageError(f"the message properties cannot be sent: {error}") from error
     size = _ENTRY_BYTES + len(body) + len(properties)
     return (
         _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
@@ -300,8 +306,8 @@ class Accumulator:
         held = self._held
         key = batch_key(message, queue)
         if not held.admits(message):
-            before = held.take(key)
-            if before is not None:
+            # Only in a chosen queue is there an order to keep.
+            if queue is not None and (before := held.take(key)) is not None:
                 self._dispatch(before)
             return None
         properties = message.properties

@@ -245,6 +245,7 @@ class Producer:
                 clock=self._clock,
                 unique_id=session.unique_id,
                 alone_from_bytes=own.compress_from_bytes,
+                namespace=session.options.namespace,
             )
         if tracer is not None:
             running.tracer = tracer
@@ -585,16 +586,15 @@ class Producer:
 
     async def _send_accumulated(self, running: _Running, batch: Batch) -> SendResult:
         topic = self._topics[batch.topic]
-        carrier = Message(
-            batch.topic, batch.body(), tags=batch.tags, wait_store_ok=batch.waits_for_store
-        )
         out = batch_of(
-            topic, batch.topic, carrier.body, ",".join(batch.ids), wait=batch.waits_for_store
+            topic, batch.topic, batch.body(), ",".join(batch.ids), wait=batch.waits_for_store
         )
         queue = batch.queue
         if queue is not None:
-            queue = running.courier.fixed(queue, carrier, topic)
-        return await self._deliver(running, out, (carrier,), queue, self.options.send_timeout_ms)
+            queue = running.courier.fixed(queue, batch.messages[0], topic)
+        return await self._deliver(
+            running, out, batch.messages, queue, self.options.send_timeout_ms
+        )
 
     async def _send_request(self, message: Message, timeout_ms: int) -> SendResult:
         return await self.send_soon(message, timeout_ms=timeout_ms)

@@ -8,6 +8,7 @@ The broker can push only to a client that it knows, so it gets a heartbeat befor
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -126,7 +127,9 @@ class Requests:
         session = self._session
         wire_topic = session.with_namespace(topic)
         if session.known_publish_route(wire_topic) is None:
-            await session.publish_route(wire_topic)
+            # Without a route the send will fail, and say why.
+            with contextlib.suppress(ClientError, RemotingError):
+                await session.refresh_route(wire_topic)
             await session.heartbeat()
 
 

@@ -8,8 +8,8 @@ import uuid
 from typing import Final
 
 from goddard.client.consumehooks import ConsumeHookContext
+from goddard.client.endings import EndTransactionContext
 from goddard.client.hooks import MessageType, SendContext
-from goddard.client.message import Message, ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.trace import (
     ConsumeEnd,
@@ -135,31 +135,24 @@ class TransactionTracing:
         self._tracer = tracer
         self._session = session
 
-    def ended(
-        self,
-        group: str,
-        message: Message | ReceivedMessage,
-        *,
-        message_id: str,
-        transaction_id: str | None,
-        state: str,
-        address: str,
-        is_from_check: bool,
-    ) -> None:
-        session = self._session
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        session, message = self._session, context.message
+        topic = session.without_namespace(message.topic)
+        if topic.startswith(self._tracer.topic):
+            return
         self._tracer.append(
             TransactionEnd(
                 timestamp_ms=session.clock.now_ms(),
                 region=message.get(PROPERTY_REGION) or _DEFAULT_REGION,
-                group=session.without_namespace(group),
-                topic=session.without_namespace(message.topic),
-                message_id=message_id,
+                group=session.without_namespace(context.group),
+                topic=topic,
+                message_id=context.message_id,
                 tags=message.tags,
                 keys=message.get(PROPERTY_KEYS),
-                store_host=address,
+                store_host=context.broker_address,
                 kind=MessageKind.COMMIT,
-                transaction_id=transaction_id,
-                state=state,
-                is_from_check=is_from_check,
+                transaction_id=context.transaction_id,
+                state=context.state.value,
+                is_from_check=context.is_from_check,
             )
         )

@@ -13,10 +13,11 @@ from goddard.client.accumulator import (
     batch_key,
     encode_entry,
 )
+from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
-from goddard.errors import ConfigError, ConnectFailedError, ProtocolError
+from goddard.errors import ConfigError, ConnectFailedError
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
 from goddard.testing.clock import ManualClock
 
@@ -315,7 +316,7 @@ async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
     held = accumulator(wire)
     message = Message("T", b"x")
     message.properties["a\x01b"] = "c"
-    with pytest.raises(ProtocolError):
+    with pytest.raises(InvalidMessageError, match="separator"):
         held.add(message)
     await held.flush()
     assert wire.batches == []

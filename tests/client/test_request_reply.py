@@ -1,0 +1,176 @@
+"""Requests and their replies: between our clients, and with Java's at either end."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from goddard.client.errors import (
+    ClientCode,
+    ClientError,
+    NoReplyAddressError,
+    NoRouteError,
+    RequestReplyTimeoutError,
+)
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.producer import Producer
+from goddard.client.requests import create_reply
+from goddard.testing.java import JavaPeers, JavaProgram
+from goddard.testing.java_clients import JavaClients, Outgoing
+from goddard.testing.reading import TopicReader
+from goddard.testing.site import Site
+
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def java_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProgram]:
+    with JavaPeers("5.4.0", tmp_path_factory.mktemp("java-clients")) as java:
+        yield java.client_suite()
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    site: Site, topic: str, producer: Producer, *, times: int = 1
+) -> AsyncIterator[list[ReceivedMessage]]:
+    """Reply ``re: body`` to whatever comes, so many times to each; gives the questions."""
+    questions: list[ReceivedMessage] = []
+
+    async def answer() -> None:
+        async with TopicReader(site.namesrv, topic) as reader:
+            while True:
+                for question in (await reader.until(len(questions) + 1))[len(questions) :]:
+                    questions.append(question)
+                    for _ in range(times):
+                        await producer.reply(question, b"re: " + question.body)
+
+    task = asyncio.create_task(answer())
+    try:
+        yield questions
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_request_and_reply(site: Site) -> None:
+    topic = site.create_topic("questions")
+    async with (
+        Producer(site.new_group("askers"), name_servers=site.namesrv) as asker,
+        Producer(
+            site.new_group("repliers"), name_servers=site.namesrv, instance_name="replier"
+        ) as replier,
+        answering(site, topic, replier) as questions,
+    ):
+        for question in (b"one", b"two"):
+            message = Message(topic, question, tags="T", properties={"own": "x"})
+            reply = await asker.request(message, timeout_ms=TIMEOUT_MS)
+            assert reply.body == b"re: " + question
+            assert reply.get("MSG_TYPE") == "reply"
+            assert reply.get("CORRELATION_ID") == message.get("CORRELATION_ID")
+            assert reply.get("ARRIVE_TIME")
+        assert [each.get("REPLY_TO_CLIENT") for each in questions] == [asker.client_id] * 2
+        assert [each.get("TTL") for each in questions] == [str(TIMEOUT_MS)] * 2
+        assert questions[0].get("own") == "x"
+
+
+async def test_replies_find_their_requests(site: Site) -> None:
+    """Many at a time, and large ones, which travel compressed."""
+    topic = site.create_topic("many-questions")
+    async with (
+        Producer(site.new_group("both"), name_servers=site.namesrv) as producer,
+        answering(site, topic, producer),
+    ):
+        bodies = [f"{number}".encode() * 2000 for number in range(20)]
+        replies = await asyncio.gather(
+            *(producer.request(Message(topic, body), timeout_ms=TIMEOUT_MS) for body in bodies)
+        )
+    assert [reply.body for reply in replies] == [b"re: " + body for body in bodies]
+
+
+async def test_no_reply_in_time(site: Site) -> None:
+    topic = site.create_topic("silence")
+    async with Producer(site.new_group("askers"), name_servers=site.namesrv) as asker:
+        await asker.send(Message(topic, b"warm-up"))
+        with pytest.raises(RequestReplyTimeoutError, match=f"<{topic}> OK, but wait reply") as seen:
+            await asker.request(Message(topic, b"anybody?"), timeout_ms=300)
+        assert seen.value.code == ClientCode.REQUEST_TIMEOUT
+
+
+async def test_a_reply_that_comes_twice_or_late_is_dropped(site: Site) -> None:
+    topic = site.create_topic("eager")
+    async with (
+        Producer(site.new_group("both"), name_servers=site.namesrv) as producer,
+        answering(site, topic, producer, times=2) as questions,
+    ):
+        for body in (b"one", b"two"):
+            reply = await producer.request(Message(topic, body), timeout_ms=TIMEOUT_MS)
+            assert reply.body == b"re: " + body
+        # A reply to a request that is over: the broker delivers it, and nobody minds.
+        await producer.reply(questions[0], b"too late")
+
+
+async def test_a_request_ends_when_its_producer_stops(site: Site) -> None:
+    topic = site.create_topic("stopped")
+    producer = Producer(site.new_group("askers"), name_servers=site.namesrv)
+    async with producer:
+        await producer.send(Message(topic, b"warm-up"))
+        waiting = asyncio.create_task(
+            producer.request(Message(topic, b"anybody?"), timeout_ms=TIMEOUT_MS)
+        )
+        async with TopicReader(site.namesrv, topic) as reader:
+            await reader.until(2)
+    with pytest.raises(ClientError, match="stopped"):
+        await waiting
+
+
+async def test_a_request_that_cannot_be_sent(site: Site) -> None:
+    async with Producer(
+        site.new_group("askers"), name_servers=site.namesrv, default_topic="no-such-topic"
+    ) as asker:
+        with pytest.raises(NoRouteError):
+            await asker.request(Message("no-such-questions", b"?"), timeout_ms=5_000)
+
+
+def test_only_requests_can_be_replied_to() -> None:
+    with pytest.raises(NoReplyAddressError, match=r"property\[CLUSTER\] is null") as seen:
+        create_reply(Message("T", b"no request"), b"re:")
+    assert seen.value.code == ClientCode.CREATE_REPLY_MESSAGE
+
+
+@pytest.mark.java
+async def test_java_asks_and_we_answer(site: Site, java_suite: JavaProgram) -> None:
+    topic = site.create_topic("java-asks")
+    clients = JavaClients(java_suite, site.namesrv)
+    async with (
+        Producer(site.new_group("repliers"), name_servers=site.namesrv) as replier,
+        answering(site, topic, replier),
+    ):
+        asker = await asyncio.to_thread(clients.producer, site.new_group("askers"))
+        try:
+            for body in (b"one", b"two"):
+                reply = await asyncio.to_thread(
+                    asker.request, Outgoing(topic, body), timeout_ms=TIMEOUT_MS
+                )
+                assert reply.content == b"re: " + body
+        finally:
+            await asyncio.to_thread(clients.close_all)
+
+
+@pytest.mark.java
+async def test_we_ask_and_java_answers(site: Site, java_suite: JavaProgram) -> None:
+    topic = site.create_topic("java-answers")
+    clients = JavaClients(java_suite, site.namesrv)
+    try:
+        replier = await asyncio.to_thread(clients.producer, site.new_group("repliers"))
+        await asyncio.to_thread(
+            lambda: clients.push(
+                site.new_group("readers"), topic, answer="reply", replier=replier.name
+            )
+        )
+        async with Producer(site.new_group("askers"), name_servers=site.namesrv) as asker:
+            for body in (b"one", b"two"):
+                reply = await asker.request(Message(topic, body), timeout_ms=TIMEOUT_MS)
+                assert reply.body == b"re: " + body
+    finally:
+        await asyncio.to_thread(clients.close_all)

@@ -1,0 +1,137 @@
+"""Traces at real brokers: what is written, and that RocketMQ's own tool reads it."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.producer import Producer
+from goddard.client.trace import (
+    MessageKind,
+    SendTrace,
+    TraceRecord,
+    TransactionEnd,
+    decode_trace,
+)
+from goddard.client.tracer import TraceOptions
+from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.testing.java import JavaDriver, JavaPeers
+from goddard.testing.process import wait_until
+from goddard.testing.reading import TopicReader
+from goddard.testing.site import Site
+
+R = TypeVar("R", bound=TraceRecord)
+
+
+def records(messages: list[ReceivedMessage], kind: type[R]) -> dict[str | None, R]:
+    """The records of a kind by the id of the message that they are about."""
+    return {
+        record.message_id: record
+        for message in messages
+        for record in decode_trace(message.body.decode())
+        if isinstance(record, kind)
+    }
+
+
+@pytest.fixture(scope="module")
+def java_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaDriver]:
+    with JavaPeers("5.4.0", tmp_path_factory.mktemp("mqadmin")) as java:
+        yield java.driver()
+
+
+async def test_sends_are_traced(site: Site) -> None:
+    topic, trace_topic = site.create_topic("traced"), site.create_topic("traces")
+    group = site.new_group("senders")
+    async with Producer(
+        group, name_servers=site.namesrv, trace=TraceOptions(topic=trace_topic)
+    ) as producer:
+        plain = await producer.send(Message(topic, b"plain", tags="T", keys=["k1", "k2"]))
+        delayed = await producer.send(Message(topic, b"delayed", delay_level=1))
+        batch = await producer.send_batch([Message(topic, b"one"), Message(topic, b"two")])
+        # One that nobody waited for leaves no trace, as in Java.
+        await producer.send_oneway(Message(topic, b"oneway"))
+    async with TopicReader(site.namesrv, trace_topic) as reader:
+        messages = await reader.until_true(lambda seen: len(records(seen, SendTrace)) >= 4)
+    traced = records(messages, SendTrace)
+    batch_ids = [message_id for each in batch for message_id in each.message_id.split(",")]
+    assert traced.keys() == {plain.message_id, delayed.message_id, *batch_ids}
+    record = traced[plain.message_id]
+    assert record.offset_message_id == plain.offset_message_id
+    assert (record.group, record.topic, record.tags, record.keys) == (group, topic, "T", "k1 k2")
+    assert (record.region, record.is_success, record.body_bytes) == ("DefaultRegion", True, 5)
+    assert (record.store_host, record.kind) == (site.broker.address, MessageKind.NORMAL)
+    assert 0 <= record.cost_ms < 60_000
+    assert traced[delayed.message_id].kind is MessageKind.DELAY
+    keys = {key for message in messages for key in message.keys}
+    assert {plain.message_id, "k1", "k2", *batch_ids} <= keys
+
+
+async def test_transactions_are_traced(site: Site) -> None:
+    topic, trace_topic = site.create_topic("traced"), site.create_topic("traces")
+    states = {b"kept": TransactionState.COMMIT, b"dropped": TransactionState.ROLLBACK}
+
+    class Decides:
+        async def execute(self, message: Message, argument: Any) -> TransactionState:
+            return states.get(message.body, TransactionState.UNKNOWN)
+
+        async def check(self, message: ReceivedMessage) -> TransactionState:
+            return TransactionState.COMMIT
+
+    async with (
+        TransactionProducer(
+            site.new_group("senders"),
+            Decides(),
+            name_servers=site.namesrv,
+            trace=TraceOptions(topic=trace_topic, batch_size=1),
+        ) as producer,
+        TopicReader(site.namesrv, trace_topic) as reader,
+    ):
+        sent = {
+            body: (await producer.send_in_transaction(Message(topic, body))).sent
+            for body in (b"kept", b"dropped", b"asked")
+        }
+        asked_id = sent[b"asked"].message_id
+
+        def is_checked(seen: list[ReceivedMessage]) -> bool:
+            ends = records(seen, TransactionEnd)
+            return len(ends) == 3 and ends[asked_id].is_from_check
+
+        messages = await reader.until_true(is_checked)
+    halves, ends = records(messages, SendTrace), records(messages, TransactionEnd)
+    assert {each.kind for each in halves.values()} == {MessageKind.HALF}
+    assert halves.keys() == ends.keys() == {result.message_id for result in sent.values()}
+    assert {ends[sent[body].message_id].state: body for body in states} == {
+        "COMMIT_MESSAGE": b"kept",
+        "ROLLBACK_MESSAGE": b"dropped",
+    }
+    assert (ends[asked_id].state, ends[asked_id].is_from_check) == ("COMMIT_MESSAGE", True)
+    assert {each.kind for each in ends.values()} == {MessageKind.COMMIT}
+    assert {each.topic for each in ends.values()} == {topic}
+
+
+@pytest.mark.java
+async def test_mqadmin_reads_our_traces(site: Site, java_driver: JavaDriver) -> None:
+    topic, group = site.create_topic("traced"), site.new_group("senders")
+    async with Producer(group, name_servers=site.namesrv, trace=TraceOptions()) as producer:
+        sent = await producer.send(Message(topic, b"x"))
+
+    def shown() -> str | None:
+        words = ("queryMsgTraceById", "-n", site.namesrv, "-i", sent.message_id)
+        text = java_driver.admin(*words)
+        return text if group in text else None
+
+    text = await asyncio.to_thread(wait_until, shown, 30, "the trace of our send")
+    assert "Pub" in text
+    assert "success" in text
+
+
+async def test_a_trace_that_cannot_be_sent_harms_nobody(site: Site) -> None:
+    topic = site.create_topic("untraced")
+    forbidden = TraceOptions(topic="SCHEDULE_TOPIC_XXXX", batch_size=1)
+    async with Producer(
+        site.new_group("senders"), name_servers=site.namesrv, trace=forbidden
+    ) as producer:
+        for _ in range(3):
+            await producer.send(Message(topic, b"x"))

@@ -1,0 +1,223 @@
+"""Transactions: halves that nobody sees, their ends, and what the broker asks about."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import pytest
+
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.values import SendStatus
+from goddard.errors import ConfigError
+from goddard.testing.reading import TopicReader
+from goddard.testing.site import Site
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+
+Answer: TypeAlias = TransactionState | Exception | None
+
+
+class Ledger:
+    """Decides by a message's body. An exception stands for a listener that raises it."""
+
+    def __init__(
+        self, executed: Mapping[bytes, Answer], checked: Mapping[bytes, list[Answer]] | None = None
+    ) -> None:
+        self._executed = executed
+        self._checked = {body: list(answers) for body, answers in (checked or {}).items()}
+        self.executions: list[tuple[Message, Any]] = []
+        self.checks: list[ReceivedMessage] = []
+        self.threads: set[str] = set()
+
+    def execute(self, message: Message, argument: Any) -> TransactionState | None:
+        self.executions.append((message, argument))
+        self.threads.add(threading.current_thread().name)
+        return _given(self._executed[message.body])
+
+    def check(self, message: ReceivedMessage) -> TransactionState | None:
+        self.checks.append(message)
+        self.threads.add(threading.current_thread().name)
+        answers = self._checked.get(message.body, [])
+        return _given(answers.pop(0)) if answers else UNKNOWN
+
+    def checked_bodies(self) -> set[bytes]:
+        return {message.body for message in self.checks}
+
+
+class OnLoop:
+    """A ledger whose methods are coroutine functions."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def execute(self, message: Message, argument: Any) -> TransactionState | None:
+        return self._ledger.execute(message, argument)
+
+    async def check(self, message: ReceivedMessage) -> TransactionState | None:
+        return self._ledger.check(message)
+
+
+def _given(answer: Answer) -> TransactionState | None:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+async def test_commit_and_rollback(site: Site) -> None:
+    topic = site.create_topic("transactions")
+    ledger = Ledger({b"kept": COMMIT, b"dropped": ROLLBACK, b"last": COMMIT})
+    async with (
+        TransactionProducer(
+            site.new_group("senders"), ledger, name_servers=site.namesrv
+        ) as producer,
+        TopicReader(site.namesrv, topic) as reader,
+    ):
+        messages = {
+            body: Message(topic, body, tags="T", keys="k", properties={"own": "value"})
+            for body in (b"kept", b"dropped", b"last")
+        }
+        results = {
+            body: await producer.send_in_transaction(message, argument=body.decode())
+            for body, message in messages.items()
+        }
+        assert [result.state for result in results.values()] == [COMMIT, ROLLBACK, COMMIT]
+        assert {result.sent.status for result in results.values()} == {SendStatus.SEND_OK}
+        received = {message.body: message for message in await reader.until(2)}
+    assert received.keys() == {b"kept", b"last"}
+    kept = received[b"kept"]
+    assert kept.message_id == results[b"kept"].message_id == messages[b"kept"].transaction_id
+    assert (kept.topic, kept.tags, kept.keys, kept.get("own")) == (topic, "T", ["k"], "value")
+    assert [(each.body, argument) for each, argument in ledger.executions] == [
+        (b"kept", "kept"),
+        (b"dropped", "dropped"),
+        (b"last", "last"),
+    ]
+    assert ledger.checks == []
+    # Plain listeners may block: not the loop.
+    assert threading.current_thread().name not in ledger.threads
+
+
+@pytest.mark.parametrize("on_loop", [False, True], ids=["plain", "coroutines"])
+async def test_check_back(site: Site, on_loop: bool) -> None:
+    """What the producer left open, the broker asks about; nobody sees it before the answer."""
+    topic = site.create_topic("check-back")
+    ledger = Ledger(
+        {b"commit": UNKNOWN, b"rollback": None, b"raises": ValueError("no"), b"late": COMMIT},
+        {b"commit": [COMMIT], b"rollback": [ROLLBACK], b"raises": [COMMIT]},
+    )
+    listener = OnLoop(ledger) if on_loop else ledger
+    async with (
+        TransactionProducer(
+            site.new_group("senders"), listener, name_servers=site.namesrv
+        ) as producer,
+        TopicReader(site.namesrv, topic) as reader,
+    ):
+        sent = {
+            body: await producer.send_in_transaction(Message(topic, body))
+            for body in (b"commit", b"rollback", b"raises")
+        }
+        assert {result.state for result in sent.values()} == {UNKNOWN}
+        received = await reader.until_true(
+            lambda messages: (
+                {each.body for each in messages} == {b"commit", b"raises"}
+                and ledger.checked_bodies() == {b"commit", b"rollback", b"raises"}
+            )
+        )
+    assert {each.body: each.message_id for each in received} == {
+        body: sent[body].message_id for body in (b"commit", b"raises")
+    }
+    assert ledger.checked_bodies() == {b"commit", b"rollback", b"raises"}
+    for checked in ledger.checks:
+        assert (checked.topic, checked.message_id) == (topic, sent[checked.body].message_id)
+        assert checked.transaction_id == checked.message_id
+    is_loop_thread = threading.current_thread().name in ledger.threads
+    assert is_loop_thread == on_loop
+
+
+async def test_a_check_that_knows_nothing_is_repeated(site: Site) -> None:
+    topic = site.create_topic("repeated")
+    ledger = Ledger({b"open": UNKNOWN}, {b"open": [UNKNOWN, ValueError("not now"), COMMIT]})
+    async with (
+        TransactionProducer(
+            site.new_group("senders"), ledger, name_servers=site.namesrv
+        ) as producer,
+        TopicReader(site.namesrv, topic) as reader,
+    ):
+        await producer.send_in_transaction(Message(topic, b"open"))
+        received = await reader.until(1)
+    assert [each.body for each in received] == [b"open"]
+    times = [each.get("TRANSACTION_CHECK_TIMES") for each in ledger.checks]
+    assert times[:3] == ["1", "2", "3"]
+
+
+async def test_another_producer_of_the_group_answers(site: Site) -> None:
+    """Between half and end a producer is gone: its group knows what to do."""
+    topic = site.create_topic("orphans")
+    group = site.new_group("senders")
+    first = TransactionProducer(group, Ledger({}), name_servers=site.namesrv, instance_name="first")
+    async with first:
+        half = await first.send_half(Message(topic, b"orphan"))
+    ledger = Ledger({}, {b"orphan": [COMMIT]})
+    async with (
+        TransactionProducer(
+            group, ledger, name_servers=site.namesrv, instance_name="second", topics=[topic]
+        ),
+        TopicReader(site.namesrv, topic) as reader,
+    ):
+        received = await reader.until(1)
+    assert [(each.body, each.message_id) for each in received] == [(b"orphan", half.message_id)]
+
+
+async def test_a_check_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
+    topic = site.create_topic("hanging")
+    group = site.new_group("senders")
+    begun, released = threading.Event(), threading.Event()
+
+    class Hanging(Ledger):
+        def check(self, message: ReceivedMessage) -> TransactionState | None:
+            begun.set()
+            released.wait(60)
+            return super().check(message)
+
+    hanging = Hanging({b"open": UNKNOWN})
+    producer = TransactionProducer(
+        group, hanging, name_servers=site.namesrv, instance_name="hanging"
+    )
+    async with TopicReader(site.namesrv, topic) as reader:
+        async with producer:
+            await producer.send_in_transaction(Message(topic, b"open"))
+            await reader.until_true(lambda _: begun.is_set())
+            # Sends go on meanwhile.
+            assert (await producer.send(Message(topic, b"plain"))).status is SendStatus.SEND_OK
+        assert not hanging.checks
+        ledger = Ledger({}, {b"open": [COMMIT]})
+        async with TransactionProducer(
+            group, ledger, name_servers=site.namesrv, instance_name="other", topics=[topic]
+        ):
+            received = await reader.until(2)
+    released.set()
+    assert {each.body for each in received} == {b"plain", b"open"}
+
+
+async def test_delays_are_ignored(site: Site) -> None:
+    topic = site.create_topic("undelayed")
+    async with (
+        TransactionProducer(
+            site.new_group("senders"), Ledger({b"now": COMMIT}), name_servers=site.namesrv
+        ) as producer,
+        TopicReader(site.namesrv, topic) as reader,
+    ):
+        await producer.send_in_transaction(Message(topic, b"now", delay_level=18))
+        (message,) = await reader.until(1)
+    assert message.delay_level == 0
+
+
+def test_a_listener_without_a_method_is_refused() -> None:
+    class Half:
+        def execute(self, message: Message, argument: Any) -> TransactionState:
+            return COMMIT
+
+    listener: Any = Half()
+    with pytest.raises(ConfigError, match="check"):
+        TransactionProducer("senders", listener, name_servers="127.0.0.1:9876")
