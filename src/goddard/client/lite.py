@@ -1,28 +1,12 @@
 """The lite pull consumer: messages are pulled ahead and handed out when the user asks for them.
 
 Two modes that exclude each other: with ``subscribe`` the members of the group share the queues of a
-topic out among themselves; with ``assign`` the user names the queues. ``poll`` hands out one batch,
-``async for`` one message after the other.
-
-There is no redelivery: what was handed out and not committed comes again only after a restart, or
-when another member takes the queue over. When messages count as consumed:
-
-- ``poll`` and auto commit: when the next ``poll`` begins. A batch that the user fails on is not
-  committed unless the user polls again.
-- ``async for`` and auto commit: when the loop asks for the next message. An exception in the body,
-  or ``break``, leaves the last message uncommitted.
-- ``commit``: at once, everything handed out so far, or what it is told.
-
-Auto commit notes offsets every ``auto_commit_interval_ms``, when the user asks for messages; they
-travel to the broker every ``persist_offsets_interval_ms``, and when the consumer stops or gives a
-queue up. Everything here belongs to the event loop; one task at a time may ask for messages.
+topic out among themselves; with ``assign`` the user names the queues. Everything here belongs to
+the event loop.
 """
 
-import asyncio
 import logging
-import random
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -30,15 +14,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
-from goddard.client.errors import ClientError, NoRouteError, NotRunningError
+from goddard.client.consumehooks import ConsumeHook, ConsumeHookContext
+from goddard.client.errors import ClientError, NotRunningError
+from goddard.client.handout import Handout
 from goddard.client.identity import ProcessGuard
+from goddard.client.joining import check_conditions, learn_route, share_of
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import BrokerOffsets, LocalOffsets, Offsets, master_address
 from goddard.client.options import SessionKeywords, check_range, session_options
-from goddard.client.prefetch import AssignedQueue, Batch, Limits
+from goddard.client.prefetch import AssignedQueue
 from goddard.client.pullahead import PullAhead, PullSettings
+from goddard.client.queuewatch import QueuesListener, QueueWatch
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, subscription
+from goddard.client.trace import ConsumeOutcome
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, GoddardError
@@ -64,10 +53,10 @@ _logger: Final = logging.getLogger("goddard.client")
 _DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 _FIRST_QUEUE_CHECK_MS: Final = 10_000
 _DEFAULT_START_AGO_MS: Final = 30 * 60 * 1000
+# As long as RocketMQ's push consumer waits before it reads a queue that was another member's.
+_HANDOVER_MS: Final = 500
 _MIB: Final = 1024 * 1024
 
-QueuesListener = Callable[[str, set[MessageQueue]], None]
-"""Called on the event loop with a topic and all its queues."""
 AssignmentListener = Callable[[str, set[MessageQueue], set[MessageQueue]], None]
 """Called on the event loop with a topic, its queues, and those of them that are this consumer's."""
 
@@ -84,10 +73,24 @@ class _Open(NamedTuple):
     session: Session
     offsets: Offsets
     pulls: PullAhead
+    handout: Handout
 
 
 class LitePullConsumer:
-    """A consumer that asks for its messages; see the module's text for when they are consumed.
+    """A consumer that asks for its messages: ``poll`` gives a batch, ``async for`` one by one.
+
+    There is no redelivery. What was handed out and not committed comes again only after a restart,
+    or when another member takes the queue over. Messages count as consumed:
+
+    - with ``poll`` and ``auto_commit``, when the next ``poll`` begins; a batch that the user fails
+      on is not committed unless the user polls again;
+    - with ``async for`` and ``auto_commit``, when the loop asks for the next message; an exception
+      in its body, or ``break``, leaves the last message uncommitted;
+    - with ``commit``, at once: everything handed out so far, or what it is told.
+
+    Auto commit notes offsets every ``auto_commit_interval_ms``, when the user asks for messages.
+    They travel to the broker every ``persist_offsets_interval_ms``, and when the consumer stops or
+    gives a queue up. One task at a time may ask for messages.
 
     ``pull_batch_size`` messages at most come with one pull, and so with one ``poll``. Pulling
     pauses while more than ``pull_threshold_for_all`` messages wait, or of one queue more than
@@ -121,6 +124,7 @@ class LitePullConsumer:
         queue_check_interval_ms: int = 30_000,
         allocation: AllocationStrategy | None = None,
         offsets_folder: Path | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
         **options: "Unpack[SessionKeywords]",
     ) -> None:
         if (problem := group_problem(group)) is not None:
@@ -135,24 +139,17 @@ class LitePullConsumer:
             consume_timestamp_ms = self._clock.now_ms() - _DEFAULT_START_AGO_MS
         self._consume_from = consume_from
         self._settings = PullSettings(
-            batch_size=check_range("pull_batch_size", pull_batch_size, 1, 1024),
-            suspend_ms=check_range("broker_suspend_ms", broker_suspend_ms, 1),
-            timeout_ms=check_range("pull_timeout_ms", pull_timeout_ms, 1),
-            error_delay_ms=check_range("pull_error_delay_ms", pull_error_delay_ms, 1),
+            pull_batch_size=pull_batch_size,
+            broker_suspend_ms=broker_suspend_ms,
+            pull_timeout_ms=pull_timeout_ms,
+            pull_error_delay_ms=pull_error_delay_ms,
             consume_from=consume_from,
             consume_timestamp_ms=consume_timestamp_ms,
-            limits=Limits(
-                check_range("pull_threshold_for_all", pull_threshold_for_all, 1),
-                check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535),
-                check_range("pull_threshold_mib_for_queue", pull_threshold_mib_for_queue, 1, 1024),
-                check_range("max_span", max_span, 1, 65_535),
-            ),
+            pull_threshold_for_all=pull_threshold_for_all,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_mib_for_queue=pull_threshold_mib_for_queue,
+            max_span=max_span,
         )
-        if pull_timeout_ms < broker_suspend_ms:
-            raise ConfigError(
-                f"pull_timeout_ms is {pull_timeout_ms}; it must be at least broker_suspend_ms, "
-                f"{broker_suspend_ms}"
-            )
         self._poll_timeout_ms = check_range("poll_timeout_ms", poll_timeout_ms, 0)
         self._auto_commit = auto_commit
         self._commit_interval_ms = check_range(
@@ -161,6 +158,7 @@ class LitePullConsumer:
         self._queue_check_ms = check_range("queue_check_interval_ms", queue_check_interval_ms, 10)
         self._allocation = allocation or Averagely()
         self._offsets_folder = offsets_folder
+        self._hooks = tuple(consume_hooks)
         own = session_options(name_servers, options)
         self._options = own.for_process() if message_model is MessageModel.CLUSTERING else own
         self._namespace = own.namespace
@@ -176,12 +174,7 @@ class LitePullConsumer:
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._wanted: set[MessageQueue] = set()
         self._assignment_listeners: dict[str, AssignmentListener] = {}
-        self._queues_listeners: dict[str, QueuesListener] = {}
-        self._seen_queues: dict[str, set[MessageQueue]] = {}
-        self._asking = asyncio.Lock()
-        # What ``async for`` took and did not give yet, and the queues that something was given of.
-        self._in_hand: tuple[Batch, deque[ReceivedMessage]] | None = None
-        self._given: set[AssignedQueue] = set()
+        self._watch = QueueWatch()
         self._next_commit_ms = 0
 
     # --- Life -------------------------------------------------------------------------------------
@@ -222,7 +215,7 @@ class LitePullConsumer:
             await session.stop()
             raise
         pulls = PullAhead(session, self._group, offsets, self._settings, self._subscription_of)
-        self._open = _Open(session, offsets, pulls)
+        self._open = _Open(session, offsets, pulls, Handout(pulls, self._prepare))
         self._state = ServiceState.RUNNING
         try:
             await self._join(session)
@@ -232,14 +225,10 @@ class LitePullConsumer:
         _logger.info("the consumer [%s] start OK", self._group)
 
     async def _join(self, session: Session) -> None:
-        for topic in sorted(set(self.subscribed_topics())):
-            try:
-                await session.refresh_route(topic)
-            except GoddardError as error:
-                # It may come up later: routes are refreshed all the time.
-                _logger.warning("the route of %s is not known yet: %s", topic, error)
-        for topic in self._queues_listeners:
-            self._seen_queues[topic] = await self._queues_now(topic)
+        for topic in sorted(self.subscribed_topics()):
+            await learn_route(session, topic)
+        await check_conditions(session, self._group, self._subscriptions.values())
+        await self._watch.check(session)
         await session.heartbeat()
         if self._mode is _Mode.ASSIGN:
             self._assign_wanted()
@@ -249,7 +238,7 @@ class LitePullConsumer:
         self._tasks.periodic(
             "QueueCheck",
             self._queue_check_ms / 1000,
-            self._check_queues,
+            partial(self._watch.check, session),
             first_seconds=first_ms / 1000,
         )
 
@@ -360,10 +349,7 @@ class LitePullConsumer:
     async def _announce(self, topic: str) -> None:
         """Tell the group of a new subscription."""
         opened = self._running()
-        try:
-            await opened.session.refresh_route(topic)
-        except GoddardError as error:
-            _logger.warning("the route of %s is not known yet: %s", topic, error)
+        await learn_route(opened.session, topic)
         await opened.session.heartbeat()
         opened.session.wake_rebalance()
 
@@ -380,7 +366,7 @@ class LitePullConsumer:
         assigned = opened.pulls.drop(queue) if opened is not None else None
         if opened is None or assigned is None:
             return
-        self._given.discard(assigned)
+        opened.handout.left(assigned)
         if self._auto_commit and assigned.done_offset is not None:
             opened.offsets.update(queue, assigned.done_offset)
         self._tasks.spawn(self._persist_and_forget(opened.offsets, queue), f"offset of {queue}")
@@ -402,24 +388,8 @@ class LitePullConsumer:
             timeout_ms = self._poll_timeout_ms
         if timeout_ms < 0:
             raise ValueError("Timeout must not be negative")
-        async with self._asking:
-            self._ask_on()
-            if self._in_hand is not None:
-                # What an ``async for`` left over comes first.
-                batch, rest = self._in_hand
-                self._in_hand = None
-                if not batch.is_stale:
-                    self._hand_out(batch, batch.next_offset)
-                    return list(rest)
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    taken = await self._next_batch(opened.pulls)
-            except TimeoutError:
-                taken = None
-            if taken is None:
-                return []
-            self._hand_out(taken, taken.next_offset)
-            return taken.messages
+        self._commit_in_time()
+        return await opened.handout.next_batch(timeout_ms)
 
     def __aiter__(self) -> Self:
         return self
@@ -428,45 +398,20 @@ class LitePullConsumer:
         """The next message; waits for it as long as the consumer runs."""
         if self._state is ServiceState.STOPPED:
             raise StopAsyncIteration
-        opened = self._running()
-        async with self._asking:
-            self._ask_on()
-            while self._in_hand is None or self._in_hand[0].is_stale:
-                taken = await self._next_batch(opened.pulls)
-                if taken is None:
-                    raise StopAsyncIteration
-                self._in_hand = (taken, deque(taken.messages))
-            batch, rest = self._in_hand
-            message = rest.popleft()
-            if rest:
-                self._hand_out(batch, message.queue_offset + 1)
-            else:
-                self._in_hand = None
-                self._hand_out(batch, batch.next_offset)
-            return message
+        handout = self._running().handout
+        self._commit_in_time()
+        message = await handout.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
-    async def _next_batch(self, pulls: PullAhead) -> Batch | None:
-        """Waits for one; None once the consumer is stopped."""
-        while True:
-            batch = pulls.take()
-            if batch is not None:
-                if self._namespace:
-                    self._strip(batch.messages)
-                return batch
-            if not await pulls.wait():
-                return None
-
-    def _hand_out(self, batch: Batch, offset: int) -> None:
-        batch.assigned.is_in_hand = offset != batch.next_offset
-        batch.assigned.given_offset = offset
-        self._given.add(batch.assigned)
-
-    def _ask_on(self) -> None:
-        """The user wants more, so it is through with what it got."""
-        for assigned in self._given:
-            assigned.done()
-        self._given.clear()
-        if self._auto_commit and (now_ms := self._clock.monotonic_ms()) >= self._next_commit_ms:
+    def _commit_in_time(self) -> None:
+        """Auto commit, if it is time: the user wants more, so it is through with what it got."""
+        if not self._auto_commit or self._open is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_commit_ms:
+            self._open.handout.ask_on()
             self._note_done()
             self._next_commit_ms = now_ms + self._commit_interval_ms
 
@@ -478,10 +423,20 @@ class LitePullConsumer:
             if assigned.done_offset is not None:
                 opened.offsets.update(queue, assigned.done_offset)
 
-    def _strip(self, messages: list[ReceivedMessage]) -> None:
-        for message in messages:
-            message.topic = without_namespace(message.topic, self._namespace)
-            message.queue = self._shown(message.queue)
+    def _prepare(self, messages: list[ReceivedMessage]) -> None:
+        if self._namespace:
+            for message in messages:
+                message.topic = without_namespace(message.topic, self._namespace)
+                message.queue = self._shown(message.queue)
+        if self._hooks:
+            # As RocketMQ does it: what becomes of the messages is not known, and taken for success.
+            seen = ConsumeHookContext(self._group, messages, self._clock.now_ms())
+            for hook in self._hooks:
+                self._tell(partial(hook.before_consume, seen))
+            seen.outcome = ConsumeOutcome.SUCCESS
+            seen.ended_ms = self._clock.now_ms()
+            for hook in self._hooks:
+                self._tell(partial(hook.after_consume, seen))
 
     # --- Positions --------------------------------------------------------------------------------
 
@@ -588,45 +543,35 @@ class LitePullConsumer:
         return assigned
 
     def _move(self, queue: MessageQueue, offset: int) -> None:
-        self._given.discard(self._assigned(queue))
-        self._running().pulls.seek(queue, offset)
+        opened = self._running()
+        opened.handout.left(self._assigned(queue))
+        opened.pulls.seek(queue, offset)
 
     # --- Queues of topics -------------------------------------------------------------------------
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic that can be read, as the name server knows them now."""
-        self._running()
-        return sorted(self._shown(queue) for queue in await self._queues_now(self._topic(topic)))
+        session = self._running().session
+        queues = await session.subscribe_queues(self._topic(topic), refresh=True)
+        return sorted(self._shown(queue) for queue in queues)
 
     def listen_to_queues(self, topic: str, listener: QueuesListener) -> None:
         """Have ``listener`` called when queues of a topic come or go; subscribed to or not.
 
         It is looked for every ``queue_check_interval_ms``.
         """
-        self._queues_listeners[self._topic(topic)] = listener
 
-    async def _queues_now(self, topic: str) -> set[MessageQueue]:
-        session = self._running().session
-        return set(await session.subscribe_queues(topic, refresh=True))
+        def shown(_: str, queues: set[MessageQueue]) -> None:
+            listener(topic, {self._shown(queue) for queue in queues})
 
-    async def _check_queues(self) -> None:
-        for topic, listener in list(self._queues_listeners.items()):
-            try:
-                now = await self._queues_now(topic)
-            except NoRouteError as error:
-                _logger.warning("the queues of %s are not known: %s", topic, error)
-                continue
-            before = self._seen_queues.get(topic)
-            self._seen_queues[topic] = now
-            if before is not None and now != before:
-                shown = {self._shown(queue) for queue in now}
-                self._tell(partial(listener, without_namespace(topic, self._namespace), shown))
+        self._watch.listen(self._topic(topic), shown)
 
     def _tell(self, listener: Callable[[], None]) -> None:
+        """Call the user's own; what it raises is logged and goes no further."""
         try:
             listener()
         except Exception:
-            _logger.exception("a listener of %s for changed queues failed", self._group)
+            _logger.exception("a listener or hook of the consumer [%s] failed", self._group)
 
     def _inner(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=with_namespace(queue.topic, self._namespace))
@@ -647,7 +592,7 @@ class LitePullConsumer:
             unit_mode=self._options.unit_mode,
         )
 
-    def subscribed_topics(self) -> Iterable[str]:
+    def subscribed_topics(self) -> Collection[str]:
         if self._mode is _Mode.ASSIGN:
             return {queue.topic for queue in self._wanted}
         return self._subscriptions.keys()
@@ -671,17 +616,12 @@ class LitePullConsumer:
     async def _rebalance_topic(self, topic: str) -> bool:
         opened = self._running()
         queues = await opened.session.subscribe_queues(topic)
-        share = set(queues)
+        share, has_others = set(queues), False
         if self._model is MessageModel.CLUSTERING:
-            members = await self._members(topic)
-            if self.client_id not in members:
-                # A broker that was restarted knows nobody: it will, after the next heartbeats.
+            found = await share_of(opened.session, self._group, queues, self._allocation)
+            if found is None:
                 return False
-            share = set(
-                self._allocation.allocate(
-                    self._group, self.client_id, sorted(queues), sorted(members)
-                )
-            )
+            share, has_others = found
         if self._state is not ServiceState.RUNNING or topic not in self._subscriptions:
             return True
         held = {queue for queue in opened.pulls.queues if queue.topic == topic}
@@ -691,7 +631,8 @@ class LitePullConsumer:
             self._give_up(queue)
         for queue in sorted(share - held):
             opened.offsets.forget(queue)
-            opened.pulls.assign(queue)
+            # Who has a queue so far gets a moment to say how far it was consumed.
+            opened.pulls.assign(queue, delay_ms=_HANDOVER_MS if has_others else 0)
         listener = self._assignment_listeners.get(topic)
         if listener is not None:
             everything = {self._shown(queue) for queue in queues}
@@ -699,23 +640,6 @@ class LitePullConsumer:
             name = without_namespace(topic, self._namespace)
             self._tell(partial(listener, name, everything, mine))
         return True
-
-    async def _members(self, topic: str) -> list[str]:
-        """The client ids of the group, from any broker of the topic."""
-        session = self._running().session
-        route = session.route(topic)
-        masters = (
-            [
-                addresses.get(0) or next(iter(addresses.values()))
-                for addresses in (data.broker_addrs for data in route.broker_datas)
-                if addresses
-            ]
-            if route is not None
-            else []
-        )
-        if not masters:
-            raise NoRouteError(topic)
-        return await calls.consumer_ids(session, random.choice(masters), self._group)
 
     async def persist_offsets(self) -> None:
         if self._open is not None and self._state is ServiceState.RUNNING:

@@ -13,11 +13,12 @@ from typing import Final
 
 from goddard.client.errors import BrokerError
 from goddard.client.offsets import Offsets, start_offset
+from goddard.client.options import check_range
 from goddard.client.prefetch import AssignedQueue, Batch, Limits, Prefetch
 from goddard.client.pulling import Puller, PullResult, PullStatus
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.errors import GoddardError
+from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import ResponseCode
 from goddard.transport.tasks import Tasks
@@ -33,15 +34,43 @@ _NO_OFFSET_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """How to pull; see the options of LitePullConsumer."""
+    """How to pull, and how much; the names are those of LitePullConsumer's options."""
 
-    batch_size: int
-    suspend_ms: int
-    timeout_ms: int
-    error_delay_ms: int
+    pull_batch_size: int
+    broker_suspend_ms: int
+    pull_timeout_ms: int
+    pull_error_delay_ms: int
     consume_from: ConsumeFrom
     consume_timestamp_ms: int
-    limits: Limits
+    pull_threshold_for_all: int
+    pull_threshold_for_queue: int
+    pull_threshold_mib_for_queue: int
+    max_span: int
+
+    def __post_init__(self) -> None:
+        check_range("pull_batch_size", self.pull_batch_size, 1, 1024)
+        check_range("broker_suspend_ms", self.broker_suspend_ms, 1)
+        check_range("pull_timeout_ms", self.pull_timeout_ms, 1)
+        check_range("pull_error_delay_ms", self.pull_error_delay_ms, 1)
+        check_range("consume_timestamp_ms", self.consume_timestamp_ms, 0, 2**62)
+        check_range("pull_threshold_for_all", self.pull_threshold_for_all, 1)
+        check_range("pull_threshold_for_queue", self.pull_threshold_for_queue, 1, 65_535)
+        check_range("pull_threshold_mib_for_queue", self.pull_threshold_mib_for_queue, 1, 1024)
+        check_range("max_span", self.max_span, 1, 65_535)
+        if self.pull_timeout_ms < self.broker_suspend_ms:
+            raise ConfigError(
+                f"pull_timeout_ms is {self.pull_timeout_ms}; it must be at least "
+                f"broker_suspend_ms, {self.broker_suspend_ms}"
+            )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            self.pull_threshold_for_all,
+            self.pull_threshold_for_queue,
+            self.pull_threshold_mib_for_queue,
+            self.max_span,
+        )
 
 
 class PullAhead:
@@ -76,10 +105,10 @@ class PullAhead:
 
     # --- Queues -----------------------------------------------------------------------------------
 
-    def assign(self, queue: MessageQueue) -> None:
-        """Begin to read a queue, if it is not read already."""
+    def assign(self, queue: MessageQueue, *, delay_ms: int = 0) -> None:
+        """Begin to read a queue, after a while, if it is not read already."""
         if queue not in self.queues:
-            self._run(self._prefetch.assign(queue))
+            self._run(self._prefetch.assign(queue), delay_ms)
 
     def drop(self, queue: MessageQueue) -> AssignedQueue | None:
         """Give a queue up, and what was pulled of it; None if it was not read."""
@@ -135,16 +164,19 @@ class PullAhead:
 
     # --- Tasks ------------------------------------------------------------------------------------
 
-    def _run(self, assigned: AssignedQueue) -> None:
+    def _run(self, assigned: AssignedQueue, delay_ms: int = 0) -> None:
         queue = assigned.queue
-        self._running[queue] = self._tasks.spawn(self._pull_on(assigned), f"pull of {queue}")
+        pulling = self._pull_on(assigned, delay_ms)
+        self._running[queue] = self._tasks.spawn(pulling, f"pull of {queue}")
 
     def _wake_all(self) -> None:
         for wake in self._wakes.values():
             wake.set()
 
-    async def _pull_on(self, assigned: AssignedQueue) -> None:
+    async def _pull_on(self, assigned: AssignedQueue, delay_ms: int) -> None:
         generation = assigned.generation
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
         while not assigned.is_dropped and assigned.generation == generation:
             if assigned.is_paused or not self._prefetch.has_room(assigned):
                 await self._sleep(assigned)
@@ -152,7 +184,7 @@ class PullAhead:
             try:
                 delay_seconds = await self._pull_once(assigned, generation)
             except GoddardError as error:
-                delay_seconds = self._settings.error_delay_ms / 1000
+                delay_seconds = self._settings.pull_error_delay_ms / 1000
                 if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
                     delay_seconds = _FLOW_CONTROL_SECONDS
                 _logger.warning("a pull of %s failed: %s", assigned.queue, error)
@@ -212,9 +244,9 @@ class PullAhead:
                 queue,
                 offset,
                 subscription,
-                max_messages=settings.batch_size,
-                suspend_ms=settings.suspend_ms,
-                timeout_ms=settings.timeout_ms,
+                max_messages=settings.pull_batch_size,
+                suspend_ms=settings.broker_suspend_ms,
+                timeout_ms=settings.pull_timeout_ms,
                 carries_subscription=True,
                 is_lite=is_lite,
             )

@@ -1,0 +1,66 @@
+"""What consumers do as they join a group, and as they find their share of a topic's queues."""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from goddard.client import calls
+from goddard.client.allocation import AllocationStrategy
+from goddard.client.errors import BrokerNotFoundError
+from goddard.client.rebalance import member_ids
+from goddard.client.session import Session
+from goddard.client.subscriptions import is_sql
+from goddard.client.values import MessageQueue
+from goddard.errors import GoddardError
+from goddard.protocol.bodies_client import SubscriptionData
+
+_logger: Final = logging.getLogger("goddard.client")
+
+
+async def learn_route(session: Session, topic: str) -> None:
+    """Ask where a topic lives. If it is not known yet it may be soon: that is no failure."""
+    try:
+        await session.refresh_route(topic)
+    except GoddardError as error:
+        _logger.warning("the route of %s is not known yet: %s", topic, error)
+
+
+async def check_conditions(
+    session: Session, group: str, wanted: Iterable[SubscriptionData]
+) -> None:
+    """Have brokers try the SQL92 conditions among subscriptions; BrokerError if one refuses.
+
+    Otherwise every pull would be refused.
+    """
+    for each in wanted:
+        if not is_sql(each):
+            continue
+        queues = await session.subscribe_queues(each.topic)
+        found = session.find_broker(queues[0].broker_name)
+        if found is None:
+            raise BrokerNotFoundError(queues[0].broker_name)
+        await calls.check_client_config(
+            session,
+            found[0],
+            session.client_id,
+            group,
+            each,
+            namespace=session.options.namespace or None,
+            timeout_ms=session.options.api_timeout_ms,
+        )
+
+
+async def share_of(
+    session: Session, group: str, queues: Iterable[MessageQueue], strategy: AllocationStrategy
+) -> tuple[set[MessageQueue], bool] | None:
+    """Which queues of one topic are ours, and whether there are other members.
+
+    None if that is not known: no broker answers, or it knows nothing of us yet, as one that was
+    restarted does before our next heartbeat.
+    """
+    ordered = sorted(queues)
+    members = await member_ids(session, group, ordered[0].topic)
+    if members is None or session.client_id not in members:
+        return None
+    share = strategy.allocate(group, session.client_id, ordered, sorted(members))
+    return set(share), len(members) > 1
