@@ -9,6 +9,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from goddard.broker.admin_clients import KNOWS_OFFSETS_VERSION
@@ -73,6 +75,7 @@ class AdminOffsets:
         delays: tables.DelayOffsetTable,
         store: MessageStore,
         stats: Stats,
+        executor: Executor | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
@@ -80,6 +83,7 @@ class AdminOffsets:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
+        self._executor = executor
         self._delays = delays
         self._store = store
         self._stats = stats
@@ -375,20 +379,26 @@ class AdminOffsets:
 
     # Tables, for slaves and tools
 
-    def handle_consumer_table(
+    async def handle_consumer_table(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
+        """The table may be large: it is copied in turns, and written by a thread."""
         topics_of: dict[str, list[str]] = {}
         table: dict[str, dict[int, int]] = {}
-        for group, topic, offsets in self._offsets.table.items():
+        data_version = self._offsets.table.data_version
+        for number, (pair, offsets) in enumerate(self._offsets.table.by_pair().items(), 1):
+            topic, _, group = pair.partition(tables.TOPIC_GROUP_SEPARATOR)
             topics_of.setdefault(group, []).append(topic)
-            table[f"{topic}{tables.TOPIC_GROUP_SEPARATOR}{group}"] = dict(offsets)
+            table[pair] = dict(offsets)
+            if number % QUEUES_PER_TURN == 0:
+                await asyncio.sleep(0)
         body = ConsumerOffsetTable(
-            data_version=self._offsets.table.data_version,
-            group_topic_map=topics_of,
-            offset_table=table,
+            data_version=data_version, group_topic_map=topics_of, offset_table=table
         )
-        return request.reply(body=encode_body(body, unquoted_int_keys=True))
+        written = await asyncio.get_running_loop().run_in_executor(
+            self._executor, partial(encode_body, body, unquoted_int_keys=True)
+        )
+        return request.reply(body=written)
 
     def handle_delay_table(
         self, request: RemotingCommand, connection: Connection

@@ -354,6 +354,7 @@ class Broker:
             delays=self.delay_table,
             store=self.store,
             stats=self.stats,
+            executor=self._executor,
             clock=self._clock,
         )
         clients = AdminClients(

@@ -197,6 +197,8 @@ class ConsumerFilters:
         for each in list(table):
             if each.dead_time == 0:
                 table.put(each.die(max(died_ms, each.born_time)))
+        # By group, the topics with filters that are not dead: a heartbeat looks at these alone.
+        self._live: dict[str, set[str]] = {}
 
     def get(self, topic: str, group: str) -> tuple[ConsumerFilter, SqlFilter] | None:
         """A group's filter and its compiled form; None without one that compiles."""
@@ -243,10 +245,10 @@ class ConsumerFilters:
         old = self.table.get(topic, group)
         if old is not None and version <= old.client_version:
             if version == old.client_version and old.is_dead:
-                self.table.put(old.revive())
+                self._put(old.revive())
             return
         if old is not None and (expression, kind) == (old.expression, old.expression_type):
-            self.table.put(msgspec.structs.replace(old.revive(), client_version=version))
+            self._put(msgspec.structs.replace(old.revive(), client_version=version))
             return
         now_ms = self._clock.now_ms()
         filter_ = ConsumerFilter(
@@ -270,14 +272,24 @@ class ConsumerFilters:
             )
             if old is not None:
                 # It must not go on to filter by the old one: its pulls are told (code 27).
-                self.table.put(filter_.die(now_ms))
+                self._put(filter_.die(now_ms))
             return
         _log.info("Consumer filter registered, old: %s, new: %s", old, filter_)
-        self.table.put(filter_)
+        self._put(filter_)
 
     def _bury(self, group: str, kept: Collection[str]) -> None:
-        now_ms = self._clock.now_ms()
-        for each in list(self.table):
-            if each.consumer_group == group and each.topic not in kept and not each.is_dead:
+        for topic in self._live.get(group, set()).difference(kept):
+            each = self.table.get(topic, group)
+            if each is not None:
                 _log.info("Unregister consumer filter: %s", each)
-                self.table.put(each.die(now_ms))
+                self._put(each.die(self._clock.now_ms()))
+
+    def _put(self, filter_: ConsumerFilter) -> None:
+        self.table.put(filter_)
+        topics = self._live.setdefault(filter_.consumer_group, set())
+        if filter_.is_dead:
+            topics.discard(filter_.topic)
+            if not topics:
+                del self._live[filter_.consumer_group]
+        else:
+            topics.add(filter_.topic)

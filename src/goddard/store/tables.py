@@ -270,6 +270,10 @@ class ConsumerOffsetTable(_Table):
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
             yield group, topic, offsets
 
+    def by_pair(self) -> dict[str, Mapping[int, int]]:
+        """Queue id to offset by "topic@group"; the pairs are those of now, the offsets go on."""
+        return dict(self._offsets)
+
     def topics_of(self, group: str) -> list[str]:
         return [topic for other, topic, _ in self.items() if other == group]
 

@@ -1,5 +1,6 @@
 """Progress of groups by administrators: looking, resetting, correcting, copying."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -346,3 +347,18 @@ async def test_tables_for_slaves(tmp_path: Path) -> None:
         assert body_of(answer)["groupTopicMap"] == {"G": ["T"]}
         answer = await admin.ask(RequestCode.GET_ALL_DELAY_OFFSET)
         assert b'"offsetTable":{3:7}' in bytes(answer.body)
+
+
+async def test_a_large_table_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    with AdminBench(tmp_path) as bench:
+        for number in range(2_000):
+            bench.offsets.commit(f"G{number}", "T", 1, number, "")
+        admin = bench.connect()
+        table = asyncio.create_task(admin.ask(RequestCode.GET_ALL_CONSUMER_OFFSET))
+        await asyncio.sleep(0)
+        other = bench.connect()
+        assert (await other.ask(RequestCode.GET_ALL_DELAY_OFFSET)).code == 0
+        assert not table.done()
+        offsets = body_of(await table)["offsetTable"]
+        assert len(offsets) == 2_000
+        assert offsets["T@G1999"] == {1: 1999}

@@ -2,14 +2,20 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from goddard.broker.filters import ConsumerFilters
+from goddard.broker.settings import BrokerConfig, Settings
 from goddard.protocol import fastjson
 from goddard.protocol.bodies import ConsumeType, MessageModel
+from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from goddard.store.tables import ConsumerFilter, ConsumerFilterTable
+from goddard.testing.clock import ManualClock
 from goddard.testing.consumers import Consumer, ConsumerBench, sql, tags
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -464,6 +470,34 @@ class TestFilters:
             bench.clock.advance(2000)
             bench.clients.scan()
             assert [each.topic for each in bench.filters.table] == ["T"]
+
+    def test_a_heartbeat_looks_at_the_filters_of_its_group_alone(self, tmp_path: Path) -> None:
+        class Unwalked(ConsumerFilterTable):
+            is_loaded = False
+
+            def __iter__(self) -> Iterator[ConsumerFilter]:
+                assert not self.is_loaded, "the whole table is walked"
+                return super().__iter__()
+
+        table = Unwalked(tmp_path)
+        filters = ConsumerFilters(table, Settings(BrokerConfig()), clock=ManualClock())
+        table.is_loaded = True
+        subscriptions = [
+            SubscriptionData(topic=topic, sub_string="a > 1", expression_type="SQL92")
+            for topic in ("T", "U")
+        ]
+        for group in ("G", "H"):
+            filters.register(group, subscriptions)
+        filters.register("G", subscriptions[:1])
+        filters.unregister("Nobody")
+        filters.unregister("H")
+        dead = {
+            (group, topic): found.is_dead
+            for group in ("G", "H")
+            for topic in ("T", "U")
+            if (found := table.get(topic, group)) is not None
+        }
+        assert dead == {("G", "T"): False, ("G", "U"): True, ("H", "T"): True, ("H", "U"): True}
 
     async def test_an_expression_that_is_wrong_replaces_none(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
