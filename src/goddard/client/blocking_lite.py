@@ -3,23 +3,38 @@
 Written by tools/write_blocking.py from the asyncio classes: change those instead.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
 from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
-from goddard.client.lite import AssignmentListener, QueuesListener
+from goddard.client.consumehooks import ConsumeHook
+from goddard.client.lite import AssignmentListener
 from goddard.client.lite import LitePullConsumer as AsyncLitePullConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords
+from goddard.client.queuewatch import QueuesListener
 from goddard.client.subscriptions import Expression
 from goddard.client.values import ConsumeFrom, MessageQueue, ServiceState
 from goddard.protocol.bodies import MessageModel
 
 
 class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
-    """A consumer that asks for its messages; see the module's text for when they are consumed.
+    """A consumer that asks for its messages: ``poll`` gives a batch, ``for`` one by one.
+
+    There is no redelivery. What was handed out and not committed comes again only after a
+    restart, or when another member takes the queue over. Messages count as consumed:
+
+    - with ``poll`` and ``auto_commit``, when the next ``poll`` begins; a batch that the user fails
+      on is not committed unless the user polls again;
+    - with ``for`` and ``auto_commit``, when the loop asks for the next message; an exception
+      in its body, or ``break``, leaves the last message uncommitted;
+    - with ``commit``, at once: everything handed out so far, or what it is told.
+
+    Auto commit notes offsets every ``auto_commit_interval_ms``, when the user asks for
+    messages. They travel to the broker every ``persist_offsets_interval_ms``, and when the
+    consumer stops or gives a queue up. One task at a time may ask for messages.
 
     ``pull_batch_size`` messages at most come with one pull, and so with one ``poll``. Pulling
     pauses while more than ``pull_threshold_for_all`` messages wait, or of one queue more than
@@ -53,6 +68,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         queue_check_interval_ms: int = 30000,
         allocation: AllocationStrategy | None = None,
         offsets_folder: Path | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
         **options: Unpack[SessionKeywords],
     ) -> None:
         BlockingClient.__init__(
@@ -77,6 +93,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
                 queue_check_interval_ms=queue_check_interval_ms,
                 allocation=allocation,
                 offsets_folder=offsets_folder,
+                consume_hooks=consume_hooks,
                 **options,
             ),
         )
