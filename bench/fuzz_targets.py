@@ -6,6 +6,7 @@ accepts by returning, rejects by raising ProtocolError, and fails by anything el
 it also writes and reads again.
 """
 
+import contextlib
 import gzip
 import json
 import zlib
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from goddard.client.pulling import decode_messages
+from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol import (
     acl,
@@ -41,6 +44,7 @@ WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
 MAX_INPUT_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
+WRAPPED: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEED_UNWRAP)
 
 T = TypeVar("T")
 
@@ -181,6 +185,31 @@ def run_record(data: bytes) -> None:
         pass
 
 
+def run_pulled(data: bytes) -> None:
+    """The client's own decoder of records refuses what the protocol's refuses, and agrees."""
+    number = int.from_bytes(data[12:16], "big", signed=True)
+    queue = MessageQueue("TopicTest", "broker-a", number)
+    messages = decode_messages(data, queue)
+    records = [
+        each
+        for each in record.iter_records(data, check_crc=False)
+        # Batches that are stored as one record become their messages.
+        if each.sys_flag & WRAPPED != WRAPPED
+    ]
+    if len(records) != len(messages):
+        return
+    for each, pulled in zip(records, messages, strict=True):
+        _expect(
+            (pulled.topic, pulled.queue_offset, pulled.physical_offset, pulled.raw_properties())
+            == (each.topic, each.queue_offset, each.physical_offset, each.properties),
+            "the message is not the record",
+        )
+        _expect(pulled.stored_body_bytes == len(each.body), "the body is not the record's")
+        for read in (str, lambda m: m.body, lambda m: m.keys, lambda m: m.born_host):
+            with contextlib.suppress(ProtocolError):
+                read(pulled)
+
+
 def run_batch(data: bytes) -> None:
     entries = message.decode_batch(data)
     _expect(message.decode_batch(message.encode_batch(entries)) == entries, "the batch changed")
@@ -304,6 +333,7 @@ def targets() -> list[Target]:
         Target("body classes", run_body, list(_body_samples(some_json))),
         Target("registration", run_register, list(_register_samples(seen))),
         Target("record", run_record, records),
+        Target("pulled messages", run_pulled, records),
         Target("batch", run_batch, batches),
         Target("properties", run_properties, [r.properties for r in decoded]),
         Target("ids", run_ids, [*texts_of_ids, *(text for text in unique if text)]),
