@@ -7,9 +7,16 @@ import pytest
 
 from goddard.client.admin import Admin
 from goddard.client.admin_values import FoundMessages, TrackKind
-from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError, NoRouteError
+from goddard.client.errors import BrokerError, ClientError, NoRouteError
+from goddard.client.trace import (
+    MessageKind,
+    SendTrace,
+    TraceRecord,
+    decode_trace,
+    encode_trace,
+)
 from goddard.client.values import MessageQueue
-from goddard.errors import ProtocolError
+from goddard.errors import ConnectFailedError, ProtocolError
 from goddard.protocol.bodies import ConsumeResult, ConsumeType, MessageModel
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.ids import offset_message_id
@@ -175,8 +182,13 @@ async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
         await admin.message_by_offset(MessageQueue(topic, broker_name(site), 0), 5)
     with pytest.raises(ProtocolError):
         await admin.message_by_offset_id(topic, "no id at all")
-    with pytest.raises(BrokerNotFoundError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(ConnectFailedError, match=r"127\.0\.0\.1:1"):
         await admin.message_by_offset_id(topic, "7F000001" + "00000001" + "0" * 16)
+    with pytest.raises(BrokerError):
+        nowhere = offset_message_id(Host.parse(site.broker.address), 2**40)
+        await admin.message_by_offset_id(topic, nowhere)
+    with pytest.raises(ClientError, match="no message"):
+        await admin.message(topic, nowhere)
     with pytest.raises(NoRouteError):
         await admin.messages_by_key("NoSuchTopic", "key")
 
@@ -222,6 +234,33 @@ async def test_a_consumer_is_made_to_consume(site: Site, admin: Admin, dialogue:
         assert [record.body for record in consumer.consumed] == [b"now"]
         with pytest.raises(BrokerError, match=r"127\.0\.0\.1@nobody"):
             await admin.consume_directly(group, "127.0.0.1@nobody", topic, sent.msg_id)
+
+
+async def test_the_trace_of_a_message_is_read(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+    topic = site.create_topic("AdminTrace", queues=1)
+    sent = SendTrace(
+        timestamp_ms=1,
+        region="r",
+        group="g",
+        topic="T",
+        message_id="TRACED",
+        tags=None,
+        keys="k",
+        store_host="127.0.0.1",
+        body_bytes=3,
+        cost_ms=1,
+        kind=MessageKind.NORMAL,
+        offset_message_id=None,
+        is_success=True,
+    )
+    other = sent._replace(message_id="OTHER")
+    text = encode_trace([sent, other])
+    await dialogue.send(topic, text.encode(), {"KEYS": "TRACED OTHER k"})
+
+    async def trace() -> list[TraceRecord]:
+        return await admin.message_trace("TRACED", trace_topic=topic)
+
+    assert await eventually(trace) == decode_trace(encode_trace([sent]))
 
 
 async def test_checks_of_a_transaction_that_is_not_there_are_not_resumed(

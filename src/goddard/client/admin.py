@@ -190,6 +190,7 @@ class Admin:
     messages_by_unique_key = admin_messages.messages_by_unique_key
     messages_by_queue = admin_messages.messages_by_queue
     message_track = admin_messages.message_track
+    message_trace = admin_messages.message_trace
     consume_directly = admin_messages.consume_directly
     resume_transaction_checks = admin_messages.resume_transaction_checks
 
@@ -218,6 +219,7 @@ class Admin:
     set_read_ahead_mode = admin_brokers.set_read_ahead_mode
     rocksdb_progress = admin_brokers.rocksdb_progress
     export_rocksdb_config = admin_brokers.export_rocksdb_config
+    export_pop_records = admin_brokers.export_pop_records
 
     # Name servers
 

@@ -47,6 +47,7 @@ from goddard.protocol.headers_cluster import (
 
 # A container starts or stops a whole broker within the request.
 _CONTAINER_TIMEOUT_MS = 20_000
+_EXPORT_TIMEOUT_MS = 30_000
 
 
 # --- Which there are ------------------------------------------------------------------------------
@@ -258,6 +259,13 @@ async def set_read_ahead_mode(
     found = await chosen_brokers(admin, broker, cluster)
     header = SetReadAheadRequest(mode=mode)
     return await ask_each(admin, found, RequestCode.SET_COMMITLOG_READ_MODE, header)
+
+
+async def export_pop_records(admin: AdminLink, broker: str) -> None:
+    """Have a broker move its records of popped messages from RocksDB to files [exportPopRecord,
+    200056]."""
+    address = await broker_address(admin, broker)
+    await ask(admin, address, RequestCode.POP_ROLLBACK, timeout_ms=_EXPORT_TIMEOUT_MS)
 
 
 async def rocksdb_progress(

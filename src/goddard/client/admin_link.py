@@ -35,7 +35,7 @@ MAX_PROPERTIES_BYTES: Final = 4 * 1024 * 1024
 T = TypeVar("T")
 
 
-class Requests(calls.Caller, calls.NameServerCaller, Protocol):
+class ServerCaller(calls.Caller, calls.NameServerCaller, Protocol):
     """Makes requests to brokers and name servers; a Session does."""
 
     @property
@@ -44,7 +44,7 @@ class Requests(calls.Caller, calls.NameServerCaller, Protocol):
 
 class AdminLink(Protocol):
     @property
-    def session(self) -> Requests: ...
+    def session(self) -> ServerCaller: ...
     @property
     def clock(self) -> Clock: ...
     @property

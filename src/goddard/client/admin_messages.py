@@ -14,6 +14,7 @@ from goddard.client.admin_groups import group_progress
 from goddard.client.admin_link import (
     AdminLink,
     ask,
+    broker_address,
     each,
     queue_address,
     route,
@@ -23,6 +24,7 @@ from goddard.client.admin_topics import topic_groups
 from goddard.client.admin_values import FoundMessages, GroupProgress, MessageTrack, TrackKind
 from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError
 from goddard.client.message import ReceivedMessage
+from goddard.client.trace import TraceRecord, decode_trace
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError, ProtocolError
 from goddard.protocol.bodies import ConsumeType, MessageModel
@@ -32,6 +34,7 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.headers_admin import ConsumeDirectlyRequest, ResumeCheckHalfMessageRequest
 from goddard.protocol.headers_message import PullRequest
 from goddard.protocol.ids import parse_offset_message_id
+from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import iter_records
 
 MAX_FOUND: Final = 64
@@ -53,14 +56,20 @@ def _messages(records: bytes, broker_name: str) -> list[ReceivedMessage]:
 async def message(admin: AdminLink, topic: str, message_id: str) -> ReceivedMessage:
     """A message by its id, either of the two [queryMsgById, queryMsgByUniqueKey; 33, 12].
 
-    An id that a broker gave (``offset_message_id``) says where the message is. One that the client
-    gave (``message_id``) is looked up in the index, of the last three days.
+    An id that a broker gave (``offset_message_id``) says where the message is, and is taken for
+    one if a broker is registered there. One that the client gave (``message_id``) is looked up in
+    the index, of the last three days.
     """
     try:
+        host, _ = parse_offset_message_id(message_id)
+        await broker_name(admin, str(host))
         return await message_by_offset_id(admin, topic, message_id)
-    except (ProtocolError, BrokerNotFoundError, BrokerError):
-        # Both kinds look alike: one of a client names a place where no message is.
+    except (ProtocolError, BrokerNotFoundError):
         pass
+    except BrokerError as error:
+        # Both kinds look alike: a client's may name a broker, and a place where no message is.
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
     found = await messages_by_unique_key(admin, topic, message_id)
     if not found.messages:
         raise _no_message(f"no message of {topic} has the id {message_id}")
@@ -81,7 +90,10 @@ async def message_by_offset_id(
     """A message by the id that its broker gave it [queryMsgById, 33]."""
     host, physical_offset = parse_offset_message_id(offset_message_id)
     address = str(host)
-    name = await broker_name(admin, address)
+    try:
+        name = await broker_name(admin, address)
+    except BrokerNotFoundError:
+        name = ""  # registered under another address, such as a host's name
     record = await calls.view_message(
         admin.session, address, physical_offset, topic=topic, timeout_ms=admin.timeout_ms
     )
@@ -277,17 +289,30 @@ def track_kind(
     return TrackKind.CONSUMED if one.tags in wanted.tags_set else TrackKind.CONSUMED_BUT_FILTERED
 
 
+async def message_trace(
+    admin: AdminLink, message_id: str, *, trace_topic: str = TRACE_TOPIC
+) -> list[TraceRecord]:
+    """What clients with tracing on noted about a message, in that order [queryMsgTraceById, 12]."""
+    found = await messages_by_key(admin, trace_topic, message_id)
+    records = (
+        record
+        for one in found.messages
+        for record in decode_trace(one.body.decode("utf-8", "replace"))
+    )
+    return [record for record in records if record.message_id == message_id]
+
+
 async def consume_directly(
     admin: AdminLink, group: str, client_id: str, topic: str, message_id: str
 ) -> ConsumeDirectlyResult:
-    """Have one consumer consume one message, now, whatever its offsets [consumeMessage, 309]."""
+    """Have one consumer consume one message now, whatever its offsets [queryMsgById -g -d, 309]."""
     one = await message(admin, topic, message_id)
     header = ConsumeDirectlyRequest(
         consumer_group=group, client_id=client_id, msg_id=one.offset_message_id, topic=topic
     )
     response = await ask(
         admin,
-        one.store_host,
+        await broker_address(admin, one.broker_name) if one.broker_name else one.store_host,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
         header,
         timeout_ms=max(admin.timeout_ms, FORWARDED_TIMEOUT_MS),
