@@ -160,6 +160,14 @@ class RecordColumns:
     def store_times_ms(self) -> Positions:
         return arrays.int64_at(self._raw, self._store_times_at)
 
+    def topics_that(self, is_wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which rows are of a topic that is wanted; asked once for each topic."""
+        coded = self._topic().dictionary_encode()
+        verdicts = np.array([is_wanted(topic) for topic in coded.dictionary.to_pylist()], np.bool_)
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        chosen: npt.NDArray[np.bool_] = verdicts[codes]
+        return chosen
+
     def have_tags(self, tags: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which rows have one of the tags."""
         found = pc.is_in(self._tags(), value_set=pa.array(tags, pa.string()))

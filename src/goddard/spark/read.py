@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.spark import offsets
+from goddard.spark import log, offsets
 from goddard.spark.cluster import Cluster, is_passing
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.fetch import RangeReader, open_session
@@ -144,6 +144,29 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, QueuePartition)
         return read_range(partition.wanted, self._options, self._names)
+
+
+class PiecePartition(InputPartition):
+    """Which part of which file a task reads."""
+
+    def __init__(self, piece: log.Piece) -> None:
+        super().__init__(piece)
+        self.piece = piece
+
+
+class LogReader(DataSourceReader):
+    """``spark.read.format("rocketmq-log")``."""
+
+    def __init__(self, options: log.LogOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = list(names)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [PiecePartition(piece) for piece in log.plan(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PiecePartition)
+        return log.read_piece(partition.piece, self._options, self._names)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,4 +1,4 @@
-"""``format("rocketmq")``: what Spark finds by that name, and gives the options to."""
+"""``format("rocketmq")`` and ``format("rocketmq-log")``: what Spark finds by these names."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from goddard.spark.log import parse_log
 from goddard.spark.options import parse_source
-from goddard.spark.read import BatchReader, StreamReader
+from goddard.spark.read import BatchReader, LogReader, StreamReader
 from goddard.spark.schema import SCHEMA, chosen_columns
 
 
@@ -38,6 +39,26 @@ class RocketMQDataSource(DataSource):
         return dict(options.items())
 
 
+class RocketMQLogDataSource(DataSource):
+    """Commit-log files of RocketMQ or Goddard as DataFrames, without a broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-log"
+
+    def schema(self) -> StructType:
+        parse_log(self._given())
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(parse_log(self._given()), chosen_columns(schema))
+
+    def _given(self) -> dict[str, str]:
+        options: Any = self.options
+        return dict(options.items())
+
+
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session, where Spark does not find them by itself."""
     spark.dataSource.register(RocketMQDataSource)
+    spark.dataSource.register(RocketMQLogDataSource)

@@ -1,0 +1,202 @@
+"""Commit-log files as rows: pieces, torn tails, damage."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goddard.errors import ConfigError
+from goddard.protocol.record import Host, Record, encode_blank, encode_record
+from goddard.spark import log
+from goddard.spark.columns import COLUMNS
+from goddard.spark.log import LogOptions, parse_log, plan, read_piece
+from goddard.spark.offsets import DataLossError
+
+_FILE_BYTES = 4096
+_HOST = Host.parse("127.0.0.1:10911")
+_V6 = Host.parse("[::1]:10911")
+
+
+class Log:
+    """Writes commit-log files as a broker does: of full size, a blank at the end of each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = bytearray()
+        self.starts: list[int] = []
+
+    def add(self, body: bytes, **changes: Any) -> None:
+        values: dict[str, Any] = {
+            "topic": "TopicTest",
+            "queue_id": 0,
+            "queue_offset": len(self.starts),
+            "store_timestamp_ms": 1_000 + len(self.starts),
+            "store_host": _HOST,
+            "born_timestamp_ms": 5,
+            "born_host": _HOST,
+            "body": body,
+            "properties": b"TAGS\x01a\x02",
+        }
+        values |= changes
+        size = len(encode_record(Record(physical_offset=0, **values)))
+        room = _FILE_BYTES - len(self.data) % _FILE_BYTES
+        if size + 8 > room:
+            self.data += encode_blank(room)[:room].ljust(room, b"\x00")
+        self.starts.append(len(self.data))
+        self.data += encode_record(Record(physical_offset=len(self.data), **values))
+
+    def write(self) -> Path:
+        folder = self.folder / "commitlog"
+        folder.mkdir(parents=True, exist_ok=True)
+        for begin in range(0, max(1, len(self.data)), _FILE_BYTES):
+            part = bytes(self.data[begin : begin + _FILE_BYTES]).ljust(_FILE_BYTES, b"\x00")
+            (folder / f"{begin:020}").write_bytes(part)
+        return self.folder
+
+
+def _options(folder: Path, **changes: Any) -> LogOptions:
+    return LogOptions(folder=folder / "commitlog", **changes)
+
+
+def _rows(options: LogOptions, names: tuple[str, ...] = ("body",)) -> list[Any]:
+    rows = [
+        row
+        for piece in plan(options)
+        for batch in read_piece(piece, options, list(names))
+        for row in batch.to_pylist()
+    ]
+    return [row[names[0]] for row in rows] if len(names) == 1 else rows
+
+
+def _filled(folder: Path, count: int = 60) -> tuple[Log, list[bytes]]:
+    written = Log(folder)
+    bodies = [bytes([65 + number % 26]) * (number * 7 % 150) for number in range(count)]
+    for number, body in enumerate(bodies):
+        host = _V6 if number % 5 == 0 else _HOST
+        topic = "t" * 200 if number % 7 == 0 else "TopicTest"
+        written.add(body, topic=topic, born_host=host, store_host=host)
+    written.write()
+    return written, bodies
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 333, 1000, 4096, 10_000])
+@pytest.mark.parametrize("rows_per_batch", [1, 7, 20_000])
+def test_pieces_of_any_size_give_every_record_once(
+    tmp_path: Path, piece_bytes: int, rows_per_batch: int
+) -> None:
+    written, bodies = _filled(tmp_path)
+    assert len(written.data) > 2 * _FILE_BYTES
+    options = _options(tmp_path, piece_bytes=piece_bytes, rows_per_batch=rows_per_batch)
+    assert _rows(options) == bodies
+    assert _rows(options, ("commitLogOffset",)) == written.starts
+
+
+def test_records_longer_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, bodies = _filled(tmp_path)
+    monkeypatch.setattr(log, "_CHUNK_BYTES", 200)
+    assert _rows(_options(tmp_path, piece_bytes=1500)) == bodies
+
+
+@given(data=st.data())
+def test_a_torn_tail_ends_the_log(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    folder = tmp_path_factory.mktemp("torn")
+    written, bodies = _filled(folder, 12)
+    cut = data.draw(st.integers(written.starts[9] + 1, len(written.data) - 1))
+    written.data = bytearray(written.data[:cut])
+    written.write()
+    whole = [start for start in [*written.starts[1:], len(written.data) + 1] if start <= cut]
+    assert _rows(_options(folder)) == bodies[: len(whole)]
+
+
+def test_damage_in_the_middle_is_named_or_passed_over(tmp_path: Path) -> None:
+    written, bodies = _filled(tmp_path)
+    place = written.starts[3]
+    written.data[place + 4 : place + 8] = b"oops"
+    written.write()
+    with pytest.raises(DataLossError, match=rf"0{{20}} is damaged at byte {place}"):
+        _rows(_options(tmp_path))
+    left = bodies[:3] + bodies[4:]
+    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == left
+
+
+def test_a_record_whose_parts_do_not_fit_is_damage(tmp_path: Path) -> None:
+    written, bodies = _filled(tmp_path)
+    place = written.starts[4]
+    written.data[place + 84 : place + 88] = b"\x00\x00\x01\x00"  # its body's length
+    written.write()
+    with pytest.raises(DataLossError, match=f"damaged at byte {place}"):
+        _rows(_options(tmp_path))
+    left = bodies[:4] + bodies[5:]
+    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == left
+
+
+def test_a_record_that_lies_about_its_place_is_no_record(tmp_path: Path) -> None:
+    written, _ = _filled(tmp_path)
+    place = written.starts[5]
+    written.data[place + 28 : place + 36] = (1).to_bytes(8, "big")
+    written.write()
+    with pytest.raises(DataLossError, match=f"byte {place}"):
+        _rows(_options(tmp_path))
+
+
+def test_bodies_that_look_like_records_are_not_taken_for_some(tmp_path: Path) -> None:
+    written = Log(tmp_path)
+    inner = encode_record(
+        Record("T", 0, 0, 7, 1, _HOST, 1, _HOST, b"inner")  # its physical offset is not its place
+    )
+    for _ in range(30):
+        written.add(inner)
+    written.write()
+    assert _rows(_options(tmp_path, piece_bytes=150)) == [inner] * 30
+
+
+def test_topics_and_times_are_chosen(tmp_path: Path) -> None:
+    written = Log(tmp_path)
+    for number in range(100):
+        topic = ["A", "B", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"][number % 4]
+        written.add(b"%d" % number, topic=topic)
+    written.write()
+    assert _rows(_options(tmp_path, topics=("B",))) == [b"%d" % n for n in range(1, 100, 4)]
+    plain = [b"%d" % n for n in range(100) if n % 4 < 2]
+    assert _rows(_options(tmp_path)) == plain
+    everything = _rows(_options(tmp_path, includes_system_topics=True))
+    assert everything == [b"%d" % n for n in range(100)]
+    some = _options(tmp_path, includes_system_topics=True, start_ms=1_030, end_ms=1_070)
+    assert _rows(some) == [b"%d" % n for n in range(30, 70)]
+    assert len(plan(some)) < len(plan(_options(tmp_path)))
+
+
+def test_every_column_can_be_read(tmp_path: Path) -> None:
+    _filled(tmp_path)
+    rows = _rows(_options(tmp_path, broker_name="archive"), tuple(COLUMNS))
+    assert {row["brokerName"] for row in rows} == {"archive"}
+
+
+@pytest.mark.parametrize(
+    ("given_options", "words"),
+    [
+        ({}, "no path is given"),
+        ({"path": "nowhere"}, "is no directory"),
+        ({"path": ".", "subscribe": "no topic"}, "subscribe names the topic"),
+        ({"path": ".", "startingTimestamp": "5", "endingTimestamp": "5"}, "is not after"),
+        ({"path": ".", "topics": "A"}, "unknown option topics"),
+    ],
+)
+def test_wrong_options(given_options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        parse_log(given_options)
+
+
+def test_a_folder_without_files_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no commit-log files"):
+        plan(parse_log({"path": str(tmp_path)}))
+
+
+def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
+    Log(tmp_path).write()
+    assert _rows(_options(tmp_path)) == []
