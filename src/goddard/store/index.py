@@ -18,7 +18,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -27,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.clock import Clock
-from goddard.protocol.bulk_hashing import java_hashes
-from goddard.protocol.hashing import index_hash, java_hash
-from goddard.store.columns import PropertyColumns, Spans, prefixed_hashes
+from goddard.protocol.hashing import index_hash
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
-from goddard.store.records import ROLLBACK, TRANSACTION_MASK, LogEntry
+from goddard.store.keys import hash_keys
+from goddard.store.records import LogEntry
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
@@ -46,7 +44,6 @@ MAX_RESULTS: Final = 64
 _MAX_PENDING_RECORDS: Final = 16_384
 _CHUNK_ENTRIES: Final = 65_536
 _MAX_INT32: Final = 0x7FFFFFFF
-_KEY_SEPARATOR: Final = ord(" ")
 
 Ints = npt.NDArray[np.int64]
 
@@ -429,17 +426,16 @@ class KeyIndex:
             if self._pending[0].physical_offset <= known:
                 self._pending = [entry for entry in self._pending if entry.physical_offset > known]
         if self._pending:
-            topics, _, _, offsets, _, _, times_ms, sys_flags, properties = zip(
-                *self._pending, strict=True
+            pending = self._pending
+            rows, hashes = hash_keys(
+                [entry[0] for entry in pending],
+                [entry[8] for entry in pending],
+                [entry[7] for entry in pending],
+                is_tag_indexed=self._is_tag_indexed,
             )
-            rows, hashes = _hash_keys(
-                topics, properties, sys_flags, is_tag_indexed=self._is_tag_indexed
-            )
-            self._enter(
-                hashes,
-                np.array(offsets, dtype=np.int64)[rows],
-                np.array(times_ms, dtype=np.int64)[rows],
-            )
+            offsets = np.array([entry[3] for entry in pending], dtype=np.int64)
+            times_ms = np.array([entry[6] for entry in pending], dtype=np.int64)
+            self._enter(hashes, offsets[rows], times_ms[rows])
         self._pending.clear()
 
     def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:
@@ -521,64 +517,3 @@ class KeyIndex:
     def close(self) -> None:
         for index_file in (*self._index_files, *self._set_aside):
             index_file.close()
-
-
-def _hash_keys(
-    topics: Sequence[str],
-    properties: Sequence[bytes],
-    sys_flags: Sequence[int],
-    *,
-    is_tag_indexed: bool,
-) -> tuple[Ints, Ints]:
-    """The hashes of all keys of records, and for each the number of its record.
-
-    Each record's come in Java's order: its unique key, each of its keys, its tag.
-    """
-    columns = PropertyColumns(properties)
-    hash_of = {topic: _prefix_hash(f"{topic}#") for topic in set(topics)}
-    starts = np.array([hash_of[topic] for topic in topics], dtype=np.uint32)
-    unique = columns.find(b"UNIQ_KEY")
-    rows = [unique.rows]
-    hashes = [
-        prefixed_hashes(starts[unique.rows], columns.hashes(unique), columns.utf16_lengths(unique))
-    ]
-    keys = columns.find(b"KEYS")
-    is_single = columns.lack(keys, _KEY_SEPARATOR)
-    single = Spans(*(column[is_single] for column in keys))
-    rows.append(single.rows)
-    hashes.append(
-        prefixed_hashes(starts[single.rows], columns.hashes(single), columns.utf16_lengths(single))
-    )
-    split_rows: list[int] = []
-    split_keys: list[str] = []
-    several = (column[~is_single].tolist() for column in keys)
-    for row, start, end in zip(*several, strict=True):
-        for key in columns.text(start, end).split(" "):
-            if key:
-                split_rows.append(row)
-                split_keys.append(f"{topics[row]}#{key}")
-    rows.append(np.array(split_rows, dtype=np.int64))
-    hashes.append(_positive(java_hashes(split_keys)))
-    if is_tag_indexed:
-        tags = columns.find(b"TAGS")
-        rows.append(tags.rows)
-        prefixes = starts[tags.rows] * np.uint32(31**2) + np.uint32(_prefix_hash("T#"))
-        hashes.append(prefixed_hashes(prefixes, columns.hashes(tags), columns.utf16_lengths(tags)))
-    all_rows = np.concatenate(rows)
-    order = np.argsort(all_rows, kind="stable")
-    is_indexed = np.array(sys_flags, dtype=np.int64) & TRANSACTION_MASK != ROLLBACK
-    order = order[is_indexed[all_rows[order]]]
-    return all_rows[order], np.concatenate(hashes)[order]
-
-
-def _positive(hashes: npt.NDArray[np.int32]) -> Ints:
-    """Without sign as in Java, where the one hash that has no positive counterpart becomes 0."""
-    values = np.abs(hashes.astype(np.int64))
-    values[values > _MAX_INT32] = 0
-    return values
-
-
-@lru_cache(maxsize=4096)
-def _prefix_hash(text: str) -> int:
-    """The hash of a text that comes often (a topic, a tag), as an unsigned number."""
-    return java_hash(text) & 0xFFFFFFFF
