@@ -367,9 +367,11 @@ class Producer:
     ) -> "asyncio.Future[SendResult]":
         """Send a message without waiting: the future has its result.
 
-        Many messages share a connection this way, each in the order of the calls; a message that
-        is tried again (up to ``async_retries`` times, after failures of the connection only) may
-        come later than its followers. The message must not be changed until the future is done.
+        Many messages share a connection this way, and leave in the order of the calls. What is
+        tried again (up to ``async_retries`` times, after failures of the connection only) comes
+        after its followers, and RocketMQ's broker, which has many threads, may store what comes at
+        once in any order: where order counts, wait for each result. The message must not be
+        changed until the future is done.
         """
         running = self._check_running()
         topic = self._check(message)

@@ -1,0 +1,161 @@
+"""A cluster that answers as it is told: for what a real one does too seldom to be tested with.
+
+    async with FakeCluster("broker-a", "broker-b") as cluster:
+        cluster.broker("broker-a").answer = lambda request: request.reply(ResponseCode.SYSTEM_BUSY)
+        ...                       # name_servers=cluster.namesrv
+
+It serves routes over real sockets and keeps every request that comes. Unless told otherwise a
+broker stores nothing and answers sends with SEND_OK.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from goddard.protocol.bodies import BrokerData, QueueData, TopicRoute, encode_body
+from goddard.protocol.codes import Permission, RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import decode_send
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
+
+_SENDS = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
+_RECORD_BYTES = 100
+
+Answerer = Callable[[RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
+
+
+async def mute(request: RemotingCommand) -> None:
+    """An answer that never comes."""
+    await asyncio.Event().wait()
+
+
+class FakeBroker:
+    """One broker: ``answer`` is asked about sends, everything else succeeds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answer: Answerer = self.store
+        self.requests: list[RemotingCommand] = []
+        self.connections: list[Connection] = []
+        # Set when the first request of a code has come.
+        self.asked: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        self._stored = 0
+        handlers = Handlers()
+        handlers.set_fallback(self._handle)
+        self.server = Server(ServerOptions(), handlers, on_open=self.connections.append)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    @property
+    def sends(self) -> list[RemotingCommand]:
+        return [request for request in self.requests if request.code in _SENDS]
+
+    def store(self, request: RemotingCommand) -> RemotingCommand:
+        """What a broker answers to a send that it took."""
+        header = decode_send(request.fields)
+        self._stored += 1
+        fields = {
+            "msgId": f"7F00000100002A9F{self._stored * _RECORD_BYTES:016X}",
+            "queueId": str(header.queue_id),
+            "queueOffset": str(self._stored - 1),
+        }
+        return request.reply(ext_fields=fields)
+
+    def stored_as(self, code: ResponseCode) -> Answerer:
+        """An answer that has stored the message, but says that all is not well."""
+
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            response = self.store(request)
+            response.code = code
+            return response
+
+        return answer
+
+    async def _handle(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        self.requests.append(request)
+        self.asked[request.code].set()
+        if request.code not in _SENDS:
+            return request.reply()
+        answer = self.answer(request)
+        return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
+
+
+class FakeCluster:
+    """A name server and brokers, each with ``queues`` queues of every topic in ``topics``."""
+
+    def __init__(self, *brokers: str, queues: int = 4, topics: tuple[str, ...] = ("T",)) -> None:
+        self._brokers = {name: FakeBroker(name) for name in brokers}
+        self.queues = queues
+        self.topics = set(topics)
+        self.order_conf: str | None = None
+        self.perm = int(Permission.READ | Permission.WRITE)
+        self.route_requests: list[str] = []
+        self._exits = contextlib.AsyncExitStack()
+        handlers = Handlers()
+        handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        self.name_server = Server(ServerOptions(), handlers)
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.name_server.port}"
+
+    def broker(self, name: str) -> FakeBroker:
+        return self._brokers[name]
+
+    @property
+    def brokers(self) -> list[FakeBroker]:
+        return list(self._brokers.values())
+
+    async def __aenter__(self) -> Self:
+        await self._exits.enter_async_context(self.name_server)
+        for broker in self._brokers.values():
+            await self._exits.enter_async_context(broker.server)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exits.aclose()
+
+    def _route(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        topic = request.fields.get("topic", "")
+        self.route_requests.append(topic)
+        if topic not in self.topics:
+            remark = f"No topic route info in name server for the topic: {topic}"
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        route = TopicRoute(
+            order_topic_conf=self.order_conf,
+            queue_datas=[
+                QueueData(
+                    broker_name=name,
+                    perm=self.perm,
+                    read_queue_nums=self.queues,
+                    write_queue_nums=self.queues,
+                )
+                for name in self._brokers
+            ],
+            broker_datas=[
+                BrokerData(
+                    broker_name=name, cluster="DefaultCluster", broker_addrs={0: broker.address}
+                )
+                for name, broker in self._brokers.items()
+            ],
+        )
+        return request.reply(body=encode_body(route))

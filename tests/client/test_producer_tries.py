@@ -1,0 +1,432 @@
+"""Tries, time-outs and headers of sends, at brokers that answer as they are told."""
+
+import asyncio
+import logging
+import time
+from typing import Any, cast
+
+import pytest
+
+from goddard.client.errors import (
+    BatchFailedError,
+    BrokerError,
+    ClientCode,
+    ClientError,
+    InvalidMessageError,
+    NoNameServerError,
+    SendFailedError,
+    TooManyRequestsError,
+)
+from goddard.client.faults import TIMES_4, TIMES_5, FaultTimes
+from goddard.client.message import Message
+from goddard.client.options import Credentials
+from goddard.client.producer import Producer
+from goddard.client.producer_options import RETRY_CODES
+from goddard.client.values import MessageQueue, SendStatus
+from goddard.errors import ConnectFailedError, ProtocolError, RequestTimeoutError
+from goddard.protocol.acl import verify
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import decode_send
+from goddard.protocol.message import decode_properties, iter_batch
+from goddard.testing.fakecluster import Answerer, FakeCluster, mute
+
+
+def refusing(code: int) -> Answerer:
+    return lambda request: request.reply(code, "no")
+
+
+def answering(fields: dict[str, str]) -> Answerer:
+    return lambda request: request.reply(ext_fields=fields)
+
+
+def brokers_of(cluster: FakeCluster) -> dict[str, int]:
+    return {broker.name: len(broker.sends) for broker in cluster.brokers}
+
+
+async def test_another_broker_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster("a", "b") as cluster:
+        cluster.broker("a").answer = refusing(ResponseCode.SYSTEM_BUSY)
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            with caplog.at_level(logging.WARNING):
+                results = [await producer.send(Message("T", b"x")) for _ in range(8)]
+    assert {result.queue.broker_name for result in results} == {"b"}
+    assert brokers_of(cluster)["b"] == 8
+    assert 1 <= brokers_of(cluster)["a"] <= 8
+    assert "sendKernelImpl exception, resend at once, InvokeID: " in caplog.text
+
+
+async def test_tries_alternate_and_then_fail() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        for broker in cluster.brokers:
+            broker.answer = refusing(ResponseCode.SERVICE_NOT_AVAILABLE)
+        async with Producer("g", name_servers=cluster.namesrv, retries=4) as producer:
+            with pytest.raises(SendFailedError) as failed:
+                await producer.send(Message("T", b"x"))
+    assert failed.value.tries == 5
+    assert failed.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert failed.value.message.startswith("Send [5] times, still failed, cost [")
+    assert failed.value.message.endswith(
+        ("Topic: T, BrokersSent: [a, b, a, b, a]", "Topic: T, BrokersSent: [b, a, b, a, b]")
+    )
+    assert isinstance(failed.value.__cause__, BrokerError)
+
+
+@pytest.mark.parametrize("code", sorted(RETRY_CODES | {3, 13, 26, 29, 9999}))
+async def test_which_answers_are_tried_again(code: int) -> None:
+    async with FakeCluster("a") as cluster:
+        cluster.broker("a").answer = refusing(code)
+        async with Producer("g", name_servers=cluster.namesrv, retries=1) as producer:
+            with pytest.raises(ClientError) as failed:
+                await producer.send(Message("T", b"x"))
+        sends = len(cluster.broker("a").sends)
+    if code == ResponseCode.GO_AWAY:
+        # Each of the two tries asked again over a new connection.
+        assert isinstance(failed.value, TooManyRequestsError)
+        assert sends == 4
+        return
+    assert failed.value.code == code
+    assert sends == (2 if code in RETRY_CODES else 1)
+    assert isinstance(failed.value, SendFailedError if code in RETRY_CODES else BrokerError)
+
+
+async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection() -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        answers = [refusing(ResponseCode.GO_AWAY), broker.store] * 2
+
+        def answer(request: RemotingCommand) -> Any:
+            return answers.pop(0)(request)
+
+        broker.answer = answer
+        async with Producer("g", name_servers=cluster.namesrv, retries=0) as producer:
+            await producer.send(Message("T", b"x"))
+            await producer.send_soon(Message("T", b"x"))
+        assert len(broker.sends) == 4
+        assert len(broker.connections) >= 3
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ResponseCode.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT),
+        (ResponseCode.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT),
+        (ResponseCode.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
+    ],
+)
+async def test_stored_less_safely_is_a_result(code: ResponseCode, status: SendStatus) -> None:
+    async with FakeCluster("a", "b") as cluster:
+        for broker in cluster.brokers:
+            broker.answer = broker.stored_as(code)
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            assert (await producer.send(Message("T", b"x"))).status is status
+            assert (await producer.send_soon(Message("T", b"x"))).status is status
+        assert sum(brokers_of(cluster).values()) == 2
+        async with Producer(
+            "g", name_servers=cluster.namesrv, retry_when_not_stored=True
+        ) as producer:
+            assert (await producer.send(Message("T", b"x"))).status is status
+            assert sum(brokers_of(cluster).values()) == 5
+            cluster.broker("b").answer = cluster.broker("b").store
+            again = await producer.send(Message("T", b"x"))
+        assert (again.status, again.queue.broker_name) == (SendStatus.SEND_OK, "b")
+
+
+async def test_time_is_for_all_tries_together() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        for broker in cluster.brokers:
+            broker.answer = mute
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            started = time.monotonic()
+            with pytest.raises(SendFailedError) as failed:
+                await producer.send(Message("T", b"x"), timeout_ms=300)
+            assert time.monotonic() - started < 10
+            assert failed.value.message.startswith("sendDefaultImpl call timeout. Send [1] times")
+            assert failed.value.code == ClientCode.ACCESS_BROKER_TIMEOUT
+            assert isinstance(failed.value.__cause__, RequestTimeoutError)
+            assert sum(brokers_of(cluster).values()) == 1
+            with pytest.raises(SendFailedError, match="wait response timeout, cost=") as soon:
+                await producer.send_soon(Message("T", b"x"), timeout_ms=300)
+            assert soon.value.code == ClientCode.ACCESS_BROKER_TIMEOUT
+
+
+async def test_no_try_may_take_all_the_time() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        cluster.broker("a").answer = mute
+        async with Producer(
+            "g", name_servers=cluster.namesrv, send_timeout_ms=60_000, max_timeout_per_try_ms=100
+        ) as producer:
+            results = [await producer.send(Message("T", b"x")) for _ in range(4)]
+    assert {result.queue.broker_name for result in results} == {"b"}
+
+
+async def test_a_broker_that_is_not_there() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        await cluster.broker("a").server.stop()
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            for _ in range(4):
+                assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
+                assert (await producer.send_soon(Message("T", b"x"))).queue.broker_name == "b"
+            with pytest.raises(SendFailedError) as failed:
+                await producer.send(Message("T", b"x"), queue=MessageQueue("T", "a", 0))
+            assert (failed.value.code, failed.value.tries) == (ClientCode.CONNECT_BROKER, 1)
+            assert isinstance(failed.value.__cause__, ConnectFailedError)
+            with pytest.raises(SendFailedError, match="send request failed"):
+                await producer.send_soon(Message("T", b"x"), queue=MessageQueue("T", "a", 0))
+            with pytest.raises(SendFailedError, match="send request failed"):
+                await producer.send_oneway(Message("T", b"x"), queue=MessageQueue("T", "a", 0))
+
+
+async def test_soon_tries_again_after_a_lost_connection_but_not_after_a_refusal() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        broker = cluster.broker("a")
+
+        def cut(request: RemotingCommand) -> None:
+            broker.connections[-1].abort()
+
+        broker.answer = cut
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            futures = [producer.send_soon(Message("T", b"x")) for _ in range(20)]
+            results = await asyncio.gather(*futures)
+            assert {result.queue.broker_name for result in results} == {"b"}
+            broker.answer = refusing(ResponseCode.SYSTEM_BUSY)
+            outcomes = await asyncio.gather(
+                *(producer.send_soon(Message("T", b"x")) for _ in range(8)), return_exceptions=True
+            )
+    assert sum(isinstance(outcome, BrokerError) for outcome in outcomes) == 4
+
+
+async def test_garbage_for_an_answer() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        for fields in ({}, {"msgId": "x"}, {"msgId": "x", "queueId": "many", "queueOffset": "-1"}):
+            cluster.broker("a").answer = answering(fields)
+            async with Producer("g", name_servers=cluster.namesrv) as producer:
+                assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
+                queue = MessageQueue("T", "a", 0)
+                with pytest.raises(SendFailedError) as failed:
+                    await producer.send(Message("T", b"x"), queue=queue)
+                assert isinstance(failed.value.__cause__, ProtocolError)
+                with pytest.raises(SendFailedError, match="unknown reason"):
+                    await producer.send_soon(Message("T", b"x"), queue=queue)
+
+
+async def test_order_of_what_is_sent_soon() -> None:
+    async with FakeCluster("a") as cluster:
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            futures = [producer.send_soon(Message("T", b"%d" % number)) for number in range(500)]
+            await asyncio.sleep(0)
+            futures += [
+                producer.send_soon(Message("T", b"%d" % number)) for number in range(500, 1000)
+            ]
+            await asyncio.gather(*futures)
+        bodies = [int(bytes(request.body)) for request in cluster.broker("a").sends]
+    assert bodies == list(range(1000))
+
+
+async def test_a_cancelled_future_harms_nobody() -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        Producer("g", name_servers=cluster.namesrv) as producer,
+    ):
+        await producer.send(Message("T", b"x"))
+        gone = producer.send_soon(Message("T", b"1"))
+        kept = producer.send_soon(Message("T", b"2"))
+        gone.cancel()
+        assert (await kept).status is SendStatus.SEND_OK
+        waiting = asyncio.create_task(producer.send(Message("T", b"3")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await producer.send(Message("T", b"4"))).status is SendStatus.SEND_OK
+
+
+async def test_headers() -> None:
+    async with FakeCluster("a", topics=("T", "%RETRY%g2")) as cluster:
+        async with Producer(
+            "g", name_servers=cluster.namesrv, unit_mode=True, default_queues=7
+        ) as producer:
+            plain = Message("T", b"x", tags="TagA", keys="k", flag=5, properties={"ä": 'b"\\'})
+            soon = await producer.send_soon(plain, queue=MessageQueue("T", "a", 2))
+            sync = await producer.send(plain, queue=MessageQueue("T", "a", 2))
+            half = Message("T", b"x")
+            half.properties["TRAN_MSG"] = "true"
+            await producer.send(half)
+            reply = Message("T", b"x")
+            reply.properties["MSG_TYPE"] = "reply"
+            await producer.send(reply)
+            retry = Message("%RETRY%g2", b"x")
+            retry.properties |= {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16"}
+            await producer.send(retry)
+            await producer.send_batch([Message("T", b"1"), Message("T", b"2", flag=1)])
+        sends = cluster.broker("a").sends
+
+    assert soon.message_id == sync.message_id
+    first, second = sends[0], sends[1]
+    assert list(first.fields) == list("abcdefghijkmn")
+    header = decode_send(first.fields)
+    assert first.code == RequestCode.SEND_MESSAGE_V2
+    assert (header.producer_group, header.topic, header.default_topic) == ("g", "T", "TBW102")
+    assert (header.default_topic_queue_nums, header.queue_id, header.flag) == (7, 2, 5)
+    assert (header.sys_flag, header.reconsume_times, header.batch) == (0, 0, False)
+    assert header.unit_mode is True
+    assert header.bname == "a"
+    assert decode_properties(header.properties or "") == {
+        "KEYS": "k",
+        "WAIT": "true",
+        "TAGS": "TagA",
+        "ä": 'b"\\',
+        "UNIQ_KEY": soon.message_id,
+    }
+    # The way that is fast and the way that waits write the same.
+    unequal = {name for name in first.fields if first.fields[name] != second.fields[name]}
+    assert unequal <= {"g"}
+    assert (first.language, first.version) == (second.language, second.version)
+    assert [request.code for request in sends[2:]] == [310, 325, 310, 320]
+    assert decode_send(sends[2].fields).sys_flag == 4
+    lifted = decode_send(sends[4].fields)
+    assert (lifted.reconsume_times, lifted.max_reconsume_times) == (3, 16)
+    assert set(decode_properties(lifted.properties or "")) == {"WAIT", "UNIQ_KEY"}
+    batch = decode_send(sends[5].fields)
+    assert batch.batch is True
+    assert [(entry.body, entry.flag) for entry in iter_batch(sends[5].body)] == [
+        (b"1", 0),
+        (b"2", 1),
+    ]
+
+
+async def test_every_way_of_sending_is_signed() -> None:
+    credentials = Credentials("user", "secret", "token")
+    async with FakeCluster("a") as cluster:
+        async with Producer(
+            "g", name_servers=cluster.namesrv, credentials=credentials, namespace_v2="space"
+        ) as producer:
+            await producer.send(Message("T", b"1"))
+            await producer.send_soon(Message("T", b"2"))
+            await producer.send_oneway(Message("T", b"3"))
+            await producer.send_batch([Message("T", b"4"), Message("T", b"5")])
+        requests = cluster.broker("a").requests
+    assert {request.code for request in requests} >= {310, 320, 35}
+    for request in requests:
+        assert verify(request, "secret")
+        assert request.fields["AccessKey"] == "user"
+        assert request.fields["SecurityToken"] == "token"
+        assert (request.fields["ns"], request.fields["nsd"]) == ("space", "true")
+
+
+async def test_nothing_is_sent_that_no_broker_would_take() -> None:
+    async with FakeCluster("a") as cluster:
+        async with Producer("g", name_servers=cluster.namesrv, max_message_bytes=100) as producer:
+            surrogate = Message("T", b"x")
+            surrogate.put("a", "\ud800")
+            separator = Message("T", b"x")
+            separator.put("a", "x\x02y")
+            for message, text in (
+                (Message("", b"x"), r"The specified topic is blank\."),
+                (Message("a b", b"x"), "contains illegal characters"),
+                (Message("x" * 128, b"x"), "is longer than topic max length: 127"),
+                (Message("SCHEDULE_TOPIC_XXXX", b"x"), r"Sending message to topic\[SCHEDULE_"),
+                (Message("T", b""), "the message body length is zero"),
+                (Message("T", b"x" * 101), "the message body size over max value, MAX: 100"),
+                (Message("T", b"x", properties={"a": "x" * 32767}), "properties of 3"),
+                (surrogate, "are no text"),
+                (separator, "contains a separator"),
+            ):
+                for sending in (producer.send, producer.send_soon, producer.send_oneway):
+                    with pytest.raises(InvalidMessageError, match=text) as invalid:
+                        await sending(message)
+                    assert invalid.value.code == ResponseCode.MESSAGE_ILLEGAL
+            with pytest.raises(TypeError, match=r"body\.encode\(\)"):
+                await producer.send(Message("T", cast("bytes", "text")))
+            assert (await producer.send(Message("T", b"x" * 100))).status is SendStatus.SEND_OK
+        assert len(cluster.broker("a").sends) == 1
+
+
+async def test_no_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    async with Producer("g") as producer:
+        for sending in (producer.send, producer.send_soon, producer.send_oneway):
+            with pytest.raises(NoNameServerError) as lacking:
+                await sending(Message("T", b"x"))
+            assert lacking.value.message == "No name server address, please set it."
+            assert lacking.value.code == ClientCode.NO_NAME_SERVER
+
+
+async def test_parts_of_a_batch_that_were_sent_are_told() -> None:
+    async with FakeCluster("a", queues=1) as cluster:
+        broker = cluster.broker("a")
+
+        def second_fails(request: RemotingCommand) -> RemotingCommand:
+            if len(broker.sends) == 2:
+                return request.reply(ResponseCode.MESSAGE_ILLEGAL, "no")
+            return broker.store(request)
+
+        broker.answer = second_fails
+        async with Producer("g", name_servers=cluster.namesrv, max_message_bytes=300) as producer:
+            with pytest.raises(BatchFailedError) as failed:
+                await producer.send_batch([Message("T", b"x" * 50) for _ in range(6)])
+    assert 1 <= len(failed.value.results) <= 3
+    assert failed.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert isinstance(failed.value.__cause__, BrokerError)
+
+
+@pytest.mark.parametrize("times", [TIMES_4, TIMES_5], ids=["4", "5"])
+async def test_failing_brokers_are_left_alone(times: FaultTimes) -> None:
+    async with FakeCluster("a", "b") as cluster:
+        cluster.broker("a").answer = refusing(ResponseCode.SYSTEM_BUSY)
+        async with Producer(
+            "g", name_servers=cluster.namesrv, avoid_slow_brokers=times
+        ) as producer:
+            for _ in range(20):
+                await producer.send(Message("T", b"x"))
+            # After its first refusal it is not asked again for seconds or minutes.
+            assert brokers_of(cluster)["a"] == 1
+            cluster.broker("b").answer = refusing(ResponseCode.SYSTEM_BUSY)
+            with pytest.raises(SendFailedError):
+                await producer.send(Message("T", b"x"))
+            # With none left, all are.
+            assert brokers_of(cluster)["a"] >= 2
+
+
+async def test_unreachable_brokers_are_detected() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        cluster.broker("a").answer = mute
+        async with Producer(
+            "g",
+            name_servers=cluster.namesrv,
+            avoid_slow_brokers=FaultTimes((0,), (0,), 0),
+            detect_brokers=True,
+            detect_interval_ms=10,
+            max_timeout_per_try_ms=100,
+            send_timeout_ms=60_000,
+        ) as producer:
+            while not brokers_of(cluster)["a"]:
+                await producer.send(Message("T", b"x"))
+            async with asyncio.timeout(30):
+                await cluster.broker("a").asked[RequestCode.GET_MAX_OFFSET].wait()
+
+
+async def test_a_missing_broker_makes_the_route_be_asked_for_again() -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        Producer("g", name_servers=cluster.namesrv) as producer,
+    ):
+        await producer.send(Message("T", b"x"))
+        before = cluster.route_requests.count("T")
+        with pytest.raises(SendFailedError, match=r"BrokersSent: \[b\]") as failed:
+            await producer.send(Message("T", b"x"), queue=MessageQueue("T", "b", 0))
+        assert failed.value.code == ClientCode.BROKER_NOT_EXIST
+        assert cluster.route_requests.count("T") == before + 1
+
+
+async def test_a_new_topic_asks_twice() -> None:
+    async with (
+        FakeCluster("a", topics=("TBW102",), queues=8) as cluster,
+        Producer("g", name_servers=cluster.namesrv) as producer,
+    ):
+        await producer.session.publish_route("TBW102")
+        del cluster.route_requests[:]
+        assert len(await producer.publish_queues("fresh")) == 4
+        assert cluster.route_requests == ["fresh", "TBW102"]
+        await producer.send(Message("fresh", b"x"))
+        assert cluster.route_requests == ["fresh", "TBW102"]
