@@ -201,7 +201,7 @@ class AdminBroker:
             "putMessageAverageSize": str(stored_bytes / stored_count),
             "putMessageFailedTimes": str(self._stats.failed_count),
             "putMessageEntireTimeMax": str(times.max_ms),
-            "getMessageEntireTimeMax": "0",
+            "getMessageEntireTimeMax": str(self._stats.longest_get_ms),
             "putMessageDistributeTime": times.distribution(),
             "putLatency99": times.percentile(0.99),
             "putLatency999": times.percentile(0.999),

@@ -10,6 +10,7 @@ loop.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from struct import Struct
 from typing import Final, Protocol
@@ -90,6 +91,8 @@ class GetStats(Protocol):
     """Who counts what consumers get."""
 
     def get(self, topic: str, group: str, count: int, size: int) -> None: ...
+
+    def get_took(self, queue_id: int, topic: str, group: str, took_ms: int) -> None: ...
 
     def miss(self) -> None: ...
 
@@ -200,6 +203,7 @@ class Pulls:
         if reset is not None:
             self._answer_reset(ask, group, topic, reset)
             return None
+        began = time.monotonic()
         result = self._store.get(
             fields.topic,
             fields.queue_id,
@@ -226,7 +230,7 @@ class Pulls:
                 fields.commit_offset,
                 ask.connection.remote,
             )
-        self._count(fields, result)
+        self._count(fields, result, int((time.monotonic() - began) * 1000))
         if code == _NOT_FOUND and can_suspend and fields.sys_flag & _MAY_SUSPEND:
             return self._hold(ask, filter_)
         if code == _MOVED:
@@ -243,7 +247,7 @@ class Pulls:
         self._send(ask, code, remark, result, group, topic)
         return None
 
-    def _count(self, fields: PullFields, result: GetResult) -> None:
+    def _count(self, fields: PullFields, result: GetResult, took_ms: int) -> None:
         """For the statistics; with disableConsumeIfConsumerReadSlowly, also for what follows."""
         stats, config = self._stats, self._settings.current
         if not result.records:
@@ -253,6 +257,7 @@ class Pulls:
         group = fields.consumer_group
         if stats is not None:
             stats.get(fields.topic, group, len(result.queue_offsets), result.total_bytes)
+            stats.get_took(fields.queue_id, fields.topic, group, took_ms)
         if config.disable_slow_consumers:
             (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(result.records[0], 28)
             behind_bytes = self._store.log_max_offset - physical_offset

@@ -55,6 +55,8 @@ class SendBackStats(Protocol):
 
     def sendback(self, topic: str, group: str) -> None: ...
 
+    def dead(self, topic: str, group: str) -> None: ...
+
 
 class SendBacks:
     """The handler of 36."""
@@ -161,6 +163,8 @@ class SendBacks:
         if self._stats is not None:
             self._stats.put(entry.topic, 1, entry.size)
             self._stats.sendback(origin, header.group)
+            if is_dead:
+                self._stats.dead(origin, header.group)
 
 
 def _most_tries(

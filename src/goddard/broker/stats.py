@@ -10,6 +10,7 @@ Belongs to the loop, but for ``stored``, which the store calls from the one thre
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from goddard.broker.puttimes import PutTimes
@@ -23,6 +24,8 @@ _HOUR_MS: Final = 60 * _MINUTE_MS
 _PERIODS_MS: Final = (10 * _SECOND_MS, 10 * _MINUTE_MS, _HOUR_MS)
 _SNAPSHOTS: Final = (7, 7, 25)
 _RATE_SECONDS: Final = (10, 60, 600)
+# Each takes some kilobytes in the course of a day.
+_MAX_LATENCIES: Final = 10_000
 
 
 class _Snapshot(NamedTuple):
@@ -97,6 +100,9 @@ class Stats:
         self._puts: dict[str, Flow] = {}
         self._gets: dict[tuple[str, str], Flow] = {}
         self._send_backs: dict[tuple[str, str], Flow] = {}
+        self._dead_letters: dict[tuple[str, str], Flow] = {}
+        # By queue id, topic and group; what is summed up are milliseconds.
+        self._get_latencies: dict[tuple[int, str, str], Flow] = {}
         # Per broker: everything, and what users sent and got.
         self._all_puts, self._all_gets = Flow(), Flow()
         self._user_puts, self._user_gets = Flow(), Flow()
@@ -106,6 +112,7 @@ class Stats:
         self.failed_count = 0
         self.put_times = PutTimes()
         self._put_times_due_ms: int | None = None
+        self.longest_get_ms = 0
         self._found = 0
         self._missed = 0
         self._seconds: deque[_Totals] = deque(maxlen=_RATE_SECONDS[-1] + 1)
@@ -138,6 +145,19 @@ class Stats:
         if flow.is_user:
             self._user_gets.messages += count
 
+    def get_took(self, queue_id: int, topic: str, group: str, took_ms: int) -> None:
+        """What a group got of a queue was looked up in this time."""
+        if took_ms > self.longest_get_ms:
+            self.longest_get_ms = took_ms
+        key = (queue_id, topic, group)
+        flow = self._get_latencies.get(key)
+        if flow is None:
+            if len(self._get_latencies) >= _MAX_LATENCIES:
+                return
+            flow = self._get_latencies[key] = Flow()
+        flow.times += 1
+        flow.messages += took_ms
+
     def miss(self) -> None:
         """A request for messages found none."""
         self._missed += 1
@@ -147,6 +167,14 @@ class Stats:
         flow = self._send_backs.get((topic, group))
         if flow is None:
             flow = self._send_backs[topic, group] = Flow()
+        flow.times += 1
+        flow.messages += 1
+
+    def dead(self, topic: str, group: str) -> None:
+        """A message that a group sent back went to its dead letters instead."""
+        flow = self._dead_letters.get((topic, group))
+        if flow is None:
+            flow = self._dead_letters[topic, group] = Flow()
         flow.times += 1
         flow.messages += 1
 
@@ -166,10 +194,12 @@ class Stats:
         """Drop the figures of a topic or a group that is deleted."""
         if topic is not None:
             self._puts.pop(topic, None)
-        for table in (self._gets, self._send_backs):
+        for table in (self._gets, self._send_backs, self._dead_letters):
             doomed = [key for key in table if key[0] == topic or key[1] == group]
             for key in doomed:
                 del table[key]
+        for queue in [key for key in self._get_latencies if key[1] == topic or key[2] == group]:
+            del self._get_latencies[queue]
 
     # Sampling
 
@@ -199,9 +229,14 @@ class Stats:
                 self._sample_flows(kind, now_ms)
 
     def _sample_flows(self, kind: int, now_ms: int) -> None:
-        for table in (self._puts, self._gets, self._send_backs):
-            for flow in table.values():
-                flow.sample(kind, now_ms)
+        for flow in chain(
+            self._puts.values(),
+            self._gets.values(),
+            self._send_backs.values(),
+            self._dead_letters.values(),
+            self._get_latencies.values(),
+        ):
+            flow.sample(kind, now_ms)
         for flow in (self._all_puts, self._all_gets, self._user_puts, self._user_gets):
             if flow.messages:
                 flow.sample(kind, now_ms)
@@ -226,6 +261,14 @@ class Stats:
                 return self._gets.get((topic, group))
             case "SNDBCK_PUT_NUMS":
                 return self._send_backs.get((topic, group))
+            case "SNDBCK2DLQ_TIMES":  # owner@topic@group@SEND_BACK_TO_DLQ
+                parts = key.split("@")
+                return self._dead_letters.get((parts[1], parts[2])) if len(parts) == 4 else None
+            case "GROUP_GET_LATENCY":  # queueId@topic@group
+                parts = key.split("@")
+                if len(parts) != 3 or not (parts[0].isascii() and parts[0].isdigit()):
+                    return None
+                return self._get_latencies.get((int(parts[0][:10]), parts[1], parts[2]))
             case "BROKER_PUT_NUMS":
                 flow = self._all_puts
             case "BROKER_GET_NUMS":

@@ -51,6 +51,9 @@ class CountedGets:
         counted, bytes_ = self.gets.get((topic, group), (0, 0))
         self.gets[topic, group] = (counted + count, bytes_ + size)
 
+    def get_took(self, queue_id: int, topic: str, group: str, took_ms: int) -> None:
+        assert took_ms >= 0
+
     def miss(self) -> None:
         self.misses += 1
 

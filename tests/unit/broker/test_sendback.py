@@ -34,12 +34,16 @@ class CountingStats:
     def __init__(self) -> None:
         self.stored: list[str] = []
         self.returned: list[tuple[str, str]] = []
+        self.buried: list[tuple[str, str]] = []
 
     def put(self, topic: str, count: int, size: int) -> None:
         self.stored.append(topic)
 
     def sendback(self, topic: str, group: str) -> None:
         self.returned.append((topic, group))
+
+    def dead(self, topic: str, group: str) -> None:
+        self.buried.append((topic, group))
 
 
 @dataclass
@@ -225,6 +229,7 @@ async def test_after_its_last_try_a_message_is_dead(
     assert topic is not None
     assert (topic.read_queue_nums, topic.perm) == (1, 6)
     assert made.stats.stored == ["%DLQ%G"]
+    assert made.stats.buried == [("TopicA", "G")]
 
 
 async def test_one_try_below_the_limit_is_not_the_last(tmp_path: Path) -> None:

@@ -200,3 +200,38 @@ class TestPutTimes:
         assert stats.put_times.distribution().startswith("[<=0ms]:7 ")
         run(stats, 61, 120)
         assert stats.put_times.distribution().startswith("[<=0ms]:0 ")
+
+
+def test_how_long_gets_took() -> None:
+    stats = Stats(CLUSTER, is_system)
+    for took_ms in (0, 3, 9):
+        stats.get_took(2, "T", "G", took_ms)
+    stats.get_took(2, "T", "H", 7)
+    assert stats.longest_get_ms == 9
+    run(stats, 0, 1)
+    figures = view(stats, "GROUP_GET_LATENCY", "2@T@G")
+    assert figures.stats_minute == StatsItem(sum=12, tps=1.2, avgpt=4.0)
+    for key in ("1@T@G", "T@G", "x@T@G", "2@T", "", "@@", "9" * 5000 + "@T@G"):
+        assert stats.view("GROUP_GET_LATENCY", key) is None
+    stats.forget(group="G")
+    assert stats.view("GROUP_GET_LATENCY", "2@T@G") is None
+    assert stats.view("GROUP_GET_LATENCY", "2@T@H") is not None
+
+
+def test_latencies_are_kept_of_so_many_queues_only() -> None:
+    stats = Stats(CLUSTER, is_system)
+    for queue_id in range(10_001):
+        stats.get_took(queue_id, "T", "G", 1)
+    assert stats.view("GROUP_GET_LATENCY", "9999@T@G") is not None
+    assert stats.view("GROUP_GET_LATENCY", "10000@T@G") is None
+
+
+def test_dead_letters_are_counted_by_the_topic_they_came_from() -> None:
+    stats = Stats(CLUSTER, is_system)
+    stats.dead("T", "G")
+    run(stats, 0, 1)
+    figures = view(stats, "SNDBCK2DLQ_TIMES", "null@T@G@SEND_BACK_TO_DLQ")
+    assert figures.stats_minute.sum == 1
+    assert stats.view("SNDBCK2DLQ_TIMES", "T@G") is None
+    stats.forget(topic="T")
+    assert stats.view("SNDBCK2DLQ_TIMES", "null@T@G@SEND_BACK_TO_DLQ") is None
