@@ -27,7 +27,7 @@ from goddard.testing.peers import RELEASES
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
 
-_PEER_VERSION = "5.4.0"
+PEER_VERSION = "5.4.0"
 _TOPIC = "BenchTopic"
 _QUEUES = 4
 _BODY = b"x" * 100
@@ -165,7 +165,7 @@ def _write_config(home: Path, port: int, properties: Mapping[str, str]) -> Path:
     return path
 
 
-def _start_ours(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
+def start_ours(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
     port = lease_port(-2, 1)
     path = _write_config(home, port, properties)
     command = [sys.executable, "-m", "goddard.cli.main", "broker", "-c", str(path)]
@@ -173,11 +173,11 @@ def _start_ours(home: Path, properties: Mapping[str, str]) -> tuple[Process, int
     return Process("Goddard broker", command, log=home / "out.log", ready="boot success"), port
 
 
-def _start_java(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
+def start_java(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
     port = lease_port(-2, 1)
     path = _write_config(home, port, properties)
     (home / "conf").mkdir(exist_ok=True)
-    release = RELEASES[_PEER_VERSION]
+    release = RELEASES[PEER_VERSION]
     command = [shutil.which("java") or "java", "-server", "-Xms2g", "-Xmx2g"]
     command += ["-XX:MaxDirectMemorySize=2g", f"-Duser.home={home}"]
     command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
@@ -185,7 +185,7 @@ def _start_java(home: Path, properties: Mapping[str, str]) -> tuple[Process, int
     command += ["-cp", f"{home}/conf:{release.lib}/*"]
     command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(path)]
     process = Process(
-        f"RocketMQ {_PEER_VERSION} broker",
+        f"RocketMQ {PEER_VERSION} broker",
         command,
         log=home / "out.log",
         ready="boot success",
@@ -303,13 +303,13 @@ _ROWS = (
 
 
 def run(seconds: float) -> Report:
-    report = Report("Broker, each alone on this machine", f"RocketMQ {_PEER_VERSION}")
+    report = Report("Broker, each alone on this machine", f"RocketMQ {PEER_VERSION}")
     with tempfile.TemporaryDirectory() as folder:
         ceiling_one, ceiling_many = _ceiling(seconds)
-        ours = _measure(_start_ours, Path(folder), seconds)
+        ours = _measure(start_ours, Path(folder), seconds)
         java: dict[str, float] = {}
-        if RELEASES[_PEER_VERSION].is_complete and shutil.which("java"):
-            java = _measure(_start_java, Path(folder), seconds)
+        if RELEASES[PEER_VERSION].is_complete and shutil.which("java"):
+            java = _measure(start_java, Path(folder), seconds)
         else:
             report.notes.append("RocketMQ was not measured: run `make peers` (Java 17+, Maven)")
     for work, unit, key, more_is_better in _ROWS:
