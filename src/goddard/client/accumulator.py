@@ -2,9 +2,12 @@
 
 Messages of one topic, queue (if chosen), tag and durability share a batch. It leaves when it has
 ``max_batch_bytes`` or is ``max_delay_ms`` old, and each message gets its own result. A failure is
-that of every message in the batch. What cannot or should not wait goes alone: delayed messages,
-retries, halves of transactions, replies, bodies large enough to be compressed (a batch never is),
-and anything while ``max_held_bytes`` are held already.
+that of every message in the batch. Batches for a chosen queue leave one after the other, each when
+the one before it has its result, because a broker may handle two at a time.
+
+What cannot or should not wait goes alone: delayed messages, retries, halves of transactions,
+replies, bodies large enough to be compressed (a batch never is), and anything while
+``max_held_bytes`` are held already.
 
 ``HeldBatches`` decides and is pure; ``Accumulator`` has the timer and the tasks, and belongs to a
 loop. A message is encoded once, when it comes; there is no task and no timer per message.
@@ -12,6 +15,7 @@ loop. A message is encoded once, when it comes; there is no task and no timer pe
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from struct import Struct
@@ -267,6 +271,7 @@ class Accumulator:
     __slots__ = (
         "_clock",
         "_held",
+        "_lines",
         "_loop",
         "_namespace",
         "_send",
@@ -294,6 +299,8 @@ class Accumulator:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._sending: set[asyncio.Task[None]] = set()
+        # Of a chosen queue that a batch is on its way to: those that come after it.
+        self._lines: dict[BatchKey, deque[Batch]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
@@ -348,6 +355,15 @@ class Accumulator:
         self._set_timer()
 
     def _dispatch(self, batch: Batch) -> None:
+        if batch.queue is not None:
+            line = self._lines.get(batch.key)
+            if line is not None:
+                line.append(batch)
+                return
+            self._lines[batch.key] = deque()
+        self._begin(batch)
+
+    def _begin(self, batch: Batch) -> None:
         task = self._tasks.spawn(self._deliver(batch), f"batch to {batch.topic}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -366,3 +382,12 @@ class Accumulator:
             raise
         finally:
             self._held.settled(batch)
+            if batch.queue is not None:
+                self._next_in_line(batch.key)
+
+    def _next_in_line(self, key: BatchKey) -> None:
+        line = self._lines[key]
+        if line:
+            self._begin(line.popleft())
+        else:
+            del self._lines[key]

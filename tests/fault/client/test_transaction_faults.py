@@ -9,7 +9,7 @@ from goddard.client.transactions import TransactionProducer, TransactionState
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process
 from goddard.testing.reading import TopicReader
-from goddard.testing.site import BROKER_PROPERTIES
+from goddard.testing.site import BROKER_PROPERTIES, Site
 
 TOPIC = "accounts"
 GROUP = "transfers"
@@ -84,8 +84,10 @@ async def test_a_producer_killed_halfway(tmp_path: Path, no_leaked_tasks: None) 
 
 
 async def test_a_broker_killed_halfway(tmp_path: Path, no_leaked_tasks: None) -> None:
-    with Cluster(tmp_path, brokers=1, properties=BROKER_PROPERTIES) as cluster:
-        (broker,) = cluster.brokers
+    with Cluster(tmp_path) as cluster:
+        site = Site(cluster.start_name_server())
+        broker = site.start_goddard_broker(cluster)
+        topic = site.create_topic("accounts")
         books = Books({b"kept"})
         async with (
             TransactionProducer(
@@ -95,10 +97,10 @@ async def test_a_broker_killed_halfway(tmp_path: Path, no_leaked_tasks: None) ->
                 heartbeat_interval_ms=300,
                 poll_name_server_interval_ms=300,
             ) as producer,
-            TopicReader(cluster.namesrv, TOPIC) as reader,
+            TopicReader(cluster.namesrv, topic) as reader,
         ):
-            kept = await producer.send_half(Message(TOPIC, b"kept"))
-            message = Message(TOPIC, b"dropped")
+            kept = await producer.send_half(Message(topic, b"kept"))
+            message = Message(topic, b"dropped")
             dropped = await producer.send_half(message)
             broker.kill()
             # The end does not arrive, which is only logged: the broker will ask.

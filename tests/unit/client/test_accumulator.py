@@ -291,6 +291,23 @@ async def test_a_message_that_goes_alone_does_not_overtake() -> None:
     assert (await small).status is SendStatus.SEND_OK
 
 
+async def test_batches_for_a_chosen_queue_leave_one_after_the_other() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000, max_batch_bytes=10))
+    futures = [held.add(Message("T", b"x"), QUEUE) for _ in range(3)]
+    others = [held.add(Message("T", b"x")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [batch.queue for batch in wire.batches] == [QUEUE, None, None, None]
+    wire.error = ConnectFailedError("the first fails, the others follow all the same")
+    wire.open.set()
+    await held.flush()
+    assert [batch.ids for batch in wire.batches if batch.queue] == [["ID0"], ["ID1"], ["ID2"]]
+    for future in (*futures, *others):
+        assert future is not None
+        assert isinstance(future.exception(), ConnectFailedError)
+
+
 async def test_cancelled_sends_cancel_their_callers() -> None:
     wire = Wire()
     wire.open.clear()
