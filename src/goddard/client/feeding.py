@@ -8,7 +8,7 @@ long as the queue is ours. Belongs to the event loop.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -107,7 +107,19 @@ class Feeder:
         """Begin to pull for a queue."""
         task = self._tasks.spawn(self._feed(held, consumer, delay_ms), f"pull {held.queue}")
         self._feeding[held] = task
-        task.add_done_callback(lambda _: self._feeding.pop(held, None))
+        task.add_done_callback(lambda ended: self._ended(held, ended))
+
+    def _ended(self, held: ProcessQueue, task: asyncio.Task[None]) -> None:
+        if self._feeding.get(held) is task:
+            del self._feeding[held]
+
+    def pull_anew(self, topics: Collection[str], consumer: Consumer) -> None:
+        """Pull from topics by their new subscriptions: a broker that holds a pull goes by the old
+        one, and passes over what it does not want."""
+        for held, task in list(self._feeding.items()):
+            if held.queue.topic in topics and held.next_offset is not None:
+                task.cancel()
+                self.start(held, consumer)
 
     def is_feeding(self, held: ProcessQueue) -> bool:
         return held in self._feeding
@@ -140,26 +152,19 @@ class Feeder:
     async def _feed(self, held: ProcessQueue, consumer: Consumer, delay_ms: int) -> None:
         if delay_ms:
             await asyncio.sleep(delay_ms / 1000)
-        next_offset = await self._first_offset(held)
+        if held.next_offset is None:
+            held.next_offset = await self._first_offset(held)
         failures = 0
         while not held.is_dropped:
-            if not self._has_room(held):
-                await self._wait_for_room(held)
-            if self.is_paused:
-                await self._is_running.wait()
-            if self._locks is not None and not held.is_locked(self._clock.monotonic_ms()):
-                if held in await self._locks.lock([held]):
-                    self._lost(held, None)
-                    return
-                if held.locked_at_ms is None:
-                    await asyncio.sleep(self.options.pull_error_delay_ms / 1000)
-                    continue
+            if not await self._may_pull(held):
+                self._lost(held, None)
+                return
             subscription = self._subscription_of(held.queue.topic)
             if subscription is None:
                 return
             started_ms = held.last_pull_ms = self._clock.monotonic_ms()
             try:
-                result = await self._pull(held, next_offset, subscription)
+                result = await self._pull(held, held.next_offset, subscription)
             except GoddardError as error:
                 failures += 1
                 if isinstance(error, RemotingError):
@@ -173,10 +178,24 @@ class Feeder:
             if result.status is PullStatus.OFFSET_ILLEGAL:
                 self._lost(held, result.next_offset)
                 return
-            next_offset = result.next_offset
+            held.next_offset = result.next_offset
             self._take(held, consumer, result, started_ms)
             if self.options.pull_interval_ms:
                 await asyncio.sleep(self.options.pull_interval_ms / 1000)
+
+    async def _may_pull(self, held: ProcessQueue) -> bool:
+        """Wait until a queue may be pulled from; False if it is somebody else's."""
+        if not self._has_room(held):
+            await self._wait_for_room(held)
+        if self.is_paused:
+            await self._is_running.wait()
+        locks = self._locks
+        while locks is not None and not held.is_locked(self._clock.monotonic_ms()):
+            if held in await locks.lock([held]):
+                return False
+            if held.locked_at_ms is None:
+                await asyncio.sleep(self.options.pull_error_delay_ms / 1000)
+        return True
 
     async def _pull(
         self, held: ProcessQueue, next_offset: int, subscription: SubscriptionData
@@ -234,4 +253,5 @@ class Feeder:
         try:
             await waiting
         finally:
-            del self._waiting[held]
+            if self._waiting.get(held) is waiting:
+                del self._waiting[held]

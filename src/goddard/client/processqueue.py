@@ -39,6 +39,7 @@ class ProcessQueue:
         "last_consume_ms",
         "last_pull_ms",
         "locked_at_ms",
+        "next_offset",
         "queue",
         "unlock_tries",
     )
@@ -46,7 +47,9 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, now_ms: int) -> None:
         self.queue = queue
         self.is_dropped = False
-        self.last_pull_ms = now_ms
+        # Where the next pull begins, once that is known.
+        self.next_offset: int | None = None
+        self.last_pull_ms: int | None = None
         self.last_consume_ms = now_ms
         self.locked_at_ms: int | None = None
         self.unlock_tries = 0
@@ -169,9 +172,10 @@ class ProcessQueue:
             droped=self.is_dropped,
             locked=self.locked_at_ms is not None,
             try_unlock_times=self.unlock_tries,
-            last_pull_timestamp=self.last_pull_ms + epoch_ms,
             last_consume_timestamp=self.last_consume_ms + epoch_ms,
         )
+        if self.last_pull_ms is not None:
+            info.last_pull_timestamp = self.last_pull_ms + epoch_ms
         if self.locked_at_ms is not None:
             info.last_lock_timestamp = self.locked_at_ms + epoch_ms
         if self._order:

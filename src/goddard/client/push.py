@@ -528,7 +528,11 @@ class PushConsumer:
                 await self._refresh_route(running.session, topic)
             told = dict(self._subscriptions)
             await running.session.heartbeat()
+            changed = [
+                topic for topic, wanted in told.items() if wanted != self._announced.get(topic)
+            ]
             self._announced = told
+            running.feeder.pull_anew(changed, running.consumption)
             running.session.wake_rebalance()
 
         running.tasks.spawn(announce(), f"subscriptions of {self._group}")

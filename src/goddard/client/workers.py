@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
 from goddard.clock import Clock
@@ -22,10 +22,12 @@ from goddard.transport.tasks import Tasks
 
 _J = TypeVar("_J")
 
-# While jobs wait, the pace of the threads is looked at this often.
+# While jobs wait, the threads are looked at this often.
 _TICK_SECONDS: Final = 0.005
-# Jobs that would take longer than this to be taken at the present pace ask for one more thread.
-_PATIENCE_TICKS: Final = 4
+# More threads help when calls take long (they wait for something), and harm when calls are short
+# (they fight for the interpreter). The line is half a millisecond: ten calls in a tick.
+_CALLS_PER_TICK: Final = 10
+_TICKS_IN_A_ROW: Final = 3
 # A coroutine that never waits gives the loop a turn after so many jobs.
 _JOBS_PER_TURN: Final = 32
 # Calls that are about to end are waited for, however short the time given.
@@ -52,12 +54,19 @@ class Workers(Protocol[_J]):
 
 
 class _Thread(Generic[_J]):
-    __slots__ = ("calls", "current", "thread")
+    """A thread, asleep until it is woken through ``wake``."""
+
+    __slots__ = ("calls", "calls_seen", "current", "is_asleep", "is_stuck", "thread", "wake")
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.current: _J | None = None
         self.thread: threading.Thread | None = None
+        self.wake: SimpleQueue[None] = SimpleQueue()
+        self.is_asleep = False
+        self.current: _J | None = None
+        self.calls = 0
+        # Made by the last look at it; a call that has lasted since then has it stuck.
+        self.calls_seen = 0
+        self.is_stuck = False
 
     @property
     def is_alive(self) -> bool:
@@ -65,7 +74,11 @@ class _Thread(Generic[_J]):
 
 
 class Threads(Generic[_J]):
-    """Threads that take jobs from one queue. ``done`` gets finished ones, on the loop."""
+    """Threads that take jobs from one queue. ``done`` gets finished ones, on the loop.
+
+    As many are awake as the listener makes use of: one, if its calls are short; more, if they take
+    their time; and besides one for each that is stuck in a call.
+    """
 
     def __init__(
         self,
@@ -82,12 +95,14 @@ class Threads(Generic[_J]):
         self._max_threads = max_threads
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_J | None] = SimpleQueue()
+        self._jobs: deque[_J] = deque()
         self._finished: deque[_J] = deque()
         self._is_woken = False
+        self._is_closed = False
         self._threads: list[_Thread[_J]] = []
-        self._calls_seen = 0
+        self._level = 1
         self._slow_ticks = 0
+        self._fast_ticks = 0
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
@@ -95,31 +110,26 @@ class Threads(Generic[_J]):
         return len(self._threads)
 
     def submit(self, jobs: Iterable[_J]) -> None:
-        if not self._max_threads:
+        if self._is_closed:
             return
-        put = self._jobs.put
-        for job in jobs:
-            put(job)
-        if not self._threads:
-            self._grow(1)
-        if self._ticker is None and len(self._threads) < self._max_threads:
+        self._jobs.extend(jobs)
+        self._rouse()
+        if self._ticker is None:
             self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
     def running(self) -> list[_J]:
         return [job for thread in self._threads if (job := thread.current) is not None]
 
     async def close(self, wait_ms: int) -> None:
+        self._is_closed = True
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
-        self._max_threads = 0
-        with suppress(Empty):
-            while True:
-                self._jobs.get_nowait()
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.clear()
+        for thread in self._threads:
+            thread.wake.put(None)
         deadline_ms = self._clock.monotonic_ms() + max(wait_ms, _LEAST_WAIT_MS)
-        while any(worker.is_alive for worker in self._threads):
+        while any(thread.is_alive for thread in self._threads):
             await asyncio.sleep(_POLL_SECONDS)
             if self._clock.monotonic_ms() > deadline_ms:
                 break
@@ -133,43 +143,76 @@ class Threads(Generic[_J]):
                 wait_ms,
             )
 
-    def _tick(self) -> None:
-        """Start threads if those there are cannot keep up."""
-        self._ticker = None
-        waiting = self._jobs.qsize()
-        calls = sum(thread.calls for thread in self._threads)
-        taken, self._calls_seen = calls - self._calls_seen, calls
-        if waiting <= taken * _PATIENCE_TICKS:
-            self._slow_ticks = 0
-            if not waiting:
+    def _rouse(self) -> None:
+        """Have enough threads awake for the jobs that wait."""
+        wanted = min(self._level, len(self._jobs))
+        for thread in self._threads:
+            if wanted <= 0:
                 return
-        else:
+            if thread.is_asleep:
+                # Here too, so that it is woken once.
+                thread.is_asleep = False
+                thread.wake.put(None)
+                wanted -= 1
+            elif not thread.is_stuck:
+                wanted -= 1
+        for _ in range(min(wanted, self._max_threads - len(self._threads))):
+            self._start_thread()
+
+    def _tick(self) -> None:
+        """See how the threads get on, while jobs wait."""
+        self._ticker = None
+        active = made = 0
+        for thread in self._threads:
+            calls = thread.calls
+            thread.is_stuck = not thread.is_asleep and calls == thread.calls_seen
+            if not thread.is_asleep:
+                active += 1
+                made += calls - thread.calls_seen
+            thread.calls_seen = calls
+        if not self._jobs:
+            self._slow_ticks = self._fast_ticks = 0
+            return
+        if made < active * _CALLS_PER_TICK:
+            self._fast_ticks = 0
             self._slow_ticks += 1
-            # Once may be because the loop, not a listener, kept them from running.
-            if self._slow_ticks > 1:
-                self._grow(min(waiting, len(self._threads)))
-        if len(self._threads) < self._max_threads:
-            self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
+            if self._slow_ticks >= _TICKS_IN_A_ROW:
+                self._level = min(self._level * 2, self._max_threads)
+        else:
+            self._slow_ticks = 0
+            self._fast_ticks += 1
+            if self._fast_ticks >= _TICKS_IN_A_ROW:
+                self._level = max(1, self._level // 2)
+        self._rouse()
+        self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
-    def _grow(self, count: int) -> None:
-        for _ in range(min(count, self._max_threads - len(self._threads))):
-            worker: _Thread[_J] = _Thread()
-            # A listener that hangs must not keep the process from ending.
-            worker.thread = threading.Thread(
-                target=self._work,
-                args=(worker,),
-                name=f"{self._name}-{len(self._threads) + 1}",
-                daemon=True,
-            )
-            self._threads.append(worker)
-            worker.thread.start()
+    def _start_thread(self) -> None:
+        thread: _Thread[_J] = _Thread()
+        # A listener that hangs must not keep the process from ending.
+        thread.thread = threading.Thread(
+            target=self._work,
+            args=(thread,),
+            name=f"{self._name}-{len(self._threads) + 1}",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        thread.thread.start()
 
-    def _work(self, worker: _Thread[_J]) -> None:
-        get, run, finished = self._jobs.get, self._run, self._finished
-        while (job := get()) is not None:
-            worker.current = job
+    def _work(self, thread: _Thread[_J]) -> None:
+        take, run, finished = self._jobs.popleft, self._run, self._finished
+        while not self._is_closed:
+            try:
+                job = take()
+            except IndexError:
+                thread.is_asleep = True
+                # A job that came before that was seen is taken at once; one that comes after wakes.
+                if not self._jobs:
+                    thread.wake.get()
+                thread.is_asleep = False
+                continue
+            thread.current = job
             run(job)
-            worker.calls += 1
+            thread.calls += 1
             finished.append(job)
             # Looked at after the append, and cleared before the jobs are taken: none stays behind.
             if not self._is_woken:
@@ -177,7 +220,7 @@ class Threads(Generic[_J]):
                 # The loop is closed when a listener outlives its consumer.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._collect)
-            worker.current = None
+            thread.current = None
 
     def _collect(self) -> None:
         self._is_woken = False

@@ -121,9 +121,10 @@ def test_tools_see_what_is_held() -> None:
     held, _ = holding(1, 2, 7)
     held.take(1)
     held.locked_at_ms = 10
+    held.last_pull_ms = 5
     info = held.info(commit_offset=1, epoch_ms=1_000)
     assert (info.cached_msg_min_offset, info.cached_msg_max_offset) == (2, 7)
     assert (info.cached_msg_count, info.transaction_msg_count) == (2, 1)
     assert (info.transaction_msg_min_offset, info.transaction_msg_max_offset) == (1, 1)
-    assert (info.locked, info.last_lock_timestamp, info.last_pull_timestamp) == (True, 1_010, 1_000)
+    assert (info.locked, info.last_lock_timestamp, info.last_pull_timestamp) == (True, 1_010, 1_005)
     assert held.info(1, 0).commit_offset == 1
