@@ -10,8 +10,10 @@ loses of them, recovery reads from the commit log again. The store's lock guards
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from itertools import starmap
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
@@ -20,6 +22,7 @@ import numpy as np
 
 from goddard.store.config import QUEUE_ENTRY_BYTES
 from goddard.store.files import Files, disk_error, disk_errors
+from goddard.store.records import LogEntry
 from goddard.store.segment import load_offsets, segment_name
 
 ENTRY: Final = Struct(">qiq")
@@ -32,6 +35,8 @@ _FIRST_SCAN_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
 _SCAN_BYTES: Final = 64 * _FIRST_SCAN_BYTES
 _PAGE_BYTES: Final = 4096
 _REST_BYTES: Final = 1 << 20
+_QUEUE_OFFSET: Final = itemgetter(2)  # of a LogEntry
+_PLACE: Final = itemgetter(3, 4, 5)  # of a LogEntry: physical offset, size, tags code
 _MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
 _RECOVERED_FILES: Final = 3  # Java trusts all but the last three files of a queue
 
@@ -316,6 +321,25 @@ class ConsumeQueue:
         self._pending += ENTRY.pack(physical_offset, size, tags_code)
         self.max_physical_offset = physical_offset + size
         return end == 0
+
+    def put_following(self, entries: Sequence[LogEntry]) -> bool:
+        """Add the entries of records at once, if they follow the end one by one, as new ones do.
+
+        Else nothing is done, and False.
+        """
+        pending = self._pending
+        first = entries[0].queue_offset
+        if first * QUEUE_ENTRY_BYTES != self._written + len(pending) or list(
+            map(_QUEUE_OFFSET, entries)
+        ) != list(range(first, first + len(entries))):
+            return False
+        if not pending:
+            self._shared.waiting.add(self)
+        pending += b"".join(starmap(ENTRY.pack, map(_PLACE, entries)))
+        self.max_physical_offset = entries[-1].end_offset
+        if len(pending) >= _PENDING_BYTES:
+            self.write_pending()
+        return True
 
     def _begin_at(self, position: int) -> None:
         base = position // self._file_bytes * self._file_bytes

@@ -5,9 +5,11 @@ broken disk: queue and index entries wait in memory, ``trouble`` says why, and t
 more messages until ``write_pending`` has succeeded. Everything here can be made again from the log.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from goddard.store.consumequeue import ConsumeQueue
 from goddard.store.errors import StoreDiskError
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
@@ -31,15 +33,16 @@ class Dispatcher:
     def apply(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
             return
-        find, create = self._queues.by_key.get, self._queues.get_or_create
+        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
         for entry in entries:
-            topic, queue_id, queue_offset, physical_offset, size, tags_code, _, sys_flag, _ = entry
-            if sys_flag & PREPARED:
-                continue
+            if not entry[7] & PREPARED:
+                by_queue[entry[:2]].append(entry)
+        find, create = self._queues.by_key.get, self._queues.get_or_create
+        for key, its_entries in by_queue.items():
+            queue = find(key) or create(*key)
             try:
-                queue = find((topic, queue_id)) or create(topic, queue_id)
-                if not queue.put(queue_offset, physical_offset, size, tags_code):
-                    self.misplaced.append(entry)
+                if not queue.put_following(its_entries):
+                    self._put_each(queue, its_entries)
             except StoreDiskError as error:
                 self.trouble = error
         try:
@@ -49,6 +52,15 @@ class Dispatcher:
         last = entries[-1]
         self.dispatched_offset = last.end_offset
         self.dispatched_time_ms = last.store_timestamp_ms
+
+    def _put_each(self, queue: ConsumeQueue, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            _, _, queue_offset, physical_offset, size, tags_code, _, _, _ = entry
+            try:
+                if not queue.put(queue_offset, physical_offset, size, tags_code):
+                    self.misplaced.append(entry)
+            except StoreDiskError as error:
+                self.trouble = error
 
     def write_pending(self) -> None:
         """Put what waits in memory into the files; raises StoreDiskError and may be repeated."""
