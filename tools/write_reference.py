@@ -20,7 +20,8 @@ PAGES: Final = {
         "Sending",
         "Producers, and what they give back.",
         (
-            *("Producer", "SendResult", "SendStatus", "TransactionProducer"),
+            *("Producer", "ProducerOptions", "AccumulatorOptions", "BackPressureOptions"),
+            *("TraceOptions", "CompressionKind", "SendResult", "SendStatus", "TransactionProducer"),
             *("TransactionListener", "TransactionState", "TransactionResult", "create_reply"),
         ),
     ),
@@ -40,7 +41,7 @@ PAGES: Final = {
     "options": (
         "Common options",
         "What every client takes as keywords besides its own.",
-        ("SessionKeywords", "SessionOptions", "Credentials", "TlsOptions", "ServiceState"),
+        ("SessionOptions", "Credentials", "TlsOptions", "ServiceState"),
     ),
     "admin": ("Administration", "Topics, groups, brokers, offsets.", ("Admin",)),
     "errors": (
@@ -48,17 +49,19 @@ PAGES: Final = {
         "Everything that is raised on purpose is a `GoddardError`.",
         (
             *("GoddardError", "ConfigError", "RemotingError", "ClientError", "NotRunningError"),
-            *("NoNameServerError", "NoRouteError", "BrokerError", "SendFailedError"),
-            *("InvalidMessageError", "TooManyRequestsError", "RequestReplyTimeoutError"),
+            *("NoNameServerError", "NoRouteError", "BrokerError", "BrokerNotFoundError"),
+            *("SendFailedError", "BatchFailedError", "PartialFailureError", "InvalidMessageError"),
+            *("TooManyRequestsError", "RequestReplyTimeoutError"),
             *("NoReplyAddressError", "OffsetNotFoundError", "ForkedError"),
         ),
     ),
 }
-# Not in `goddard` itself: of use in annotations only.
+# Not in `goddard` itself: their fields are keywords of the clients.
 ELSEWHERE: Final = {
-    "SessionKeywords": "goddard.client.options",
+    "ProducerOptions": "goddard.client.producer_options",
     "SessionOptions": "goddard.client.options",
 }
+_signatures: Final[list[str]] = []
 NOTE: Final = (
     "<!-- Written by tools/write_reference.py from the docstrings: change those instead. -->"
 )
@@ -67,12 +70,14 @@ NOTE: Final = (
 def home_of(name: str) -> Source:
     if name in ELSEWHERE:
         return source_of(ELSEWHERE[name])
-    return source_of(source_of("goddard").imports[name].module)
+    origin = source_of("goddard").origin(name)
+    assert origin is not None
+    return source_of(origin.module)
 
 
 def paragraphs(node: Function | ast.ClassDef) -> str:
     """A docstring as Markdown: its double backquotes become single ones."""
-    text = ast.get_docstring(node) or ""
+    text = (ast.get_docstring(node) or "").replace("\n\n::\n\n", "\n\n")
     return re.sub(r"``([^`]+)``", r"`\1`", text)
 
 
@@ -85,14 +90,25 @@ def signature(name: str, node: Function, *, is_method: bool) -> str:
         text = f"async {text}"
     if is_method:
         text = re.sub(r"\(self(, )?", "(", text, count=1)
-    return tidy(f"{text}: ...").removeprefix("def ").removesuffix(": ...")
+    _signatures.append(f"{text}: ...")
+    return f"<signature {len(_signatures) - 1}>"
+
+
+def fill_in(text: str) -> str:
+    """Put the signatures in their places, tidied all at once."""
+    separator = "\n# next\n"
+    tidied = tidy(separator.join(_signatures)).split("# next\n")
+    shown = [item.strip().removeprefix("def ").removesuffix(": ...") for item in tidied]
+    assert len(shown) == len(_signatures)
+    return re.sub(r"<signature (\d+)>", lambda match: shown[int(match[1])], text)
 
 
 def constructor(source: Source, node: ast.ClassDef) -> str | None:
     """How an object is made; None of what users do not make."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return signature(node.name, item, is_method=True).removesuffix(" -> None")
+            item.returns = None
+            return signature(node.name, item, is_method=True)
     return None
 
 
@@ -120,6 +136,8 @@ def describe_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
     values = list(describe_values(node))
     if values:
         yield "\n".join(values)
+    if node.name in ELSEWHERE:
+        return
     described: set[str] = set()
     for owner in [node, *(parent for _, parent in parents(source, node))]:
         exported = owner is not node and owner.name in source_of("goddard").imports
@@ -195,8 +213,11 @@ def write_index() -> str:
 
 
 def main() -> int:
+    listed = {name for _, _, names in PAGES.values() for name in names} - ELSEWHERE.keys()
+    if odd := listed ^ source_of("goddard").imports.keys():
+        raise LookupError(f"on no page, or gone: {sorted(odd)}")
     pages = {"README.md": write_index(), **{f"{name}.md": write_page(name) for name in PAGES}}
-    return write({FOLDER / name: text for name, text in pages.items()})
+    return write({FOLDER / name: fill_in(text) for name, text in pages.items()})
 
 
 if __name__ == "__main__":

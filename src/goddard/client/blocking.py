@@ -13,13 +13,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
+from goddard.client.blocking_future import LazyFuture
 from goddard.client.blocking_loop import STOPPED, LoopThread, shared_loop
 from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
 
-# As many asynchronous sends may be under way as RocketMQ's client allows (its semaphores); the
-# next one waits until half of them are done.
-_MAX_UNDER_WAY: Final = 65_535
+# So many may be handed over and not be done; the next one waits until half of them are. More does
+# not make it faster, and a broker refuses sends while 10,000 of them wait there.
+_MAX_UNDER_WAY: Final = 4_096
 
 T = TypeVar("T")
 
@@ -175,18 +176,21 @@ class _Handover(Generic[T]):
         thread: LoopThread,
         ended: Callable[["_Handover[Any]"], None],
     ) -> None:
-        self._begin = begin
+        # Let go of when it has begun.
+        self._begin: Callable[[], asyncio.Future[T]] | None = begin
         self._callback = callback
         self._thread = thread
         self._ended = ended
-        self.result: Future[T] = Future()
+        self.result: Future[T] = LazyFuture()
 
     def begin(self) -> None:
         if not self.result.set_running_or_notify_cancel():
             self._end()
             return
+        begin, self._begin = self._begin, None
+        assert begin is not None
         with self:
-            self._begin().add_done_callback(self._finish)
+            begin().add_done_callback(self._finish)
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():

@@ -20,6 +20,7 @@ from goddard.client.blocking import BlockingClient
 from goddard.client.calls import Boundary
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords
+from goddard.client.trace import TraceRecord
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock
 from goddard.protocol.bodies import (
@@ -575,8 +576,9 @@ class Admin(BlockingClient[AsyncAdmin]):
     def message(self, topic: str, message_id: str) -> ReceivedMessage:
         """A message by its id, either of the two [queryMsgById, queryMsgByUniqueKey; 33, 12].
 
-        An id that a broker gave (``offset_message_id``) says where the message is. One that
-        the client gave (``message_id``) is looked up in the index, of the last three days.
+        An id that a broker gave (``offset_message_id``) says where the message is, and is
+        taken for one if a broker is registered there. One that the client gave
+        (``message_id``) is looked up in the index, of the last three days.
         """
         return self._run(lambda: self._core.message(topic, message_id))
 
@@ -644,10 +646,18 @@ class Admin(BlockingClient[AsyncAdmin]):
         """
         return self._run(lambda: self._core.message_track(one))
 
+    def message_trace(
+        self, message_id: str, *, trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    ) -> list[TraceRecord]:
+        """What clients with tracing on noted about a message, in that order [queryMsgTraceById,
+        12].
+        """
+        return self._run(lambda: self._core.message_trace(message_id, trace_topic=trace_topic))
+
     def consume_directly(
         self, group: str, client_id: str, topic: str, message_id: str
     ) -> ConsumeDirectlyResult:
-        """Have one consumer consume one message, now, whatever its offsets [consumeMessage,
+        """Have one consumer consume one message now, whatever its offsets [queryMsgById -g -d,
         309].
         """
         return self._run(lambda: self._core.consume_directly(group, client_id, topic, message_id))
@@ -675,8 +685,8 @@ class Admin(BlockingClient[AsyncAdmin]):
         """The name of the broker at an address [106]."""
         return self._run(lambda: self._core.broker_name(address))
 
-    def broker_members(self, cluster: str, broker_name: str) -> BrokerMemberGroup | None:
-        """The replicas of one broker, by id; None if there is no such broker [901; from 5.0 on]."""
+    def broker_members(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
+        """The replicas of one broker, by id; none if there is no such broker [901; from 5.0 on]."""
         return self._run(lambda: self._core.broker_members(cluster, broker_name))
 
     def broker_config(self, broker: str) -> dict[str, str]:
@@ -814,6 +824,12 @@ class Admin(BlockingClient[AsyncAdmin]):
         Kinds are topics, subscriptionGroups and consumerOffsets.
         """
         self._run(lambda: self._core.export_rocksdb_config(broker, kinds))
+
+    def export_pop_records(self, broker: str) -> None:
+        """Have a broker move its records of popped messages from RocksDB to files
+        [exportPopRecord, 200056].
+        """
+        self._run(lambda: self._core.export_pop_records(broker))
 
     def kv(self, namespace: str, key: str) -> str | None:
         """A value that a name server keeps; None if it has none [101]."""
@@ -1037,7 +1053,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         )
 
     def access_keys(self, *, broker: str) -> AccessKeys:
-        """The access keys of a broker [getAclConfig, 54; 4.x before 4.9.4 and 5.x to 5.3]."""
+        """The access keys of a broker [getAclConfig of 4.x, 54]."""
         return self._run(lambda: self._core.access_keys(broker=broker))
 
     def access_key_versions(self, *, broker: str) -> GetAccessInfoResponse:

@@ -3,16 +3,17 @@
 Written by tools/write_blocking.py from the asyncio classes: change those instead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Unpack
 
 from goddard.client.blocking import BlockingClient
+from goddard.client.endings import EndTransactionHook, TransactionState
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.producer import Producer as AsyncProducer
 from goddard.client.producer_options import ProducerKeywords
 from goddard.client.selectors import Selector
-from goddard.client.transactions import TransactionListener, TransactionResult, TransactionState
+from goddard.client.transactions import TransactionListener, TransactionResult
 from goddard.client.transactions import TransactionProducer as AsyncTransactionProducer
 from goddard.client.values import MessageQueue, SendResult
 
@@ -77,10 +78,11 @@ class Producer(BlockingClient[AsyncProducer]):
     ) -> Future[SendResult]:
         """Send a message without waiting: the future has its result.
 
-        Many messages share a connection this way, each in the order of the calls; a message
-        that is tried again (up to ``async_retries`` times, after failures of the connection
-        only) may come later than its followers. The message must not be changed until the
-        future is done.
+        Many messages share a connection this way, and leave in the order of the calls. What
+        is tried again (up to ``async_retries`` times, after failures of the connection only)
+        comes after its followers, and RocketMQ's broker, which has many threads, may store
+        what comes at once in any order: where order counts, wait for each result. The message
+        must not be changed until the future is done.
 
         ``callback`` is called with the future when it is done, in a thread that is there for
         callbacks: they may block, and use clients. What is added to the future itself runs on
@@ -154,6 +156,7 @@ class TransactionProducer(Producer):
         check_threads: int = 1,
         max_waiting_checks: int = 2000,
         execute_threads: int = 20,
+        end_hooks: Sequence[EndTransactionHook] = (),
         name_servers: str | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -165,6 +168,7 @@ class TransactionProducer(Producer):
                 check_threads=check_threads,
                 max_waiting_checks=max_waiting_checks,
                 execute_threads=execute_threads,
+                end_hooks=end_hooks,
                 name_servers=name_servers,
                 **options,
             ),

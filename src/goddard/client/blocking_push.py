@@ -3,16 +3,18 @@
 Written by tools/write_blocking.py from the asyncio classes: change those instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
+from goddard.client.consumehooks import ConsumeHook
 from goddard.client.options import SessionKeywords
 from goddard.client.push import _L, AssignmentListener
 from goddard.client.push import PushConsumer as AsyncPushConsumer
 from goddard.client.subscriptions import Expression
+from goddard.client.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.protocol.bodies import MessageModel
 
@@ -41,6 +43,9 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     Pulling pauses while a queue holds more than ``pull_threshold_for_queue`` messages,
     ``pull_threshold_mib_for_queue`` mebibytes or, unless orderly, a stretch of ``max_span``
     offsets. Thresholds for a topic, unless -1, are divided among the queues.
+
+    ``consume_hooks`` are called around the listener; ``trace`` writes down when each message
+    was consumed, and how that ended.
 
     ``stop`` waits ``await_termination_ms`` for calls of the listener that run.
     """
@@ -73,6 +78,8 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         allocation: AllocationStrategy | None = None,
         offsets_folder: Path | None = None,
         on_assignment: AssignmentListener | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
+        trace: TraceOptions | None = None,
         **options: Unpack[SessionKeywords],
     ) -> None:
         BlockingClient.__init__(
@@ -103,6 +110,8 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
                 allocation=allocation,
                 offsets_folder=offsets_folder,
                 on_assignment=on_assignment,
+                consume_hooks=consume_hooks,
+                trace=trace,
                 **options,
             ),
         )
