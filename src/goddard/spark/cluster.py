@@ -13,7 +13,15 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from goddard.client import calls
-from goddard.client.errors import BrokerError, BrokerNotFoundError, NameServerError, NoRouteError
+from goddard.client.errors import (
+    BatchFailedError,
+    BrokerError,
+    BrokerNotFoundError,
+    ClientCode,
+    NameServerError,
+    NoRouteError,
+    SendFailedError,
+)
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
@@ -31,8 +39,16 @@ _logger: Final = logging.getLogger("goddard.spark")
 # Questions under way at once; a broker of thousands of queues is not to be flooded.
 _AT_ONCE: Final = 64
 
-_PASSING: Final = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.FLOW_CONTROL}
+_PASSING: Final[frozenset[int]] = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ClientCode.CONNECT_BROKER,
+        ClientCode.ACCESS_BROKER_TIMEOUT,
+        ClientCode.BROKER_NOT_EXIST,
+    }
 )
 
 T = TypeVar("T")
@@ -40,7 +56,9 @@ T = TypeVar("T")
 
 def is_passing(error: GoddardError) -> bool:
     """Whether a failure may be gone at the next try."""
-    if isinstance(error, BrokerError):
+    if isinstance(error, BatchFailedError):
+        return isinstance(error.__cause__, GoddardError) and is_passing(error.__cause__)
+    if isinstance(error, (BrokerError, SendFailedError)):
         return error.code in _PASSING
     return isinstance(error, (RemotingError, NameServerError, NoRouteError, BrokerNotFoundError))
 

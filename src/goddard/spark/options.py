@@ -215,7 +215,6 @@ SOURCE: Final = CONNECTING | {
 def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
     """Check the options of a read; None: before it is known whether of a batch or a stream."""
     options = Given(given, SOURCE)
-    connecting = _connecting(options)
     group = options.text("group")
     if group is not None and (problem := group_problem(group)) is not None:
         raise ConfigError(f"group is {group!r}: {problem}")
@@ -231,7 +230,7 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         raise ConfigError(f"minOffsetsPerTrigger is {least}, over maxOffsetsPerTrigger, {most}")
     expression, expression_type = _filter(options)
     return SourceOptions(
-        connecting=connecting,
+        connecting=connecting(options),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -255,7 +254,7 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
     )
 
 
-def _connecting(options: Given) -> Connecting:
+def connecting(options: Given) -> Connecting:
     name_servers = options.text("nameServers")
     if name_servers is None:
         raise ConfigError('nameServers is missing; give .option("nameServers", "host:9876")')

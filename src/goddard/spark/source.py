@@ -3,14 +3,23 @@
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from goddard.errors import ConfigError
 from goddard.spark.log import parse_log
 from goddard.spark.options import parse_source
 from goddard.spark.read import BatchReader, LogReader, StreamReader
+from goddard.spark.rows import check_columns
 from goddard.spark.schema import SCHEMA, chosen_columns
+from goddard.spark.write import BatchWriter, SinkOptions, StreamWriter, parse_sink
 
 
 class RocketMQDataSource(DataSource):
@@ -33,6 +42,22 @@ class RocketMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_source(self._given(), is_streaming=True)
         return StreamReader(options, chosen_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(self._sink(schema, overwrite))
+
+    @override
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ConfigError('a topic cannot be overwritten; write with .mode("append")')
+        options = parse_sink(self._given())
+        check_columns(
+            {field.name: field.dataType.simpleString() for field in schema.fields}, options.topic
+        )
+        return options
 
     def _given(self) -> dict[str, str]:
         options: Any = self.options

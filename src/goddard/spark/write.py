@@ -1,0 +1,241 @@
+"""Writing: each task sends its rows in batches, several under way at once, and waits for them all.
+
+At least once: a task that fails is repeated by Spark, and what it had sent is sent again, with the
+same idempotence keys (see ``rows``). Order holds within a queue for rows of one task that name
+their queue or sharding key; other rows go to any queue.
+"""
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from goddard.client.errors import ClientError
+from goddard.client.message import Message
+from goddard.client.producer import Producer
+from goddard.client.selectors import by_hash
+from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError, GoddardError
+from goddard.protocol.names import group_problem, topic_problem
+from goddard.spark.cluster import tried
+from goddard.spark.options import CONNECTING, Connecting, Given, connecting
+from goddard.spark.rows import ROW_PROPERTY, Outgoing, messages
+from goddard.transport.loop import new_event_loop
+
+SINK: Final = CONNECTING | {
+    "topic": "where rows without a column topic go",
+    "producerGroup": "name of the producers (goddard-spark)",
+    "batchBytes": "bytes of a request (131072)",
+    "requestsInFlight": "requests of a task under way at once (8)",
+}
+
+_BATCH_BYTES: Final = 128 * 1024
+# What a message takes beside body and properties, more or less.
+_MESSAGE_BYTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    connecting: Connecting
+    topic: str | None = None
+    producer_group: str = "goddard-spark"
+    batch_bytes: int = _BATCH_BYTES
+    requests_in_flight: int = 8
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write."""
+    # Spark adds where a stream keeps its checkpoint; that is not for us.
+    own = {name: text for name, text in given.items() if name.lower() != "checkpointlocation"}
+    options = Given(own, SINK)
+    topic = options.text("topic")
+    if topic is not None and (problem := topic_problem(topic)) is not None:
+        raise ConfigError(f"topic is {topic!r}: {problem}")
+    group = options.text("producerGroup") or "goddard-spark"
+    if (problem := group_problem(group)) is not None:
+        raise ConfigError(f"producerGroup is {group!r}: {problem}")
+    return SinkOptions(
+        connecting=connecting(options),
+        topic=topic,
+        producer_group=group,
+        batch_bytes=options.count("batchBytes", _BATCH_BYTES, high=4 * 1024 * 1024),
+        requests_in_flight=options.count("requestsInFlight", 8, high=256),
+    )
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task says when it is done."""
+
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        # Made on the driver: the tasks of this write have it in common, also when repeated.
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        return _write(iterator, self._options, self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        return _write(iterator, self._options, "stream")
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, job: str) -> Sent:
+    identity = _identity(job)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        sender = runner.run(_open(options))
+        try:
+            rows = 0
+            for batch in iterator:
+                runner.run(
+                    sender.send(
+                        messages(batch, topic=options.topic, identity=identity, first_row=rows)
+                    )
+                )
+                rows += batch.num_rows
+            runner.run(sender.finish())
+        finally:
+            runner.run(sender.close())
+    return Sent(rows)
+
+
+def _identity(job: str) -> str:
+    """Query, batch and partition of this task: the same when Spark repeats it."""
+    task = TaskContext.get()
+    if task is None:
+        return f"{job}-0-0"
+    query = task.getLocalProperty("sql.streaming.queryId") or job
+    batch = task.getLocalProperty("streaming.sql.batchId") or "0"
+    return f"{query}-{batch}-{task.partitionId()}"
+
+
+async def _open(options: SinkOptions) -> "Sender":
+    reach = options.connecting
+    producer = Producer(
+        options.producer_group,
+        name_servers=reach.name_servers,
+        send_timeout_ms=reach.request_timeout_ms,
+        **reach.keywords,
+    )
+    await producer.start()
+    return Sender(producer, options)
+
+
+class Sender:
+    """Sends messages in batches, a bounded number of them at once."""
+
+    def __init__(self, producer: Producer, options: SinkOptions) -> None:
+        self._producer = producer
+        self._options = options
+        self._room = asyncio.Semaphore(options.requests_in_flight)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: GoddardError | None = None
+        self._queues: dict[str, list[MessageQueue]] = {}
+        # Requests of one queue follow each other, so that its messages stay in order.
+        self._turns: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def send(self, outgoing: Iterable[Outgoing]) -> None:
+        """Take messages over; some may still be under way when this returns."""
+        held: dict[tuple[str, MessageQueue | None], list[Message]] = defaultdict(list)
+        sizes: dict[tuple[str, MessageQueue | None], int] = defaultdict(int)
+        for each in outgoing:
+            message = each.message
+            queue = each.queue
+            if queue is None and each.sharding_key is not None:
+                queue = await self._queue_of(message, each.sharding_key)
+            place = message.topic, queue
+            if message.delay_level:
+                # What is delayed is stored elsewhere first, and not in batches.
+                await self._launch([message], queue)
+                continue
+            held[place].append(message)
+            sizes[place] += _size(message)
+            if sizes[place] >= self._options.batch_bytes:
+                await self._launch(held.pop(place), queue)
+                del sizes[place]
+        for (_, queue), rest in held.items():
+            await self._launch(rest, queue)
+
+    async def finish(self) -> None:
+        """Wait until every message is stored."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._check()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._producer.stop()
+
+    async def _queue_of(self, message: Message, key: str) -> MessageQueue:
+        queues = self._queues.get(message.topic)
+        if queues is None:
+            queues = sorted(await self._producer.publish_queues(message.topic))
+            self._queues[message.topic] = queues
+        return by_hash(queues, message, key)
+
+    async def _launch(self, batch: list[Message], queue: MessageQueue | None) -> None:
+        await self._room.acquire()
+        self._check()
+        task = asyncio.ensure_future(self._carry(batch, queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._room.release()
+
+    async def _carry(self, batch: list[Message], queue: MessageQueue | None) -> None:
+        try:
+            if queue is None:
+                await self._deliver(batch, None)
+            else:
+                async with self._turns[queue]:
+                    await self._deliver(batch, queue)
+        except ClientError as error:
+            if self._failure is None:
+                first, last = (each.properties[ROW_PROPERTY] for each in (batch[0], batch[-1]))
+                rows = f"row {first}" if first == last else f"rows {first} to {last}"
+                self._failure = GoddardError(f"{rows} could not be sent: {error}")
+
+    async def _deliver(self, batch: list[Message], queue: MessageQueue | None) -> None:
+        async def once() -> None:
+            if len(batch) == 1:
+                await self._producer.send(batch[0], queue=queue)
+            else:
+                await self._producer.send_batch(batch, queue=queue)
+
+        reach = self._options.connecting
+        await tried(reach, once, patience_ms=reach.max_outage_ms)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _size(message: Message) -> int:
+    properties = sum(len(name) + len(value) + 2 for name, value in message.properties.items())
+    return len(message.body) + properties + _MESSAGE_BYTES
