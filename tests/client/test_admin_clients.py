@@ -184,8 +184,8 @@ async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
         await admin.message_by_offset_id(topic, "no id at all")
     with pytest.raises(ConnectFailedError, match=r"127\.0\.0\.1:1"):
         await admin.message_by_offset_id(topic, "7F000001" + "00000001" + "0" * 16)
+    nowhere = offset_message_id(Host.parse(site.broker.address), 2**40)
     with pytest.raises(BrokerError):
-        nowhere = offset_message_id(Host.parse(site.broker.address), 2**40)
         await admin.message_by_offset_id(topic, nowhere)
     with pytest.raises(ClientError, match="no message"):
         await admin.message(topic, nowhere)

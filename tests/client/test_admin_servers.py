@@ -50,9 +50,8 @@ async def test_which_brokers_there_are(site: Site, admin: Admin) -> None:
     assert (place.address, place.is_master) == (address, True)
     assert await admin.brokers(cluster=CLUSTER) == [place]
     assert await admin.broker_name(address) == name
-    members = await admin.broker_members(CLUSTER, name)
-    assert members is not None
-    assert members.broker_addrs == {0: address}
+    assert (await admin.broker_members(CLUSTER, name)).broker_addrs == {0: address}
+    assert (await admin.broker_members(CLUSTER, "nobody")).broker_addrs == {}
     with pytest.raises(ClusterNotFoundError):
         await admin.brokers(cluster="Nowhere")
     with pytest.raises(BrokerNotFoundError):
@@ -103,6 +102,33 @@ async def test_replicas_of_a_broker(site: Site, admin: Admin) -> None:
     status = await admin.ha_status(broker_name(site))
     assert status.master
     assert status.ha_connection_info == []
+
+
+async def test_what_only_rocketmq_stores_is_refused_by_others(site: Site, admin: Admin) -> None:
+    name = broker_name(site)
+    if name == "broker-java":
+        await admin.update_cold_data_flow({"SomeGroup": 1_000_000}, broker=name)
+        assert '"SomeGroup":1000000' in await admin.cold_data_flow(name)
+        await admin.remove_cold_data_flow("SomeGroup", broker=name)
+        assert "SomeGroup" not in await admin.cold_data_flow(name)
+        assert await admin.set_read_ahead_mode(1, broker=name) == [site.broker.address]
+        assert await admin.set_read_ahead_mode(0, broker=name) == [site.broker.address]
+        with pytest.raises(BrokerError) as failure:
+            await admin.set_read_ahead_mode(7, broker=name)
+        assert failure.value.code == ResponseCode.INVALID_PARAMETER
+        assert (await admin.rocksdb_progress(name, "TBW102")).check_status in range(4)
+        return
+    for asking in (
+        admin.cold_data_flow(name),
+        admin.set_read_ahead_mode(1, broker=name),
+        admin.rocksdb_progress(name, "TBW102"),
+        admin.export_rocksdb_config(name, ["topics"]),
+        admin.broker_epochs(name),
+        admin.access_keys(broker=name),
+    ):
+        with pytest.raises(BrokerError) as failure:
+            await asking
+        assert failure.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 # --- Name servers ---------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ async def access_key_versions(admin: AdminLink, *, broker: str) -> GetAccessInfo
 
 
 async def access_keys(admin: AdminLink, *, broker: str) -> AccessKeys:
-    """The access keys of a broker [getAclConfig, 54; 4.x before 4.9.4 and 5.x to 5.3]."""
+    """The access keys of a broker [getAclConfig of 4.x, 54]."""
     address = await broker_address(admin, broker)
     response = await ask(admin, address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     return await calls.read(response, AccessKeys)

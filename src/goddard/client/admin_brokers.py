@@ -85,13 +85,12 @@ async def broker_name(admin: AdminLink, address: str) -> str:
     raise BrokerNotFoundError(address)
 
 
-async def broker_members(
-    admin: AdminLink, cluster: str, broker_name: str
-) -> BrokerMemberGroup | None:
-    """The replicas of one broker, by id; None if there is no such broker [901; from 5.0 on]."""
+async def broker_members(admin: AdminLink, cluster: str, broker_name: str) -> BrokerMemberGroup:
+    """The replicas of one broker, by id; none if there is no such broker [901; from 5.0 on]."""
     header = GetBrokerMemberGroupRequest(cluster_name=cluster, broker_name=broker_name)
     response = await admin_link.ask_name_server(admin, RequestCode.GET_BROKER_MEMBER_GROUP, header)
-    return (await calls.read(response, BrokerMemberGroupAnswer)).broker_member_group
+    found = (await calls.read(response, BrokerMemberGroupAnswer)).broker_member_group
+    return found or BrokerMemberGroup(cluster=cluster, broker_name=broker_name)
 
 
 # --- Configuration and figures --------------------------------------------------------------------

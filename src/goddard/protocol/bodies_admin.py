@@ -271,6 +271,10 @@ class UserInfo(Body):
     user_type: str | None = None
     username: str | None = None
 
+    def __repr__(self) -> str:
+        """Without the password: what is printed ends up in logs."""
+        return f"UserInfo({self.username!r}, {self.user_type}, {self.user_status})"
+
 
 class PolicyEntry(Body):
     actions: list[str] | None = None
@@ -301,6 +305,10 @@ class AccessKey(Body):
     secret_key: str | None = None
     topic_perms: list[str] | None = None
     white_remote_address: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the secret: what is printed ends up in logs."""
+        return f"AccessKey({self.access_key!r}, admin={self.admin})"
 
 
 class AccessKeys(Body):
