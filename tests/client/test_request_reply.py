@@ -15,7 +15,9 @@ from goddard.client.errors import (
 )
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.producer import Producer
+from goddard.client.push import PushConsumer
 from goddard.client.requests import create_reply
+from goddard.client.values import ConsumeFrom
 from goddard.testing.java import JavaPeers, JavaProgram
 from goddard.testing.java_clients import JavaClients, Outgoing
 from goddard.testing.reading import TopicReader
@@ -37,20 +39,21 @@ async def answering(
     """Reply ``re: body`` to whatever comes, so many times to each; gives the questions."""
     questions: list[ReceivedMessage] = []
 
-    async def answer() -> None:
-        async with TopicReader(site.namesrv, topic) as reader:
-            while True:
-                for question in (await reader.until(len(questions) + 1))[len(questions) :]:
-                    questions.append(question)
-                    for _ in range(times):
-                        await producer.reply(question, b"re: " + question.body)
+    async def answer(messages: list[ReceivedMessage], context: object) -> None:
+        for question in messages:
+            questions.append(question)
+            for _ in range(times):
+                await producer.reply(question, b"re: " + question.body)
 
-    task = asyncio.create_task(answer())
-    try:
+    consumer = PushConsumer(
+        site.new_group("readers"),
+        name_servers=site.namesrv,
+        listener=answer,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+    )
+    consumer.subscribe(topic)
+    async with consumer:
         yield questions
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
 
 
 async def test_request_and_reply(site: Site) -> None:

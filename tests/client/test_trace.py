@@ -8,7 +8,11 @@ import pytest
 
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.producer import Producer
+from goddard.client.push import PushConsumer
 from goddard.client.trace import (
+    ConsumeEnd,
+    ConsumeOutcome,
+    ConsumeStart,
     MessageKind,
     SendTrace,
     TraceRecord,
@@ -17,6 +21,7 @@ from goddard.client.trace import (
 )
 from goddard.client.tracer import TraceOptions
 from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.values import ConsumeFrom
 from goddard.testing.java import JavaDriver, JavaPeers
 from goddard.testing.process import wait_until
 from goddard.testing.reading import TopicReader
@@ -109,6 +114,43 @@ async def test_transactions_are_traced(site: Site) -> None:
     assert (ends[asked_id].state, ends[asked_id].is_from_check) == ("COMMIT_MESSAGE", True)
     assert {each.kind for each in ends.values()} == {MessageKind.COMMIT}
     assert {each.topic for each in ends.values()} == {topic}
+
+
+async def test_consumption_is_traced(site: Site) -> None:
+    topic, trace_topic = site.create_topic("traced"), site.create_topic("traces")
+    group = site.new_group("readers")
+    seen: set[bytes] = set()
+
+    def listener(messages: list[ReceivedMessage], context: object) -> bool:
+        is_first = not seen.issuperset(message.body for message in messages)
+        seen.update(message.body for message in messages)
+        return not (is_first and messages[0].body == b"twice")
+
+    consumer = PushConsumer(
+        group,
+        name_servers=site.namesrv,
+        listener=listener,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        trace=TraceOptions(topic=trace_topic, batch_size=1),
+    )
+    consumer.subscribe(topic)
+    async with Producer(site.new_group("senders"), name_servers=site.namesrv) as producer:
+        once = await producer.send(Message(topic, b"once", keys="k"))
+        twice = await producer.send(Message(topic, b"twice"))
+    wanted = {once.message_id, twice.message_id}
+    async with consumer, TopicReader(site.namesrv, trace_topic) as reader:
+        messages = await reader.until_true(
+            lambda found: records(found, ConsumeEnd).keys() >= wanted
+        )
+    starts, ends = records(messages, ConsumeStart), records(messages, ConsumeEnd)
+    assert starts.keys() == ends.keys() == wanted
+    start, end = starts[once.message_id], ends[once.message_id]
+    assert (start.group, start.retry_times, start.keys) == (group, 0, "k")
+    assert start.region == "DefaultRegion"
+    assert (end.group, end.keys, end.request_id) == (group, "k", start.request_id)
+    assert (end.is_success, end.outcome) == (True, ConsumeOutcome.SUCCESS)
+    failed = ends[twice.message_id]
+    assert (failed.is_success, failed.outcome) == (False, ConsumeOutcome.FAILED)
 
 
 @pytest.mark.java

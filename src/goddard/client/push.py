@@ -7,7 +7,7 @@ plain functions run elsewhere, in threads.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -17,6 +17,7 @@ import msgspec
 from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.concurrently import ConcurrentConsumption, ConsumptionOptions
+from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import BrokerNotFoundError, NotRunningError
 from goddard.client.feeding import Feeder, FeedingOptions
 from goddard.client.groupcheck import GroupCheck
@@ -33,6 +34,9 @@ from goddard.client.retrying import Retries
 from goddard.client.running_info import running_info
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, is_sql, subscription
+from goddard.client.tracer import TraceOptions, Tracer
+from goddard.client.tracers import consume_tracer
+from goddard.client.tracing import ConsumeTracing
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, GoddardError
@@ -98,6 +102,9 @@ class PushConsumer:
     ``pull_threshold_mib_for_queue`` mebibytes or, unless orderly, a stretch of ``max_span``
     offsets. Thresholds for a topic, unless -1, are divided among the queues.
 
+    ``consume_hooks`` are called around the listener; ``trace`` writes down when each message was
+    consumed, and how that ended.
+
     ``stop`` waits ``await_termination_ms`` for calls of the listener that run.
     """
 
@@ -129,6 +136,8 @@ class PushConsumer:
         allocation: AllocationStrategy | None = None,
         offsets_folder: Path | None = None,
         on_assignment: AssignmentListener | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
+        trace: TraceOptions | None = None,
         **options: "Unpack[SessionKeywords]",
     ) -> None:
         _check_group(group)
@@ -143,6 +152,9 @@ class PushConsumer:
         self._allocation = allocation or Averagely()
         self._offsets_folder = offsets_folder
         self._on_assignment = on_assignment
+        self._consume_hooks = tuple(consume_hooks)
+        self._trace = trace
+        self._tracer: Tracer | None = None
         self._await_termination_ms = check_range("await_termination_ms", await_termination_ms, 0)
         if consume_timestamp_ms is None:
             consume_timestamp_ms = self._clock.now_ms() - _START_AGO_MS
@@ -266,12 +278,15 @@ class PushConsumer:
         session = Session.shared(self._session_options, clock=self._clock)
         session.add_consumer(self._group, self)
         try:
-            self._running = running = self._assemble(session, self._listener)
+            listener = self._with_hooks(session, self._listener)
+            self._running = running = self._assemble(session, listener)
             await session.start()
         except BaseException:
             session.members.consumers.pop(self._group, None)
             raise
         try:
+            if self._tracer is not None:
+                await self._tracer.start()
             await running.offsets.load()
             running.consumption.start(running.assignment.locked_queues)
             await self._join(session)
@@ -339,6 +354,8 @@ class PushConsumer:
         await running.consumption.close(self._await_termination_ms)
         await running.offsets.persist_all(running.assignment.owned.keys(), wait=True)
         await running.assignment.release()
+        if self._tracer is not None:
+            await self._tracer.stop()
         await running.session.remove_consumer(self._group)
         await running.session.stop()
 
@@ -440,6 +457,17 @@ class PushConsumer:
         return await running.consumption.consume_directly(message)
 
     # --- Inside -----------------------------------------------------------------------------------
+
+    def _with_hooks(self, session: Session, listener: Callable[..., Any]) -> Callable[..., Any]:
+        hooks = list(self._consume_hooks)
+        if self._trace is not None:
+            group = session.without_namespace(self._group)
+            self._tracer = consume_tracer(self._trace, session, group)
+            hooks.append(ConsumeTracing(self._tracer, session))
+        timeout_ms = self._consumption_options.timeout_ms
+        return with_hooks(
+            listener, hooks, group=self._group, timeout_ms=timeout_ms, clock=self._clock
+        )
 
     def _assemble(self, session: Session, listener: Callable[..., Any]) -> "_Running":
         group, consuming = self._group, self._consumption_options
