@@ -5,7 +5,6 @@ of this machine); ``mqbroker`` takes what RocketMQ's script takes and behaves as
 """
 
 import dataclasses
-import gc
 import os
 import socket
 import sys
@@ -18,6 +17,7 @@ import click
 from goddard.broker.broker import Broker
 from goddard.broker.java_properties import IMPORTANT
 from goddard.broker.settings import BrokerConfig
+from goddard.broker.tuning import tune_process
 from goddard.cli.daemon import (
     HELP_OPTIONS,
     HOME_PROPERTY,
@@ -214,9 +214,7 @@ def _serve(
     with_parent: bool = False,
 ) -> int:
     async def main(config: BrokerConfig) -> None:
-        # Messages come and go as objects without cycles; looking for cycles costs more than it
-        # finds.
-        gc.set_threshold(100_000, 50, 100)
+        tune_process()
         await run_until_stopped(
             Broker(config), _boot_line, notice=_notice, stops_with_input=with_parent
         )
