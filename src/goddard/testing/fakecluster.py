@@ -99,6 +99,10 @@ class FakeCluster:
 
     def __init__(self, *brokers: str, queues: int = 4, topics: tuple[str, ...] = ("T",)) -> None:
         self._brokers = {name: FakeBroker(name) for name in brokers}
+        self._gone: list[FakeBroker] = []
+        # Brokers that somebody else runs, or addresses to give out instead of a broker's own: for a
+        # proxy between it and its clients.
+        self.elsewhere: dict[str, str] = {}
         self.queues = queues
         self.topics = set(topics)
         self.order_conf: str | None = None
@@ -115,6 +119,10 @@ class FakeCluster:
 
     def broker(self, name: str) -> FakeBroker:
         return self._brokers[name]
+
+    def forget(self, name: str) -> None:
+        """Leave a broker out of the routes from now on; it goes on running."""
+        self._gone.append(self._brokers.pop(name))
 
     @property
     def brokers(self) -> list[FakeBroker]:
@@ -140,6 +148,8 @@ class FakeCluster:
         if topic not in self.topics:
             remark = f"No topic route info in name server for the topic: {topic}"
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        addresses = {name: broker.address for name, broker in self._brokers.items()}
+        addresses |= self.elsewhere
         route = TopicRoute(
             order_topic_conf=self.order_conf,
             queue_datas=[
@@ -149,13 +159,11 @@ class FakeCluster:
                     read_queue_nums=self.queues,
                     write_queue_nums=self.queues,
                 )
-                for name in self._brokers
+                for name in addresses
             ],
             broker_datas=[
-                BrokerData(
-                    broker_name=name, cluster="DefaultCluster", broker_addrs={0: broker.address}
-                )
-                for name, broker in self._brokers.items()
+                BrokerData(broker_name=name, cluster="DefaultCluster", broker_addrs={0: address})
+                for name, address in addresses.items()
             ],
         )
         return request.reply(body=encode_body(route))

@@ -1,0 +1,578 @@
+"""The session: what clients share, what it does by itself, what brokers ask of it."""
+
+import asyncio
+import http.server
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Unpack
+
+import pytest
+
+from goddard.client.errors import (
+    BrokerError,
+    ClientError,
+    ForkedError,
+    NameServerError,
+    NoNameServerError,
+    NoRouteError,
+)
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.options import SessionKeywords, session_options
+from goddard.client.producer import Producer
+from goddard.client.routes import PublishRoute
+from goddard.client.session import Session
+from goddard.client.values import MessageQueue, SendStatus
+from goddard.errors import ConfigError
+from goddard.protocol import bodies
+from goddard.protocol.bodies import decode_body, encode_body
+from goddard.protocol.bodies_client import (
+    ClientOffsets,
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    ResetOffsetBody,
+)
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_admin import GetProducerConnectionsRequest
+from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.message import encode_properties
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.testing import pushing
+from goddard.testing.fakecluster import FakeCluster
+from goddard.testing.ports import lease_port
+from goddard.testing.site import Site
+from goddard.transport.tls import TlsOptions
+
+HOST = Host(bytes((127, 0, 0, 1)), 10911)
+
+
+def session_of(namesrv: str | None, **keywords: Unpack[SessionKeywords]) -> Session:
+    return Session.shared(session_options(namesrv, keywords).for_process())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await pushing.until(condition, "it does not happen")
+
+
+class Consumer:
+    """A consumer that only remembers what its session wants of it."""
+
+    def __init__(self, group: str = "cg", topic: str = "T") -> None:
+        self.group = group
+        self.topic = topic
+        self.is_balanced = True
+        self.rebalanced = 0
+        self.persisted = 0
+        self.routes: list[list[MessageQueue]] = []
+        self.resets: list[tuple[str, dict[MessageQueue, int]]] = []
+        self.consumed: list[ReceivedMessage] = []
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(group_name=self.group)
+
+    def subscribed_topics(self) -> Iterable[str]:
+        return (self.topic,)
+
+    def route_changed(self, topic: str, queues: list[MessageQueue]) -> None:
+        self.routes.append(queues)
+
+    async def rebalance(self) -> bool:
+        self.rebalanced += 1
+        if self.rebalanced == 2:
+            raise ValueError("once")
+        return self.is_balanced
+
+    async def persist_offsets(self) -> None:
+        self.persisted += 1
+        if self.persisted == 1:
+            raise ValueError("once")
+
+    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        self.resets.append((topic, offsets))
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        return {MessageQueue(topic, "a", 1): 17}
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(jstack="stacks" if with_stacks else None)
+
+    async def consume_directly(
+        self, message: ReceivedMessage, broker_name: str
+    ) -> ConsumeDirectlyResult:
+        self.consumed.append(message)
+        return ConsumeDirectlyResult(remark=broker_name)
+
+
+class Member:
+    """A producer that only remembers."""
+
+    def __init__(self, group: str = "pg", topic: str = "T") -> None:
+        self.group = group
+        self.topic = topic
+        self.routes: list[PublishRoute] = []
+        self.checks: list[tuple[ReceivedMessage, CheckTransactionRequest, str]] = []
+
+    def published_topics(self) -> Iterable[str]:
+        return (self.topic,)
+
+    def route_changed(self, topic: str, route: PublishRoute) -> None:
+        self.routes.append(route)
+
+    async def check_transaction(
+        self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
+    ) -> None:
+        self.checks.append((message, header, address))
+
+
+# --- Sharing --------------------------------------------------------------------------------------
+
+
+async def test_clients_of_one_id_share_a_session(site: Site) -> None:
+    name = site.new_group("shared")
+    async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as first:
+        async with Producer("pg-2", name_servers=site.namesrv, instance_name=name) as second:
+            assert first.session is second.session
+            assert (
+                first.client_id == second.client_id == first.session.options.client_ip + f"@{name}"
+            )
+            topic = site.create_topic("shared")
+            await second.send(Message(topic, b"x"))
+            address = site.broker.address
+            assert first.session.connection(address) is second.session.connection(address)
+        shared = first.session
+        assert shared.is_running
+        assert (await first.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
+        own = Producer("pg-2", name_servers=site.namesrv, unit_name="u")
+        assert own.client_id.endswith("@u")
+        assert own.client_id.split("@")[1].startswith(f"{os.getpid()}#")
+        with pytest.raises(ConfigError, match="in use with other options"):
+            await Producer(
+                "pg-3", name_servers=site.namesrv, instance_name=name, heartbeat_interval_ms=100
+            ).start()
+    # The next one of that name is a new one.
+    async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as again:
+        assert again.session is not shared
+
+
+async def test_brokers_know_a_producer_while_it_runs(site: Site) -> None:
+    group = site.new_group("known")
+    topic = site.create_topic("known")
+
+    async def known_ids(session: Session) -> set[str]:
+        header = GetProducerConnectionsRequest(producer_group=group)
+        command = RemotingCommand(RequestCode.GET_PRODUCER_CONNECTION_LIST, header.encode())
+        response = await session.request(site.broker.address, command, 3_000)
+        if response.code != ResponseCode.SUCCESS:
+            return set()
+        listed = decode_body(response.body, dict[str, list[dict[str, object]]])
+        return {str(each["clientId"]) for each in listed["connectionSet"]}
+
+    async with session_of(site.namesrv) as watcher:
+        async with Producer(group, name_servers=site.namesrv, topics=[topic]) as producer:
+            assert await known_ids(watcher) == {producer.client_id}
+        assert await known_ids(watcher) == set()
+
+
+async def test_a_fork_is_refused(site: Site) -> None:
+    async with Producer(site.new_group("forked"), name_servers=site.namesrv) as producer:
+        loose = Producer(site.new_group("forked"), name_servers=site.namesrv)
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                loose.start().send(None)
+            except ForkedError as error:
+                os.write(write_end, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        with os.fdopen(read_end, "rb") as pipe:
+            told = pipe.read().decode()
+        assert "create clients after the fork" in told
+        topic = site.create_topic("forked")
+        assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
+
+
+# --- Name servers ---------------------------------------------------------------------------------
+
+
+async def test_dead_name_servers_are_passed_over(site: Site) -> None:
+    dead = f"127.0.0.1:{lease_port()}"
+    topic = site.create_topic("rotation")
+    async with session_of(f"{dead};{site.namesrv};127.0.0.1:{lease_port()}") as session:
+        assert len(session.name_servers) == 3
+        assert len((await session.publish_route(topic)).queues) == 4
+        await session.refresh_route(topic)
+    async with session_of(dead) as session:
+        with pytest.raises(NoRouteError) as lost:
+            await session.publish_route(topic)
+        assert isinstance(lost.value.__cause__, NameServerError)
+        assert dead in str(lost.value.__cause__)
+        with pytest.raises(NameServerError):
+            await session.refresh_route(topic)
+
+
+async def test_the_environment_names_the_name_servers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", f"http://{site.namesrv};{site.namesrv}")
+    async with session_of(None) as session:
+        assert session.name_servers == (site.namesrv,)
+        assert (await session.publish_route(site.create_topic("environment"))).queues
+    monkeypatch.delenv("NAMESRV_ADDR")
+    async with session_of(None) as session:
+        with pytest.raises(NoNameServerError):
+            await session.publish_route("T")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[str, list[bytes], list[str]]]:
+    """An HTTP address, what it answers, and which paths were asked for."""
+    answers: list[bytes] = []
+    paths: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answers[0])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/rocketmq/nsaddr", answers, paths
+        server.shutdown()
+        thread.join()
+
+
+async def test_an_http_address_names_the_name_servers(
+    site: Site, endpoint: tuple[str, list[bytes], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, answers, paths = endpoint
+    answers.append(f"{site.namesrv}\r\n".encode())
+    async with session_of(None, name_server_endpoint=url, unit_name="unit") as session:
+        assert session.name_servers == (site.namesrv,)
+        assert (await session.publish_route(site.create_topic("endpoint"))).queues
+    assert paths == ["/rocketmq/nsaddr-unit?nofix=1"]
+    for nonsense in (b"", b"<html>", b";" * 100_000):
+        answers[0] = nonsense
+        async with session_of(None, name_server_endpoint=url) as session:
+            assert session.name_servers == ()
+            with pytest.raises(NoNameServerError):
+                await session.publish_route("T")
+    assert "no list of name servers from" in caplog.text
+
+
+# --- What it does by itself -----------------------------------------------------------------------
+
+
+async def test_routes_are_kept_fresh_and_members_told() -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        session_of(cluster.namesrv, poll_name_server_interval_ms=20) as session,
+    ):
+        producer, consumer = Member(), Consumer()
+        session.add_producer("pg", producer)
+        session.add_consumer("cg", consumer)
+        assert len((await session.publish_route("T")).queues) == 8
+        cluster.queues = 6
+        await until(lambda: len(producer.routes[-1].queues) == 12)
+        assert session.known_publish_route("T") is producer.routes[-1]
+        assert len(producer.routes[-1].queues) == len(consumer.routes[-1]) == 12
+        assert len(await session.subscribe_queues("T")) == 12
+        # A topic that disappears keeps its last route.
+        cluster.topics.clear()
+        asked = len(cluster.route_requests)
+        await until(lambda: len(cluster.route_requests) > asked + 2)
+        assert len(await session.subscribe_queues("T")) == 12
+        assert not await session.refresh_route("T")
+        await session.remove_producer("pg")
+        await session.remove_consumer("cg")
+
+
+async def test_callers_share_a_request_for_a_route() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        routes = await asyncio.gather(*(session.publish_route("T") for _ in range(50)))
+        assert cluster.route_requests == ["T"]
+        assert len({id(route) for route in routes}) == 1
+
+
+async def test_brokers_without_a_route_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        session_of(
+            cluster.namesrv, poll_name_server_interval_ms=20, heartbeat_interval_ms=20
+        ) as session,
+    ):
+        session.add_producer("pg", Member())
+        await session.publish_route("T")
+        assert set(session.broker_addresses()) == {"a", "b"}
+        gone = cluster.broker("b")
+        with caplog.at_level(logging.INFO):
+            cluster.forget("b")
+            await until(lambda: set(session.broker_addresses()) == {"a"})
+        assert "the broker[b] is offline, remove it" in caplog.text
+        assert session.broker_address("b") is None
+        assert session.find_broker("b") is None
+        await session.remove_producer("pg")
+        await gone.server.stop()
+
+
+async def test_heartbeats_say_who_is_here() -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        session_of(cluster.namesrv, heartbeat_interval_ms=50) as session,
+    ):
+        broker = cluster.broker("a")
+        await session.publish_route("T")
+        await session.heartbeat()
+        assert not broker.requests
+        session.add_producer("pg", Member())
+        session.add_consumer("cg", Consumer())
+        await session.heartbeat()
+        data = decode_body(broker.requests[0].body, HeartbeatData)
+        assert data.client_id == session.client_id
+        assert [each.group_name for each in data.producer_data_set] == ["pg"]
+        assert [each.group_name for each in data.consumer_data_set] == ["cg"]
+        await until(lambda: len(broker.requests) >= 3)
+        await session.remove_producer("pg")
+        await session.remove_consumer("cg")
+        left = [r.fields for r in broker.requests if r.code == RequestCode.UNREGISTER_CLIENT]
+        assert left == [
+            {"clientID": session.client_id, "producerGroup": "pg"},
+            {"clientID": session.client_id, "consumerGroup": "cg"},
+        ]
+
+
+async def test_a_new_connection_is_greeted_at_once() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        broker = cluster.broker("a")
+        consumer = Consumer()
+        session.add_consumer("cg", consumer)
+        await session.publish_route("T")
+        await session.heartbeat()
+        rebalanced = consumer.rebalanced
+        broker.connections[0].abort()
+        await until(lambda: session.connection(broker.address) is None)
+        await session.request(broker.address, RemotingCommand(RequestCode.GET_MIN_OFFSET), 3_000)
+        await until(lambda: [r.code for r in broker.requests].count(RequestCode.HEART_BEAT) == 2)
+        await until(lambda: consumer.rebalanced > rebalanced)
+        await session.remove_consumer("cg")
+
+
+async def test_consumers_are_rebalanced_and_their_offsets_kept() -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        session_of(
+            cluster.namesrv, rebalance_interval_ms=30, persist_offsets_interval_ms=20
+        ) as session,
+    ):
+        # What a consumer raises is logged, and it has its turn again.
+        consumer = Consumer()
+        session.add_consumer("cg", consumer)
+        await until(lambda: consumer.rebalanced >= 4 and consumer.persisted >= 3)
+        await session.remove_consumer("cg")
+
+
+async def test_rebalancing_can_be_asked_for() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        consumer = Consumer()
+        session.add_consumer("cg", consumer)
+        session.wake_rebalance()
+        session.wake_rebalance()
+        await until(lambda: consumer.rebalanced == 1)
+        # Not balanced: again in a second, not in twenty.
+        consumer.is_balanced = False
+        session.wake_rebalance()
+        await until(lambda: consumer.rebalanced >= 3)
+        await session.remove_consumer("cg")
+
+
+async def test_a_group_is_registered_once() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        session.add_consumer("g", Consumer())
+        session.add_producer("g", Member())
+        with pytest.raises(ClientError, match=r"The consumer group\[g\] has been created before"):
+            session.add_consumer("g", Consumer())
+        with pytest.raises(ClientError, match=r"The producer group\[g\] has been created before"):
+            session.add_producer("g", Member())
+        await session.remove_consumer("g")
+        await session.remove_producer("g")
+
+
+# --- Requests -------------------------------------------------------------------------------------
+
+
+async def test_calls_raise_what_a_broker_refuses(site: Site) -> None:
+    async with session_of(site.namesrv) as session:
+        command = RemotingCommand(29_999)
+        with pytest.raises(BrokerError) as refused:
+            await session.call(site.broker.address, command, 3_000)
+        assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert refused.value.address == site.broker.address
+        assert "29999 not supported" in refused.value.remark
+        assert (await session.request(site.broker.address, command, 3_000)).code == 3
+        await session.oneway(site.broker.address, command)
+
+
+async def test_addresses_to_read_from() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        await session.publish_route("T")
+        address = cluster.broker("a").address
+        assert session.find_broker("a") == (address, False)
+        assert session.find_broker("a", 1) == (address, False)
+        assert session.find_broker("a", 1, only_this=True) is None
+        assert session.find_broker("x") is None
+
+
+async def test_the_vip_port(site: Site) -> None:
+    topic = site.create_topic("vip")
+    async with Producer(
+        site.new_group("vips"), name_servers=site.namesrv, vip_channel=True
+    ) as producer:
+        assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
+        host, _, port = site.broker.address.rpartition(":")
+        assert producer.session.connection(f"{host}:{int(port) - 2}") is not None
+
+
+async def test_tls(legacy_site: Site) -> None:
+    """RocketMQ's servers take TLS on the same port, with a certificate of their own."""
+    topic = legacy_site.create_topic("tls")
+    async with Producer(
+        legacy_site.new_group("tls"), name_servers=legacy_site.namesrv, tls=TlsOptions()
+    ) as producer:
+        futures = [producer.send_soon(Message(topic, b"x" * 100)) for _ in range(100)]
+        results = await asyncio.gather(*futures, producer.send(Message(topic, b"y" * 1_000_000)))
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+# --- What brokers ask -----------------------------------------------------------------------------
+
+
+def record_of(topic: str, body: bytes, properties: dict[str, str]) -> bytes:
+    return encode_record(
+        Record(
+            topic=topic,
+            queue_id=1,
+            queue_offset=5,
+            physical_offset=100,
+            store_timestamp_ms=1,
+            store_host=HOST,
+            born_timestamp_ms=1,
+            born_host=HOST,
+            body=body,
+            properties=encode_properties(properties),
+        )
+    )
+
+
+async def test_what_brokers_ask_consumers() -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        consumer = Consumer()
+        session.add_consumer("cg", consumer)
+        await session.publish_route("T")
+        await session.heartbeat()
+        broker = cluster.broker("a").connections[0]
+
+        async def ask(
+            code: RequestCode, fields: dict[str, str], body: bytes = b""
+        ) -> RemotingCommand:
+            return await broker.request(RemotingCommand(code, fields, body), 5_000)
+
+        broker.oneway(
+            RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "cg"})
+        )
+        await until(lambda: consumer.rebalanced == 1)
+
+        queue = bodies.MessageQueue(topic="T", broker_name="a", queue_id=2)
+        offsets = encode_body(ResetOffsetBody(offset_table={queue: 42}))
+        reset = {"topic": "T", "group": "cg", "timestamp": "1", "isForce": "true"}
+        broker.oneway(RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, reset, offsets))
+        await until(lambda: bool(consumer.resets))
+        assert consumer.resets == [("T", {MessageQueue("T", "a", 2): 42})]
+
+        status = await ask(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": "T", "group": "cg"}
+        )
+        table = decode_body(status.body, ClientOffsets).message_queue_table
+        assert [(each.broker_name, each.queue_id, at) for each, at in table.items()] == [
+            ("a", 1, 17)
+        ]
+
+        who = {"consumerGroup": "cg", "clientId": session.client_id}
+        info = await ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {**who, "jstackEnable": "true"})
+        assert decode_body(info.body, ConsumerRunningInfo).jstack == "stacks"
+
+        record = record_of("T", b"again", {"TAGS": "A"})
+        result = await ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, {**who, "brokerName": "a"}, record)
+        assert decode_body(result.body, ConsumeDirectlyResult).remark == "a"
+        (message,) = consumer.consumed
+        assert (message.body, message.tags, message.queue) == (b"again", "A", ("T", "a", 1))
+
+        for code in (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY):
+            unknown = await ask(code, {"consumerGroup": "other", "clientId": "x"}, record)
+            assert unknown.code == ResponseCode.SYSTEM_ERROR
+            assert unknown.remark == "The Consumer Group <other> not exist in this consumer"
+        nonsense = await ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, who, b"nonsense")
+        assert nonsense.code == ResponseCode.SYSTEM_ERROR
+        await session.remove_consumer("cg")
+
+
+async def test_what_brokers_ask_producers(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+        producer = Member()
+        session.add_producer("pg", producer)
+        await session.publish_route("T")
+        await session.heartbeat()
+        broker = cluster.broker("a").connections[0]
+        fields = {"tranStateTableOffset": "5", "commitLogOffset": "100", "bname": "a"}
+        for group in ("pg", "unknown"):
+            record = record_of("T", b"half", {"PGROUP": group, "UNIQ_KEY": "id"})
+            broker.oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, fields, record))
+        await until(lambda: "pick producer by group[unknown] failed" in caplog.text)
+        ((message, header, address),) = producer.checks
+        assert (message.body, message.message_id, message.broker_name) == (b"half", "id", "a")
+        assert header.commit_log_offset == 100
+        assert address == cluster.broker("a").address
+
+        replies: list[ReceivedMessage] = []
+
+        def take(reply: ReceivedMessage) -> bool:
+            replies.append(reply)
+            return reply.get("CORRELATION_ID") == "c1"
+
+        session.add_reply_listener(take)
+        pushed = {
+            "producerGroup": "pg",
+            "topic": "DefaultCluster_REPLY_TOPIC",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": "1",
+            "flag": "3",
+            "properties": "CORRELATION_ID\x01c1\x02",
+            "bornHost": "127.0.0.1:1",
+            "storeHost": "127.0.0.1:2",
+            "storeTimestamp": "2",
+        }
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        answer = await broker.request(RemotingCommand(code, pushed, b"reply"), 5_000)
+        assert answer.code == ResponseCode.SUCCESS
+        pushed["properties"] = ""
+        await broker.request(RemotingCommand(code, pushed, b"reply"), 5_000)
+        assert "a reply from" in caplog.text
+        session.remove_reply_listener(take)
+        assert [(m.body, m.flag, m.store_host) for m in replies] == [
+            (b"reply", 3, "127.0.0.1:2")
+        ] * 2
+        await session.remove_producer("pg")
