@@ -4,7 +4,7 @@ Every function is a method of ``Admin``; see there. A docstring's brackets give 
 and the request code.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goddard.client import calls
@@ -424,7 +424,7 @@ async def consume_queue(
     return await calls.read(response, ConsumeQueueAnswer)
 
 
-async def topic_queues(admin: AdminLink, topic: str) -> Sequence[MessageQueue]:
+async def topic_queues(admin: AdminLink, topic: str) -> list[MessageQueue]:
     """The queues of a topic that can be read, sorted [105]."""
     found = await route(admin, topic)
     return sorted(

@@ -3,7 +3,7 @@
 Written by tools/write_blocking.py from the asyncio classes: change those instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from goddard.client.admin import Admin as AsyncAdmin
@@ -110,7 +110,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         """Where a topic lives [topicRoute, 105]; NoRouteError if nowhere."""
         return self._run(lambda: self._core.topic_route(topic))
 
-    def topic_queues(self, topic: str) -> Sequence[MessageQueue]:
+    def topic_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read, sorted [105]."""
         return self._run(lambda: self._core.topic_queues(topic))
 
