@@ -322,7 +322,8 @@ class Session:
             return error
         if route is None:
             if topic != AUTO_CREATE_TOPIC:
-                _logger.warning("get Topic [%s] RouteInfoFromNameServer is not exist value", topic)
+                # No trouble: brokers make topics when they are first sent to.
+                _logger.info("get Topic [%s] RouteInfoFromNameServer is not exist value", topic)
             return None
         self._apply(topic, route)
         return route
