@@ -1,7 +1,8 @@
 """Notices members of a group that want different things; belongs to the event loop.
 
-The broker is asked what it keeps of the group after members came or went, and now and then. A
-difference is worth a warning, once: messages that it concerns are skipped for everybody.
+The broker is asked what it keeps of the group before each rebalance: one that follows a new member
+finds what that member told it, before we tell it ours again. A difference is worth a warning, once:
+messages that it concerns are skipped for everybody.
 """
 
 import logging
@@ -17,8 +18,6 @@ from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.headers_admin import GetConsumerConnectionsRequest
 
-_INTERVAL_MS: Final = 30_000
-
 _logger: Final = logging.getLogger("goddard.client")
 
 
@@ -28,16 +27,10 @@ class GroupCheck:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._checked_at_ms: int | None = None
         self._warned: list[str] = []
 
-    async def check(self, own: Iterable[SubscriptionData], *, is_due: bool) -> None:
-        """Warn of differences, if it is time to look for them."""
-        now_ms = self._session.clock.monotonic_ms()
-        last_ms = self._checked_at_ms
-        if not is_due and last_ms is not None and now_ms - last_ms < _INTERVAL_MS:
-            return
-        self._checked_at_ms = now_ms
+    async def check(self, own: Iterable[SubscriptionData]) -> None:
+        """Warn of differences that were not there the last time."""
         wanted = list(own)
         try:
             found = await self._differences(wanted)

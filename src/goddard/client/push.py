@@ -395,10 +395,8 @@ class PushConsumer:
         running = self._running
         if running is None or self._state is not ServiceState.RUNNING:
             return True
-        before = running.assignment.members
+        await running.check.check(self._subscriptions.values())
         is_balanced = await running.assignment.rebalance(self._subscriptions)
-        is_due = before != running.assignment.members
-        await running.check.check(self._subscriptions.values(), is_due=is_due)
         retry = retry_topic(self._group)
         if retry in self._subscriptions and running.session.route(retry) is None:
             running.retry_route_tries += 1

@@ -1,0 +1,219 @@
+"""Messages that a listener fails on, at both makes of broker: again later, or among the dead."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from goddard.client.listening import ConsumeContext, ConsumeResult, Returned
+from goddard.client.message import ReceivedMessage
+from goddard.client.options import session_options
+from goddard.client.push import PushConsumer
+from goddard.client.retrying import Retries
+from goddard.client.session import Session
+from goddard.client.values import MessageModel
+from goddard.clock import SystemClock
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.message import decode_properties
+from goddard.protocol.names import dlq_topic
+from goddard.protocol.responses import check
+from goddard.testing.dialogue import Dialogue
+from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts, until
+from goddard.testing.site import Site
+from goddard.transport.client import Client
+
+# One second: the shortest of the broker's delays.
+SOON = 1
+
+
+@pytest.fixture
+async def sender(site: Site) -> AsyncIterator[Dialogue]:
+    client = Client()
+    yield Dialogue(client, site.broker.address)
+    await client.close()
+
+
+@pytest.fixture(autouse=True)
+def no_listener_thread_is_left() -> Iterator[None]:
+    yield
+    assert listener_threads() == []
+
+
+class Failing:
+    """Fails on each message the first so many times, in the way it is told to."""
+
+    def __init__(self, how: Returned | BaseException, times: int = 1) -> None:
+        self.how = how
+        self.times = times
+        self.tries: list[tuple[str, int, str]] = []
+
+    def __call__(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Returned:
+        context.delay_level = SOON
+        for message in messages:
+            self.tries.append((message.body.decode(), message.reconsume_times, message.topic))
+        if all(message.reconsume_times >= self.times for message in messages):
+            return None
+        if isinstance(self.how, BaseException):
+            raise self.how
+        return self.how
+
+    async def later(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Returned:
+        return self(messages, context)
+
+
+async def scheduled(sender: Dialogue, level: int) -> int:
+    """How many messages the broker has been given to deliver later, with a delay level."""
+    fields = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": level - 1}
+    answer = check(await sender.ask(RequestCode.GET_MAX_OFFSET, fields))
+    return int(answer.fields["offset"])
+
+
+def committed(consumer: PushConsumer, topic: str) -> int:
+    return sum(consumer.offsets_of(topic).values())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [ConsumeResult.RECONSUME_LATER, False, ValueError("bad"), SystemExit(1)],
+    ids=["later", "false", "raises", "exits"],
+)
+async def test_a_failed_message_comes_again(
+    site: Site, sender: Dialogue, how: Returned | BaseException
+) -> None:
+    topic = site.create_topic("PushAgain")
+    await fill(sender, topic, ["one", "two"], KEYS="k")
+    listener = Failing(how)
+    consumer = push(site.namesrv, site.new_group("again"), listener)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: len(listener.tries) >= 4, lambda: str(listener.tries))
+        # It does not hold up what is behind it.
+        assert committed(consumer, topic) == 2
+    assert sorted(listener.tries) == [
+        ("one", 0, topic),
+        ("one", 1, topic),
+        ("two", 0, topic),
+        ("two", 1, topic),
+    ]
+
+
+async def test_a_coroutine_that_fails(site: Site, sender: Dialogue) -> None:
+    topic = site.create_topic("PushAgainLater")
+    await fill(sender, topic, ["one"])
+    listener = Failing(asyncio.CancelledError())
+    consumer = push(site.namesrv, site.new_group("again"), listener.later)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: len(listener.tries) >= 2, lambda: str(listener.tries))
+    assert listener.tries == [("one", 0, topic), ("one", 1, topic)]
+
+
+async def test_the_rest_of_a_batch_comes_again(site: Site, sender: Dialogue) -> None:
+    topic = site.create_topic("PushPart", queues=1)
+    await fill(sender, topic, texts(4), queues=1)
+    calls: list[list[str]] = []
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+        calls.append([message.body.decode() for message in messages])
+        context.delay_level = SOON
+        if len(messages) == 4:
+            context.ack_index = 1
+
+    consumer = push(site.namesrv, site.new_group("part"), listener, consume_batch_size=4)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: sum(map(len, calls)) >= 6, lambda: str(calls))
+    assert calls[0] == texts(4)
+    assert sorted(body for call in calls[1:] for body in call) == ["m2", "m3"]
+
+
+@pytest.mark.parametrize("reason", ["tries", "level"])
+async def test_dead_letters(site: Site, sender: Dialogue, reason: str) -> None:
+    topic, group = site.create_topic("PushDead"), site.new_group("dead")
+    await fill(sender, topic, ["hopeless"], KEYS="k1")
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> bool:
+        context.delay_level = SOON if reason == "tries" else -1
+        return False
+
+    most = 1 if reason == "tries" else 16
+    consumer = push(site.namesrv, group, listener, max_reconsume_times=most)
+    consumer.subscribe(topic)
+    async with consumer:
+        (dead,) = await sender.receive(dlq_topic(group), 1)
+    assert dead.body == b"hopeless"
+
+
+async def test_broadcasting_does_not_retry(
+    site: Site, sender: Dialogue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = site.create_topic("PushCastFail")
+    await fill(sender, topic, ["one"])
+    listener = Failing(False)
+    consumer = push(
+        site.namesrv,
+        site.new_group("castfail"),
+        listener,
+        message_model=MessageModel.BROADCASTING,
+        offsets_folder=tmp_path,
+        instance_name="castfail",
+    )
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: committed(consumer, topic) == 1, "it was passed over")
+    assert listener.tries == [("one", 0, topic)]
+    assert "drop it" in caplog.text
+
+
+async def test_a_call_that_hangs_is_given_up(site: Site, sender: Dialogue) -> None:
+    topic = site.create_topic("PushHang", queues=1)
+    await fill(sender, topic, ["hangs", "goes"], queues=1)
+    before = await scheduled(sender, 3)
+    released = threading.Event()
+    inbox = Inbox()
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+        if messages[0].body == b"hangs":
+            released.wait(60)
+        inbox(messages, context)
+
+    consumer = push(site.namesrv, site.new_group("hang"), listener, consume_timeout_ms=300)
+    consumer.subscribe(topic)
+    async with consumer:
+        assert await inbox.until(1) == ["goes"]
+        await until(lambda: committed(consumer, topic) == 2, "the offset moved on")
+        assert await scheduled(sender, 3) > before
+        released.set()
+
+
+async def test_a_message_that_the_broker_does_not_find_is_sent_as_a_copy(
+    site: Site, sender: Dialogue
+) -> None:
+    topic, group = site.create_topic("PushCopy"), site.new_group("copy")
+    await fill(sender, topic, ["kept"], KEYS="k1", UNIQ_KEY="U1", TAGS="TagA")
+    inbox = Inbox()
+    consumer = push(site.namesrv, group, inbox)
+    consumer.subscribe(topic)
+    async with consumer:
+        await inbox.until(1)
+        (record,) = await sender.pull(topic)
+        record.physical_offset = 1 << 40
+        record.reconsume_times = 2
+        (broker_name,) = site.brokers
+        session = Session.shared(
+            session_options(site.namesrv, {"instance_name": "copy"}), clock=SystemClock()
+        )
+        async with session:
+            await session.refresh_route(topic)
+            # The third try is one too many, so that the copy is not delayed but among the dead.
+            retries = Retries(session, group, 2)
+            assert await retries.give_back(ReceivedMessage.from_record(record, broker_name), 0)
+        (dead,) = await sender.receive(dlq_topic(group), 1)
+    properties = decode_properties(dead.properties)
+    assert dead.body == b"kept"
+    assert dead.reconsume_times == 3
+    assert properties["RETRY_TOPIC"] == topic
+    assert properties["ORIGIN_MESSAGE_ID"] == "U1"
+    assert (properties["KEYS"], properties["TAGS"]) == ("k1", "TagA")
