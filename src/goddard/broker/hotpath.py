@@ -160,7 +160,7 @@ class _OpenTopic:
     """A topic that plain sends may go to. ``shape`` is that of the last message, and so probably of
     the next."""
 
-    __slots__ = ("_by_text", "encoded", "name", "queue_count", "queue_keys", "shape")
+    __slots__ = ("by_text", "encoded", "name", "queue_count", "queue_keys", "shape")
 
     def __init__(self, name: str, queue_count: int) -> None:
         self.name = name
@@ -168,16 +168,19 @@ class _OpenTopic:
         self.queue_count = queue_count
         self.queue_keys = tuple((name, queue_id) for queue_id in range(queue_count))
         self.shape: _Shape | None = None
-        self._by_text: dict[bytes, tuple[str, int]] = {}
+        self.by_text: dict[bytes, tuple[str, int]] = {}
 
     def find_queue(self, text: bytes) -> tuple[str, int] | None:
-        """The key of a queue by its number as text, without leading zeros; None without such."""
-        key = self._by_text.get(text)
-        if key is None and text.isdigit() and len(text) <= _MAX_QUEUE_DIGITS:
+        """The key of a queue by its number as text, without leading zeros; None without such.
+
+        ``by_text`` has those that were found.
+        """
+        if text.isdigit() and len(text) <= _MAX_QUEUE_DIGITS:
             queue_id = int(text)
             if queue_id < self.queue_count and text == b"%d" % queue_id:
-                key = self._by_text[text] = self.queue_keys[queue_id]
-        return key
+                key = self.by_text[text] = self.queue_keys[queue_id]
+                return key
+        return None
 
 
 class _Pattern:
@@ -189,6 +192,7 @@ class _Pattern:
         "form",
         "is_oneway",
         "joint",
+        "max_body_bytes",
         "properties",
         "sys_flag",
         "tags_at",
@@ -199,7 +203,8 @@ class _Pattern:
     def __init__(
         self, form: Form, topic: _OpenTopic, request: SendHeader, properties: bytes, length: int
     ) -> None:
-        """``properties`` is a template, ``length`` that of what it makes."""
+        """``properties`` is a template, ``length`` that of what it makes. ``max_body_bytes`` is for
+        the maker to set."""
         fields = request.fields
         self.form = form
         self.topic = topic
@@ -209,6 +214,7 @@ class _Pattern:
         self.properties = properties
         self.joint = encode_joint(topic.encoded, length)
         self.fixed_bytes = plain_size(0, len(self.joint), length)
+        self.max_body_bytes = 0
         # Places among the values of the form; -1 for nowhere.
         self.tags_at = form.places.get(_TAGS, -1)
         self.unique_id_at = form.places[_UNIQUE_ID]
@@ -244,7 +250,8 @@ class HotPath:
         # By what headers of one form have in common; and how often such were read without one.
         self._patterns: dict[_FormKey, _Pattern] = {}
         self._sightings: dict[_FormKey, int] = {}
-        self._last_born = (b"", 0)
+        self._last_born_text = b""
+        self._last_born_ms = 0
         # What this tick has gathered, as long as nobody else has submitted anything.
         self._group: Group | None = None
         self._records: list[AppendableRecord] = []
@@ -353,21 +360,21 @@ class HotPath:
         """Add the record of a message with a header of a known form; False when it is not."""
         form = pattern.form
         body = frame[form.body_at :]
-        size = pattern.fixed_bytes + len(body)
-        if not body or len(body) > self._max_body_bytes or size > self._max_record_bytes:
+        body_bytes = len(body)
+        if not 0 < body_bytes <= pattern.max_body_bytes:
             return False
         values = form.fit(frame)
         if values is None:
             return False
         opaque, queue_text, born_text, texts = values
-        queue_key = pattern.topic.find_queue(queue_text)
+        topic = pattern.topic
+        queue_key = topic.by_text.get(queue_text) or topic.find_queue(queue_text)
         unique_id = texts[pattern.unique_id_at]
         if queue_key is None or not unique_id.isalnum():
             return False
-        known_text, born_ms = self._last_born
-        if born_text != known_text:
-            born_ms = int(born_text)
-            self._last_born = born_text, born_ms
+        if born_text != self._last_born_text:
+            self._last_born_text = born_text
+            self._last_born_ms = int(born_text)
         if pattern.tags_at < 0:
             tags_code = 0
         else:
@@ -376,14 +383,14 @@ class HotPath:
         records.append(
             (
                 queue_key,
-                size,
+                pattern.fixed_bytes + body_bytes,
                 body,
                 pattern.joint,
                 pattern.properties % texts,
                 tags_code,
                 pattern.flag,
                 pattern.sys_flag,
-                born_ms,
+                self._last_born_ms,
                 born,
                 self._store_host,
                 0,
@@ -485,7 +492,10 @@ class HotPath:
         added = self._added_properties
         length = sum(len(name) + len(value) + 2 for name, value in pairs) + len(added)
         template = form.properties + added.replace(b"%", b"%%")
-        self._patterns[key] = _Pattern(form, topic, request, template, length)
+        pattern = _Pattern(form, topic, request, template, length)
+        max_body_bytes = self._max_record_bytes - pattern.fixed_bytes
+        pattern.max_body_bytes = min(self._max_body_bytes, max_body_bytes)
+        self._patterns[key] = pattern
 
     def _take_batch(
         self,

@@ -438,10 +438,15 @@ class Connection(asyncio.Protocol):
 
     def send_now(self, data: bytes | memoryview) -> None:
         """As ``send_encoded``, but without waiting for the end of the tick: this is it."""
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self._corked:
-            self._flush()
+        transport = self._transport
+        if self._out or self._corked or self._writing_paused or transport is None or self._lost:
+            self._out.append(data)
+            self._out_bytes += len(data)
+            if not self._corked:
+                self._flush()
+        else:  # nothing to join it with, nothing in its way
+            self._heard = True
+            transport.write(data)
 
     def _flush_tick(self) -> None:
         self._flush_scheduled = False
@@ -524,7 +529,8 @@ class Connection(asyncio.Protocol):
         try:
             if self._on_frames is not None:
                 frames = self._on_frames(self, frames)
-            self._handle_frames(frames)
+            if frames:
+                self._handle_frames(frames)
         except ProtocolError as error:
             self._reject(error)
         except Exception:
