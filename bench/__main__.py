@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import broker, client, nameserver, store
+from bench import broker, client, nameserver, official, store
 from bench.loadgen import BenchError
 from bench.report import Report, keep, show
 
@@ -12,6 +12,7 @@ _SUITES: dict[str, Callable[[float, str], list[Report]]] = {
     "nameserver": lambda seconds, _: [nameserver.run(seconds)],
     "store": lambda seconds, _: [store.run(seconds)],
     "broker": lambda seconds, _: [broker.run(seconds)],
+    "official": lambda *_: [official.run()],
     "client": client.run,
 }
 

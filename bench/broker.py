@@ -159,6 +159,7 @@ def _write_config(home: Path, port: int, properties: Mapping[str, str]) -> Path:
         "diskMaxUsedSpaceRatio": "95",
         # What is measured is how fast they are, not how soon they refuse.
         "waitTimeMillsInSendQueue": "10000",
+        "osPageCacheBusyTimeOutMills": "10000",
         **properties,
     }
     path.write_text(config.format_properties(settings))
