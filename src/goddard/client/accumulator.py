@@ -16,7 +16,7 @@ loop. A message is encoded once, when it comes; there is no task and no timer pe
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
@@ -60,6 +60,8 @@ _ALONE: Final = frozenset(
         PROPERTY_MESSAGE_TYPE,
     }
 )
+_UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode() + b"\x01"
+_PAIR_END: Final = b"\x02"
 # total_size, magic, body_crc, flag, body_length; then body, properties_length, properties.
 _ENTRY_HEAD: Final = Struct(">iiiii")
 _PROPERTIES_LENGTH: Final = Struct(">h")
@@ -69,26 +71,12 @@ BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
 """Topic, queue, WAIT and TAGS of the messages that share a batch."""
 
 
-Entry: TypeAlias = tuple[bytes, bytes, bytes, bytes]
-
-
-def encode_entry(message: Message, namespace: str = "") -> Entry:
-    """A message as a batch body holds it."""
-    body = message.body
-    own = message.properties
-    if namespace:
-        own = {**own, PROPERTY_INSTANCE_ID: namespace}
+def encoded_properties(properties: Mapping[str, str]) -> bytes:
+    """Properties as a batch body holds them."""
     try:
-        properties = encode_properties(own)
+        return encode_properties(properties)
     except (ProtocolError, TypeError) as error:
         raise InvalidMessageError(f"the message properties cannot be sent: {error}") from error
-    size = _ENTRY_BYTES + len(body) + len(properties)
-    return (
-        _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
-        body,
-        _PROPERTIES_LENGTH.pack(len(properties)),
-        properties,
-    )
 
 
 def batch_key(message: Message, queue: MessageQueue | None) -> BatchKey:
@@ -120,7 +108,16 @@ class AccumulatorOptions:
 class Batch:
     """Messages that leave in one request."""
 
-    __slots__ = ("futures", "ids", "key", "messages", "opened_ms", "parts", "size_bytes")
+    __slots__ = (
+        "futures",
+        "ids",
+        "key",
+        "messages",
+        "opened_ms",
+        "parts",
+        "plain_properties",
+        "size_bytes",
+    )
 
     def __init__(self, key: BatchKey, opened_ms: int) -> None:
         self.key = key
@@ -131,6 +128,9 @@ class Batch:
         # For hooks; ``parts`` is what is sent.
         self.messages: list[Message] = []
         self.futures: list[asyncio.Future[SendResult]] = []
+        # Those of a message that has none but what the key says, up to the unique id.
+        shared = {PROPERTY_WAIT: key[2] or "", PROPERTY_TAGS: key[3] or ""}
+        self.plain_properties = encoded_properties(shared) + _UNIQUE_ID
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -222,13 +222,19 @@ class HeldBatches:
         batch: Batch,
         message: Message,
         message_id: str,
-        entry: Entry,
+        properties: bytes,
         future: "asyncio.Future[SendResult]",
     ) -> bool:
         """Put a message into an open batch; true if the batch is full now, and closed."""
-        batch.parts += entry
+        body = message.body
+        size = _ENTRY_BYTES + len(body) + len(properties)
+        batch.parts += (
+            _ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
+            body,
+            _PROPERTIES_LENGTH.pack(len(properties)),
+            properties,
+        )
         batch.messages.append(message)
-        size = sum(map(len, entry))
         batch.ids.append(message_id)
         batch.futures.append(future)
         batch.size_bytes += size
@@ -319,16 +325,23 @@ class Accumulator:
             return None
         properties = message.properties
         message_id = properties.get(PROPERTY_UNIQUE_ID)
+        has_id, others = message_id is not None, len(properties)
         if message_id is None:
             message_id = properties[PROPERTY_UNIQUE_ID] = self._unique_id()
-        entry = encode_entry(message, self._namespace)
-        future: asyncio.Future[SendResult] = self._loop.create_future()
+        _, _, wait, tags = key
+        encoded = None
+        if has_id or self._namespace or others != (wait is not None) + (tags is not None):
+            own = {**properties, PROPERTY_INSTANCE_ID: self._namespace}
+            encoded = encoded_properties(own)
         batch = held.find(key)
         if batch is None:
             batch = held.open(key, self._clock.monotonic_ms())
             if self._timer is None:
                 self._set_timer()
-        if held.add(batch, message, message_id, entry, future):
+        if encoded is None:
+            encoded = batch.plain_properties + message_id.encode() + _PAIR_END
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        if held.add(batch, message, message_id, encoded, future):
             self._dispatch(batch)
         return future
 

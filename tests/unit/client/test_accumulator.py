@@ -11,7 +11,7 @@ from goddard.client.accumulator import (
     Batch,
     HeldBatches,
     batch_key,
-    encode_entry,
+    encoded_properties,
 )
 from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
@@ -53,7 +53,8 @@ class Shelf:
         batch = self.held.find(key)
         if batch is None:
             batch = self.held.open(key, self.clock.monotonic_ms())
-        is_full = self.held.add(batch, message, message_id, encode_entry(message), future)
+        encoded = encoded_properties(message.properties)
+        is_full = self.held.add(batch, message, message_id, encoded, future)
         return batch if is_full else None
 
     def due(self) -> list[Batch]:
@@ -323,9 +324,39 @@ async def test_cancelled_sends_cancel_their_callers() -> None:
     assert future.cancelled()
 
 
-def test_a_namespace_goes_with_each_message() -> None:
-    (entry,) = decode_batch(b"".join(encode_entry(Message("T", b"x"), "space")))
-    assert decode_properties(entry.properties) == {"WAIT": "true", "INSTANCE_ID": "space"}
+@pytest.mark.parametrize("namespace", ["", "space"])
+async def test_properties_are_the_same_however_they_are_encoded(namespace: str) -> None:
+    """A message with nothing of its own takes a short cut, which must not show."""
+    messages = [
+        Message("T", b"x"),
+        Message("T", b"x", tags="tag ä"),
+        Message("T", b"x", tags="A", keys="k"),
+        Message("T", b"x", properties={"own": "value"}, wait_store_ok=False),
+        Message("T", b"x"),
+        Message("T", b"x"),
+    ]
+    messages[4].properties.clear()
+    messages[5].properties["UNIQ_KEY"] = "given"
+    wire = Wire()
+    held = Accumulator(
+        AccumulatorOptions(),
+        wire.send,
+        clock=SystemClock(),
+        unique_id=numbers(),
+        alone_from_bytes=4096,
+        namespace=namespace,
+    )
+    for message in messages:
+        assert held.add(message) is not None
+    await held.flush()
+    sent = {
+        message.message_id: decode_properties(entry.properties)
+        for batch in wire.batches
+        for message, entry in zip(batch.messages, decode_batch(batch.body()), strict=True)
+    }
+    own = {"INSTANCE_ID": namespace} if namespace else {}
+    assert sent == {message.message_id: message.properties | own for message in messages}
+    assert sent["given"]["UNIQ_KEY"] == "given"
 
 
 async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
@@ -335,5 +366,7 @@ async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
     message.properties["a\x01b"] = "c"
     with pytest.raises(InvalidMessageError, match="separator"):
         held.add(message)
+    with pytest.raises(InvalidMessageError, match="separator"):
+        held.add(Message("T", b"x", tags="a\x02b"))
     await held.flush()
     assert wire.batches == []
