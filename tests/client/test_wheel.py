@@ -226,8 +226,10 @@ def test_no_client_imports_what_only_servers_need(python: str, name: str) -> Non
 
 
 def mypy(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental"]
-    command += ["--config-file", os.devnull, "--python-executable", python, program.name]
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
+    # What one run found out about the library need not be found out again by the next.
+    command += ["--cache-dir", str(Path(python).parent / "mypy-cache")]
+    command += ["--python-executable", python, program.name]
     return subprocess.run(
         command,
         cwd=program.parent,
