@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 
 import goddard
 from goddard import aio
 from goddard.transport.loop import new_event_loop
 
-_BODY = bytes(100)
+_BODY = b"x" * 100
 _WINDOW = 1000
 _GREATEST_WAIT_SECONDS = 300.0
 
@@ -59,28 +60,21 @@ def _threaded_async(namesrv: str, topic: str, group: str, seconds: float) -> Ans
     with goddard.Producer(group, name_servers=namesrv, send_timeout_ms=10_000) as producer:
 
         def run() -> int:
-            window = threading.Semaphore(_WINDOW)
-            failures: list[BaseException] = []
-
-            def done(future: object) -> None:
-                window.release()
-
             count = 0
             end = time.perf_counter() + seconds
-            futures = []
+            # Those of the last two rounds are in flight.
+            earlier: list[Future[goddard.SendResult]] = []
             while time.perf_counter() < end:
-                window.acquire()
-                future = producer.send_async(goddard.Message(topic, _BODY, tags="TagA"))
-                future.add_done_callback(done)
-                count += 1
-                if count % _WINDOW == 0:
-                    futures.append(future)
-            for _ in range(_WINDOW):
-                window.acquire()
-            for future in futures:
-                future.result(0)
-            if failures:
-                raise failures[0]
+                sent = [
+                    producer.send_async(goddard.Message(topic, _BODY, tags="TagA"))
+                    for _ in range(_WINDOW // 2)
+                ]
+                count += len(sent)
+                for future in earlier:
+                    future.result()
+                earlier = sent
+            for future in earlier:
+                future.result()
             return count
 
         run()
@@ -96,7 +90,10 @@ async def _pipelined(
     """Pipelined on the loop, with at most so many in flight."""
     window = _WINDOW * 10 if accumulate else _WINDOW
     async with aio.Producer(
-        group, name_servers=namesrv, send_timeout_ms=10_000, accumulate=accumulate
+        group,
+        name_servers=namesrv,
+        send_timeout_ms=10_000,
+        accumulate=goddard.AccumulatorOptions() if accumulate else None,
     ) as producer:
         loop = asyncio.get_running_loop()
 
@@ -139,7 +136,10 @@ async def _fill(namesrv: str, topic: str, group: str, wanted: int) -> Answer:
     """Messages for others to consume."""
     began, cpu = time.perf_counter(), time.process_time()
     async with aio.Producer(
-        group, name_servers=namesrv, send_timeout_ms=10_000, accumulate=True
+        group,
+        name_servers=namesrv,
+        send_timeout_ms=10_000,
+        accumulate=goddard.AccumulatorOptions(),
     ) as producer:
         for start in range(0, wanted, _WINDOW):
             await asyncio.gather(

@@ -15,7 +15,7 @@ from typing import Any
 
 rocketmq = importlib.import_module("rocketmq.client")
 
-_BODY = bytes(100)
+_BODY = b"x" * 100
 _WINDOW = 1000
 _GREATEST_WAIT_SECONDS = 300.0
 
