@@ -164,7 +164,7 @@ class Broker:
         await loop.run_in_executor(self._executor, self.store.open)
         stack.push_async_callback(self._close_store)
         await self._load_tables()
-        self._saver = TableSaver(self._executor)
+        self._saver = TableSaver(self._executor, clock=self._clock)
         stack.push_async_callback(self._save_at_stop)
 
         self.topics = Topics(self.topic_table, self.settings, clock=self._clock)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol
 
+from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.store.jsonfile import JsonFile, encode_document
 
@@ -35,13 +36,14 @@ class Table(Protocol):
 class TableSaver:
     """Writes tables in the background; ``save`` awaits that one is on the disk."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, *, clock: Clock | None = None) -> None:
         self._executor = executor
+        self._clock: Clock = clock or SystemClock()
         self._running: set[asyncio.Task[None]] = set()
         self._locks: dict[int, asyncio.Lock] = {}
         self._wanted: set[int] = set()
         # When each table may be saved again without being asked for by ``save``.
-        self._rested: dict[int, float] = {}
+        self._rested_ms: dict[int, int] = {}
         self._closing = asyncio.Event()
 
     def save_soon(self, table: Table) -> None:
@@ -62,11 +64,12 @@ class TableSaver:
             self._wanted.discard(id(table))
             if not table.is_changed:
                 return
-            loop = asyncio.get_running_loop()
-            began = loop.time()
+            began_ms = self._clock.monotonic_ms()
             document = table.document()
-            self._rested[id(table)] = loop.time() + _REST_FACTOR * (loop.time() - began)
+            now_ms = self._clock.monotonic_ms()
+            self._rested_ms[id(table)] = now_ms + _REST_FACTOR * (now_ms - began_ms)
             table.is_changed = False
+            loop = asyncio.get_running_loop()
             written = loop.run_in_executor(self._executor, _write, table.file, document)
             try:
                 await asyncio.shield(written)
@@ -92,10 +95,10 @@ class TableSaver:
         await self.save_all(tables)
 
     async def _save_rested(self, table: Table) -> None:
-        rest_seconds = self._rested.get(id(table), 0.0) - asyncio.get_running_loop().time()
-        if rest_seconds > 0:
+        rest_ms = self._rested_ms.get(id(table), 0) - self._clock.monotonic_ms()
+        if rest_ms > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest_seconds):
+                async with asyncio.timeout(rest_ms / 1000):
                     await self._closing.wait()
         await self._save_logged(table)
 

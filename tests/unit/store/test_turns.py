@@ -4,35 +4,77 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from goddard.store import upkeep
 from goddard.store.files import SystemFiles
 from goddard.testing.store import SmallStore, prepared
 
-_QUEUES = 200
-_CREATE_SECONDS = 0.002
+_QUEUES = 50
+_TURN_SECONDS = 0.002
+
+
+class ScriptedTime:
+    """Time for the upkeep: a new queue file takes a turn, and in each pause somebody else appends.
+
+    The somebody is another thread, as the store's lock lets its holder in again.
+    """
+
+    localtime = staticmethod(time.localtime)
+
+    def __init__(self) -> None:
+        self.small: SmallStore | None = None
+        self.seconds = 0.0
+        self.pauses = 0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, _: float) -> None:
+        assert self.small is not None
+        self.pauses += 1
+        appending = threading.Thread(target=self.small.store.put, args=(prepared("other"),))
+        appending.start()
+        appending.join(60)
+        assert not appending.is_alive(), "the lock is held during a pause"
 
 
 class SlowFiles(SystemFiles):
-    """A disk on which a new queue file takes a while, waiting for which holds no GIL."""
+    """A disk on which a new queue file takes a whole turn."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self, scripted: ScriptedTime) -> None:
+        self._time = scripted
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         if create and "consumequeue" in path.parts:
-            time.sleep(_CREATE_SECONDS)
+            self._time.seconds += _TURN_SECONDS
         return super().open(path, create=create, writable=writable)
 
 
-def test_an_append_has_its_turn_between_the_queues(tmp_path: Path) -> None:
-    small = SmallStore(tmp_path, files=SlowFiles(), segment_bytes=1 << 20)
-    with small as store:
+def test_an_append_has_its_turn_between_the_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = ScriptedTime()
+    monkeypatch.setattr(upkeep, "time", scripted)
+    scripted.small = SmallStore(tmp_path, files=SlowFiles(scripted), segment_bytes=1 << 20)
+    with scripted.small as store:
         store.put_many([prepared(f"topic{number}") for number in range(_QUEUES)])
-        writing = threading.Thread(target=store.tick)
-        writing.start()
-        appended = 0
-        while writing.is_alive():
-            store.put(prepared("other"))
-            appended += 1
-            time.sleep(0.001)  # as a loop does between its ticks
-        writing.join()
-        # About one for each queue; without pauses between the queues half of that, or none at all.
-        assert appended >= _QUEUES * 0.6
+        store.tick()
+        assert scripted.pauses == _QUEUES - 1
+        assert store.max_offset("other", 0) == scripted.pauses
         assert {queue.topic for queue in store.queues.waiting} <= {"other"}
-        assert store.max_offset("other", 0) == appended
+
+
+def test_a_store_that_closes_pauses_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = ScriptedTime()
+    monkeypatch.setattr(upkeep, "time", scripted)
+    scripted.small = SmallStore(tmp_path, files=SlowFiles(scripted), segment_bytes=1 << 20)
+    with scripted.small as store:
+        store.put_many([prepared(f"topic{number}") for number in range(_QUEUES)])
+    assert scripted.pauses == 0
+    with SmallStore(tmp_path, segment_bytes=1 << 20) as store:
+        assert store.max_offset(f"topic{_QUEUES - 1}", 0) == 1
