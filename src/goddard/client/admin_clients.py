@@ -20,8 +20,9 @@ from goddard.client.admin_link import (
     route,
     route_addresses,
 )
-from goddard.client.errors import BrokerError
+from goddard.client.errors import BrokerError, PartialFailureError
 from goddard.client.values import MessageQueue
+from goddard.errors import GoddardError, RemotingError
 from goddard.protocol.bodies_admin import (
     Connection,
     ConsumerConnections,
@@ -47,28 +48,30 @@ FORWARDED_TIMEOUT_MS = 11_000
 async def known_to(
     addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]], *unknown_codes: ResponseCode
 ) -> dict[str, T]:
-    """Answers of those brokers that know what they are asked about; their refusal if none does."""
+    """Answers of those brokers that know what they are asked about, if any does.
 
-    async def attempt(address: str) -> T | BrokerError:
-        """A refusal that only means "unknown" is an answer."""
+    If none does, the failures of those that could not be asked, else the refusal of one.
+    """
+    known: dict[str, T] = {}
+    failures: dict[str, GoddardError] = {}
+    refused: list[BrokerError] = []
+
+    async def attempt(address: str) -> None:
         try:
-            return await ask_one(address)
+            known[address] = await ask_one(address)
         except BrokerError as error:
             if error.code not in unknown_codes:
                 raise
-            return error
+            refused.append(error)
+        except RemotingError as error:
+            failures[address] = error
 
-    answers = await each(addresses, attempt)
-    known: dict[str, T] = {}
-    refused: BrokerError | None = None
-    for address, answer in answers.items():
-        if isinstance(answer, BrokerError):
-            refused = answer
-        else:
-            known[address] = answer
-    if refused is not None and not known:
-        raise refused
-    return known
+    await each(addresses, attempt)
+    if known or not (failures or refused):
+        return known
+    if len(failures) > 1:
+        raise PartialFailureError(failures, {})
+    raise next(iter(failures.values())) if failures else refused[0]
 
 
 def merge_connections(answers: Iterable[Iterable[Connection]]) -> list[Connection]:
@@ -132,22 +135,26 @@ async def running_info(
     header = GetConsumerRunningInfoRequest(
         consumer_group=group, client_id=client_id, jstack_enable=with_stacks
     )
-    refused: BrokerError | None = None
+
+    async def of_one(address: str) -> ConsumerRunningInfo:
+        response = await ask(
+            admin,
+            address,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            header,
+            timeout_ms=max(admin.timeout_ms, FORWARDED_TIMEOUT_MS),
+        )
+        return await calls.read(response, ConsumerRunningInfo)
+
+    # One after the other: each would ask the same client.
+    failure: GoddardError | None = None
     for address in await group_addresses(admin, group):
         try:
-            response = await ask(
-                admin,
-                address,
-                RequestCode.GET_CONSUMER_RUNNING_INFO,
-                header,
-                timeout_ms=max(admin.timeout_ms, FORWARDED_TIMEOUT_MS),
-            )
-        except BrokerError as error:
-            refused = error
-            continue
-        return await calls.read(response, ConsumerRunningInfo)
-    assert refused is not None, "a route has a broker"
-    raise refused
+            return await of_one(address)
+        except GoddardError as error:
+            failure = error
+    assert failure is not None, "group_addresses gives at least one"
+    raise failure
 
 
 async def running_infos(

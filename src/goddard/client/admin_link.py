@@ -229,7 +229,7 @@ async def first_route(admin: AdminLink, topics: Sequence[str]) -> TopicRoute:
     """The route of the first topic that has one; NoRouteError of the first if none has."""
     for topic in topics:
         found = await calls.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
-        if found is not None and found.broker_datas:
+        if found is not None and route_addresses(found):
             return found
     raise NoRouteError(topics[0])
 

@@ -23,7 +23,7 @@ from goddard.client.admin_link import (
 from goddard.client.admin_topics import topic_stats
 from goddard.client.admin_values import Rollback
 from goddard.client.calls import Boundary
-from goddard.client.errors import BrokerError
+from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_admin import (
     ConsumeOffsets,
@@ -117,36 +117,44 @@ async def update_consumer_offset(
 async def reset_offset(admin: AdminLink, group: str, queue: MessageQueue, offset: int) -> None:
     """Have a group consume a queue from an offset on [resetOffsetByTime -b -q -o, 15 and 222].
 
-    Online consumers follow if the broker resets by itself (useServerSideResetOffset, the default
-    since 5.2). Stop them first at others.
+    Online consumers follow if the broker resets by itself (useServerSideResetOffset, which is the
+    default in 5.3). Stop them first at others.
     """
-    address = await queue_address(admin, queue)
-    await calls.update_consumer_offset(
-        admin.session, address, group, queue, offset, timeout_ms=admin.timeout_ms
-    )
-    # Without that property 222 knows nothing of queues, and would reset all of them by the time.
-    config = await broker_config(admin, address)
-    if config.get("useServerSideResetOffset") != "true":
-        return
-    header = ResetOffsetRequest(
-        group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        offset=offset,
-        timestamp=0,
-        is_force=True,
-    )
-    await ask(admin, address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    await reset_offsets(admin, group, {queue: offset})
 
 
 async def reset_offsets(admin: AdminLink, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-    """Have a group consume some queues from offsets on: ``reset_offset`` of each."""
-    by_key = {str(queue): queue for queue in offsets}
+    """Have a group consume several queues from offsets on, as ``reset_offset`` does [15, 222]."""
+    by_address: dict[str, dict[MessageQueue, int]] = {}
+    for topic in sorted({queue.topic for queue in offsets}):
+        found = route_addresses(await route(admin, topic))
+        address_of = {name: address for address, name in found.items()}
+        for queue, offset in offsets.items():
+            if queue.topic == topic:
+                if queue.broker_name not in address_of:
+                    raise BrokerNotFoundError(queue.broker_name)
+                by_address.setdefault(address_of[queue.broker_name], {})[queue] = offset
 
-    async def reset_one(key: str) -> None:
-        await reset_offset(admin, group, by_key[key], offsets[by_key[key]])
+    async def of_one(address: str) -> None:
+        # Without this property 222 knows nothing of queues, and would reset all of them by time.
+        config = await broker_config(admin, address)
+        resets_itself = config.get("useServerSideResetOffset") == "true"
+        for queue, offset in by_address[address].items():
+            await calls.update_consumer_offset(
+                admin.session, address, group, queue, offset, timeout_ms=admin.timeout_ms
+            )
+            if resets_itself:
+                header = ResetOffsetRequest(
+                    group=group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    offset=offset,
+                    timestamp=0,
+                    is_force=True,
+                )
+                await ask(admin, address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
-    await each(by_key, reset_one)
+    await each(by_address, of_one)
 
 
 async def reset_offsets_by_time(

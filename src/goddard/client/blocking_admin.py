@@ -451,13 +451,15 @@ class Admin(BlockingClient[AsyncAdmin]):
         """Have a group consume a queue from an offset on [resetOffsetByTime -b -q -o, 15 and
         222].
 
-        Online consumers follow if the broker resets by itself (useServerSideResetOffset, the
-        default since 5.2). Stop them first at others.
+        Online consumers follow if the broker resets by itself (useServerSideResetOffset,
+        which is the default in 5.3). Stop them first at others.
         """
         self._run(lambda: self._core.reset_offset(group, queue, offset))
 
     def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have a group consume some queues from offsets on: ``reset_offset`` of each."""
+        """Have a group consume several queues from offsets on, as ``reset_offset`` does [15,
+        222].
+        """
         self._run(lambda: self._core.reset_offsets(group, offsets))
 
     def reset_offsets_by_time(
