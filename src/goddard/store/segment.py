@@ -11,6 +11,7 @@ the mapping, and with it the bytes, alive until the slice is dropped.
 
 import mmap
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,10 @@ from goddard.store.worker import Worker
 
 NAME_DIGITS: Final = 20
 _ZERO_CHUNK: Final = 1 << 20
-_ZERO_SYNC: Final = 64 << 20
+# Zeros go to the disk in small portions with pauses: a file system may have a sync of the log wait
+# for whatever was written before it.
+_ZERO_SYNC: Final = 8 << 20
+_ZERO_PAUSE_SECONDS: Final = 0.008
 
 
 def segment_name(base_offset: int) -> str:
@@ -210,6 +214,8 @@ class SegmentAllocator:
                 if end % _ZERO_SYNC == 0 or end >= self._size:
                     # The first sync of an append would have to wait for all of it.
                     self._files.sync_path(segment.path)
+                if end < self._size:
+                    time.sleep(_ZERO_PAUSE_SECONDS)
         except (StoreDiskError, OSError):
             return  # an append that needs the space will say so
 
