@@ -5,7 +5,7 @@
  *
  * "load" plays the frames of FILE (whole frames, back to back) in a circle over C connections, each
  * keeping K requests in flight, and prints one JSON line: responses, failures (a response code other
- * than 0), latency percentiles in microseconds. Latency is taken in order of sending, which is exact
+ * than 0) and what the first of them said, latency percentiles in microseconds. Latency is taken in order of sending, which is exact
  * for servers that answer a connection's requests in order.
  * "answer" is a server that parses nothing but the length and sends FILE for every frame: what the
  * generator reaches against it is the generator's own ceiling.
@@ -90,6 +90,27 @@ static int response_code(const uint8_t *p, uint32_t size) {
     if (p[4] == 1) return header < 2 ? -1 : (int16_t)((uint16_t)p[8] << 8 | p[9]);
     const uint8_t *key = memmem(p + 8, header, "\"code\":", 7);
     return key ? atoi((const char *)key + 7) : -1;
+}
+
+/* What the first failure said, as text that can stand in JSON. */
+static char first_failure[161];
+
+static void note_failure(const uint8_t *p, uint32_t size, int code) {
+    if (first_failure[0] || size < 8) return;
+    uint32_t header = read_u32(p + 4) & 0xffffff, length = 0;
+    const uint8_t *text = p;
+    if (p[4] == 1 && header >= 21 && header + 8 <= size) {
+        length = read_u32(p + 25); /* code, language, version, opaque and flag come before */
+        text = p + 29;
+        if (length > header - 21) length = 0;
+    } else if (p[4] == 0 && header + 8 <= size) {
+        text = memmem(p + 8, header, "\"remark\":\"", 10);
+        length = text ? header - (uint32_t)(text - p - 8) - 10 : 0;
+        text = text ? text + 10 : p;
+    }
+    int at = snprintf(first_failure, sizeof first_failure, "code %d: ", code);
+    for (uint32_t i = 0; i < length && at < (int)sizeof first_failure - 1 && text[i] != '"'; i++)
+        first_failure[at++] = text[i] < ' ' || text[i] > '~' || text[i] == '\\' ? '?' : (char)text[i];
 }
 
 static uint64_t histogram[BUCKETS];
@@ -244,7 +265,11 @@ static int load(int argc, char **argv) {
                 if (now >= measure_from) {
                     responses++;
                     bytes += length;
-                    if (response_code(c->in + at, length) != 0) failures++;
+                    int code = response_code(c->in + at, length);
+                    if (code != 0) {
+                        failures++;
+                        note_failure(c->in + at, length, code);
+                    }
                     record_latency(now - c->sent_at[c->ring_head]);
                 }
                 c->sent_at[c->ring_head] = now;
@@ -260,9 +285,10 @@ static int load(int argc, char **argv) {
     }
     double measured = (double)(now - measure_from) / 1e9;
     printf("{\"responses\":%llu,\"failures\":%llu,\"bytes\":%llu,\"seconds\":%.3f,"
-           "\"per_second\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f}\n",
+           "\"per_second\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"first_failure\":\"%s\"}\n",
            (unsigned long long)responses, (unsigned long long)failures, (unsigned long long)bytes, measured,
-           (double)responses / measured, percentile(0.50, responses), percentile(0.99, responses));
+           (double)responses / measured, percentile(0.50, responses), percentile(0.99, responses),
+           first_failure);
     return 0;
 }
 

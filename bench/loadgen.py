@@ -28,13 +28,14 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of the generator saw."""
+    """What one run of the generator saw. ``per_second`` counts what succeeded."""
 
     responses: int
     failures: int
     per_second: float
     p50_us: float
     p99_us: float
+    first_failure: str = ""
 
 
 def build() -> Path:
@@ -83,8 +84,14 @@ def load(
     if done.returncode != 0:
         raise BenchError(f"the load generator gave up: {done.stderr.strip()}")
     seen = json.loads(done.stdout)
+    responses, failures = seen["responses"], seen["failures"]
     return Load(
-        seen["responses"], seen["failures"], seen["per_second"], seen["p50_us"], seen["p99_us"]
+        responses,
+        failures,
+        seen["per_second"] * (responses - failures) / max(responses, 1),
+        seen["p50_us"],
+        seen["p99_us"],
+        seen["first_failure"],
     )
 
 
