@@ -3,6 +3,7 @@
 A scripted cluster stands for the network: its brokers are functions from command to answer.
 """
 
+import contextlib
 import inspect
 import json
 import re
@@ -30,31 +31,36 @@ from goddard.client.errors import (
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock, SystemClock
-from goddard.errors import ConfigError, ConnectFailedError, RequestTimeoutError
+from goddard.errors import ConfigError, ConnectFailedError, GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import (
     BrokerData,
     ClusterInfo,
     DataVersion,
     MessageModel,
     QueueData,
+    RequestMode,
     TopicConfig,
     TopicConfigTable,
+    TopicQueueMappingDetail,
     TopicRoute,
     encode_body,
 )
 from goddard.protocol.bodies_admin import (
+    AccessKey,
+    AclInfo,
     ConsumeOffsets,
     ConsumerConnections,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
 from goddard.protocol.bodies_client import SubscriptionData
-from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.record import Host, Record
 
 Broker = Callable[[RemotingCommand], RemotingCommand]
 
+NAME_SERVER = "10.0.0.100:9876"
 A, B, A_REPLICA = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 INFO = ClusterInfo(
     broker_addr_table={
@@ -75,6 +81,8 @@ class ScriptedCluster:
 
     def __init__(self, brokers: Mapping[str, Broker | None] | None = None) -> None:
         self.brokers = dict(brokers or {})
+        self.name_server: Broker | None = None
+        self.routes_are_bad = False
         self.asked: list[tuple[str, RemotingCommand]] = []
 
     @property
@@ -91,7 +99,7 @@ class ScriptedCluster:
 
     @property
     def name_servers(self) -> Sequence[str]:
-        return ("10.0.0.100:9876",)
+        return (NAME_SERVER,)
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
@@ -116,13 +124,17 @@ class ScriptedCluster:
     async def request_name_server(
         self, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
+        if self.routes_are_bad and self.name_server is not None:
+            return self.name_server(command)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return command.reply(body=encode_body(INFO, unquoted_int_keys=True))
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if command.fields["topic"].startswith("No"):
                 return command.reply(ResponseCode.TOPIC_NOT_EXIST)
             return command.reply(body=encode_body(ROUTE))
-        raise AssertionError(f"unexpected {command}")
+        if self.name_server is None:
+            raise AssertionError(f"unexpected {command}")
+        return self.name_server(command)
 
 
 def answering(body: object) -> Broker:
@@ -437,6 +449,116 @@ async def test_a_broker_that_never_gives_all_does_not_hold_us() -> None:
     assert len(admin.asked) == 2
 
 
+# --- Bad answers ----------------------------------------------------------------------------------
+
+ARGUMENTS: dict[str, object] = {
+    "topic": "T",
+    "group": "g",
+    "broker": A,
+    "queue": MessageQueue("T", "a", 0),
+    "offset": 1,
+    "offsets": {MessageQueue("T", "a", 0): 1},
+    "timestamp_ms": 5,
+    "message_id": "0A000001" + "00002A9F" + "0" * 16,
+    "offset_message_id": "0A000001" + "00002A9F" + "0" * 16,
+    "one": None,
+    "queue_offset": 0,
+    "index": 0,
+    "properties": {"a": "b"},
+    "thresholds": {"g": 1},
+    "configs": [],
+    "config": TopicConfig(topic_name="T"),
+    "mapping": TopicQueueMappingDetail(),
+    "permission": Permission.READ,
+    "mode": 1,
+    "found": TopicRoute(),
+    "kinds": ["topics"],
+    "acl_info": AclInfo(subject="User:ann"),
+    "key": "key",
+    "controller_addresses": [A],
+    "controller_address": A,
+    "container_address": A,
+    "broker_names": ["a"],
+    "broker_id": 1,
+    "physical_offset": 1,
+    "queues": 1,
+    "addresses": ["10.*"],
+    "cluster": "one",
+}
+# Text, for most of it.
+EXAMPLES = {"key": AccessKey(access_key="key")}
+
+BAD_ANSWERS: list[tuple[dict[str, str] | None, bytes]] = [
+    (None, b""),
+    (None, b"null"),
+    (None, b"[]"),
+    (None, b"{"),
+    (None, b'"text"'),
+    (None, b"\xff\x00\xfe"),
+    (None, b"[" * 5_000),
+    (None, b'{"offsetTable":{"a":"b"},"table":[1],"topicList":{"a":1},"groupList":7}'),
+    (None, b'{"consumerTable":3,"connectionSet":[1],"data":{"g":3},"consumeStatsList":[3]}'),
+    (None, b'{"topicConfigTable":{"T":3},"subscriptionGroupTable":[],"mappingDetail":5}'),
+    ({"offset": "x", "timestamp": "", "version": "{"}, b"key=\\uXYZW"),
+    ({"offset": "9" * 30, "totalTopicNum": "-1", "totalGroupNum": "-1"}, b'{"$ref":"$"}'),
+    ({"indexLastUpdateTimestamp": "1", "indexLastUpdatePhyoffset": "1"}, b"\x00\x00\x00\x05abc"),
+    ({"wipeTopicCount": "many", "addTopicCount": "1e9", "value": "v"}, b"\x7f\xff\xff\xff" * 9),
+]
+
+
+def admin_methods() -> dict[str, Callable[..., object]]:
+    return {
+        name: method
+        for name, method in inspect.getmembers(Admin, inspect.isfunction)
+        if not name.startswith("_") and name not in ("start", "stop")
+    }
+
+
+def arguments_of(name: str, method: Callable[..., object]) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.default is not inspect.Parameter.empty:
+            if parameter.name == "cluster" and "broker" in inspect.signature(method).parameters:
+                given["cluster"] = "one"
+            continue
+        if name == "update_access_key":
+            given[parameter.name] = EXAMPLES[parameter.name]
+        elif name == "set_request_mode" and parameter.name == "mode":
+            given["mode"] = RequestMode.POP
+        elif parameter.name == "one":
+            given["one"] = message(1)
+        else:
+            given[parameter.name] = ARGUMENTS.get(parameter.name, "text")
+    return given
+
+
+@pytest.mark.parametrize("name", sorted(admin_methods()))
+async def test_whatever_servers_answer_only_our_errors_are_raised(name: str) -> None:
+    method = vars(Admin)[name]
+    arguments = arguments_of(name, method)
+    answered = 0
+    for fields, body in BAD_ANSWERS:
+
+        def answer(
+            command: RemotingCommand,
+            fields: dict[str, str] | None = fields,
+            body: bytes = body,
+        ) -> RemotingCommand:
+            nonlocal answered
+            answered += 1
+            return command.reply(ext_fields=fields, body=body)
+
+        admin = ScriptedCluster(dict.fromkeys((A, B, A_REPLICA, NAME_SERVER), answer))
+        admin.name_server = answer
+        with contextlib.suppress(GoddardError):
+            await method(admin, **arguments)
+        # Nor do routes and clusters have to make sense.
+        admin.routes_are_bad = True
+        with contextlib.suppress(GoddardError):
+            await method(admin, **arguments)
+    assert answered >= len(BAD_ANSWERS)
+
+
 # --- The interface --------------------------------------------------------------------------------
 
 # Requests of administration; 307 and 309 are passed on to clients.
@@ -450,14 +572,6 @@ ADMIN_CODES = {
     *(50, 51, 52, 53, 54),
     200056,
 }
-
-
-def admin_methods() -> dict[str, Callable[..., object]]:
-    return {
-        name: method
-        for name, method in inspect.getmembers(Admin, inspect.isfunction)
-        if not name.startswith("_") and name not in ("start", "stop")
-    }
 
 
 def test_the_guide_names_every_method_and_no_other() -> None:
