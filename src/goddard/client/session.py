@@ -35,7 +35,13 @@ from goddard.client.routes import (
 )
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock, SystemClock
-from goddard.errors import ConfigError, GoddardError, OverloadedError, RemotingError
+from goddard.errors import (
+    ConfigError,
+    GoddardError,
+    OverloadedError,
+    ProtocolError,
+    RemotingError,
+)
 from goddard.protocol.acl import sign
 from goddard.protocol.bodies import TopicRoute
 from goddard.protocol.bodies_client import HeartbeatData
@@ -58,6 +64,8 @@ _FIRST_PERSIST_SECONDS: Final = 10.0
 _FETCH_NAME_SERVERS_SECONDS: Final = 120.0
 _LEAST_REBALANCE_MS: Final = 1_000
 _VIP_PORT_DISTANCE: Final = 2
+# Why a route may not be had, other than that there is none.
+_NO_ANSWER: Final = (RemotingError, NameServerError, BrokerError, ProtocolError)
 
 
 class Session:
@@ -245,7 +253,7 @@ class Session:
                     self._published[topic] = publish_route(
                         topic, default_route(pattern, default_queues)
                     )
-        except (RemotingError, NameServerError, BrokerError) as error:
+        except _NO_ANSWER as error:
             raise NoRouteError(topic) from error
         route = self.known_publish_route(topic)
         if route is None:
@@ -267,7 +275,7 @@ class Session:
         if refresh or topic not in self._routes:
             try:
                 await self._fetch(topic)
-            except (RemotingError, NameServerError, BrokerError) as error:
+            except _NO_ANSWER as error:
                 if topic not in self._routes:
                     raise NoRouteError(topic) from error
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)

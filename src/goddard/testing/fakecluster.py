@@ -108,6 +108,8 @@ class FakeCluster:
         self.order_conf: str | None = None
         self.perm = int(Permission.READ | Permission.WRITE)
         self.route_requests: list[str] = []
+        # Answers what is asked about routes, if it is set.
+        self.answer_route: Callable[[RemotingCommand], RemotingCommand] | None = None
         self._exits = contextlib.AsyncExitStack()
         handlers = Handlers()
         handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
@@ -145,6 +147,8 @@ class FakeCluster:
     def _route(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         topic = request.fields.get("topic", "")
         self.route_requests.append(topic)
+        if self.answer_route is not None:
+            return self.answer_route(request)
         if topic not in self.topics:
             remark = f"No topic route info in name server for the topic: {topic}"
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -1,0 +1,270 @@
+"""Producers whose servers die, hang or lie: what was acknowledged is there, and nothing is left."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from goddard.client.errors import ClientError, NoRouteError, SendFailedError
+from goddard.client.message import Message
+from goddard.client.producer import Producer
+from goddard.client.values import SendResult, SendStatus
+from goddard.errors import ConnectionLostError, RequestTimeoutError
+from goddard.testing.cluster import Cluster
+from goddard.testing.fakecluster import FakeCluster, mute
+from goddard.testing.online import eventually
+from goddard.testing.proxy import FaultProxy
+from goddard.testing.reading import TopicReader
+from goddard.testing.resources import open_tcp_sockets
+from goddard.testing.site import Site
+
+MANY = 2_000
+
+
+@pytest.fixture(autouse=True)
+async def no_socket_is_left() -> AsyncIterator[None]:
+    before = set(open_tcp_sockets())
+    yield
+
+    async def all_closed() -> bool:
+        return set(open_tcp_sockets()) <= before
+
+    await eventually(all_closed)
+
+
+async def keep_sending(
+    producer: Producer, topic: str, stop: asyncio.Event, *, soon: bool
+) -> tuple[list[SendResult], int]:
+    """Send until told to stop; what was acknowledged, and how many were not."""
+    results: list[SendResult] = []
+    failures = 0
+    number = 0
+    while not stop.is_set():
+        sends = []
+        for _ in range(50 if soon else 5):
+            message = Message(topic, b"%d" % number)
+            number += 1
+            sends.append(producer.send_soon(message) if soon else producer.send(message))
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(outcome, SendResult):
+                results.append(outcome)
+            else:
+                assert isinstance(outcome, ClientError), outcome
+                failures += 1
+        await asyncio.sleep(0.02)
+    return results, failures
+
+
+@pytest.mark.parametrize("soon", [False, True], ids=["send", "send_soon"])
+async def test_a_broker_is_killed_under_sends(tmp_path: Path, *, soon: bool) -> None:
+    with Cluster(tmp_path) as cluster:
+        site = Site(cluster.start_name_server())
+        broker = site.start_goddard_broker(cluster)
+        topic = site.create_topic("killed")
+        async with Producer("g", name_servers=site.namesrv, send_timeout_ms=500) as producer:
+            stop = asyncio.Event()
+            sending = asyncio.create_task(keep_sending(producer, topic, stop, soon=soon))
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                broker.kill()
+                await asyncio.sleep(0.3)
+                await asyncio.to_thread(broker.restart)
+                # It is back when a send gets through.
+                await eventually(partial(sent, producer, topic), 60)
+            stop.set()
+            results, failures = await sending
+        acknowledged = {result.message_id for result in results}
+        assert {result.status for result in results} == {SendStatus.SEND_OK}
+        async with TopicReader(site.namesrv, topic) as reader:
+            received = await reader.until_true(
+                lambda messages: acknowledged <= {message.message_id for message in messages}
+            )
+        lost = acknowledged - {message.message_id for message in received}
+        assert not lost
+        assert acknowledged
+        assert failures
+
+
+async def sent(producer: Producer, topic: str) -> bool:
+    try:
+        await producer.send(Message(topic, b"back?"))
+    except ClientError:
+        return False
+    return True
+
+
+async def test_sends_go_on_without_name_servers(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        site = Site(cluster.start_name_server())
+        site.start_goddard_broker(cluster)
+        topic = site.create_topic("alone")
+        async with Producer(
+            "g",
+            name_servers=site.namesrv,
+            poll_name_server_interval_ms=20,
+            heartbeat_interval_ms=20,
+            api_timeout_ms=200,
+        ) as producer:
+            await producer.send(Message(topic, b"x"))
+            site.name_server.kill()
+            for _ in range(20):
+                assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
+                await asyncio.sleep(0.01)
+            with pytest.raises(NoRouteError):
+                await producer.send(Message("unknown", b"x"))
+            await asyncio.to_thread(site.name_server.restart)
+            await eventually(partial(sent, producer, "made-later"), 60)
+
+
+async def test_a_name_server_behind_a_broken_link_is_passed_over() -> None:
+    async with (
+        FakeCluster("a", topics=("T", "T2", "T3")) as cluster,
+        FaultProxy(cluster.namesrv) as broken,
+        FaultProxy(cluster.namesrv) as refusing,
+    ):
+        await refusing.refuse()
+        broken.half_open()
+        names = f"{broken.address};{refusing.address};{cluster.namesrv}"
+        for _ in range(4):
+            async with Producer("g", name_servers=names, api_timeout_ms=600) as producer:
+                # The one that hangs has its share of the time, and no more.
+                assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
+                assert (await producer.send(Message("T2", b"x"))).status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("how", ["cut", "reset"])
+async def test_links_that_break_under_sends(tmp_path: Path, how: str) -> None:
+    with Cluster(tmp_path) as cluster:
+        site = Site(cluster.start_name_server())
+        broker = site.start_goddard_broker(cluster)
+        topic = site.create_topic("links")
+        async with FaultProxy(broker.address) as proxy, FakeCluster(topics=(topic,)) as routes:
+            routes.elsewhere["broker-goddard"] = proxy.address
+            async with Producer(
+                "g", name_servers=routes.namesrv, async_retries=100, send_timeout_ms=60_000
+            ) as producer:
+                futures = []
+                for number in range(MANY):
+                    futures.append(producer.send_soon(Message(topic, b"%d" % number)))
+                    if number % 500 == 250:
+                        await futures[-200]
+                        await (proxy.cut() if how == "cut" else proxy.reset())
+                results = await asyncio.gather(*futures)
+        async with TopicReader(site.namesrv, topic) as reader:
+            received = await reader.until(MANY)
+    assert len({result.message_id for result in results}) == MANY
+    # At least once: what was stored when the link broke is sent again.
+    assert {message.message_id for message in received} == {each.message_id for each in results}
+
+
+async def test_a_black_hole_is_left_for_another_broker() -> None:
+    async with (
+        FakeCluster("a", "b", queues=1) as cluster,
+        FaultProxy(cluster.broker("a").address) as proxy,
+    ):
+        cluster.elsewhere["a"] = proxy.address
+        async with Producer(
+            "g", name_servers=cluster.namesrv, max_timeout_per_try_ms=1_000, send_timeout_ms=60_000
+        ) as producer:
+            results = [await producer.send(Message("T", b"x")) for _ in range(2)]
+            assert {result.queue.broker_name for result in results} == {"a", "b"}
+            before = proxy.connections_made
+            proxy.half_open()
+            results = [await producer.send(Message("T", b"x")) for _ in range(2)]
+            assert {result.queue.broker_name for result in results} == {"b"}
+            # The silent connection was given up: a healed link is used by a new one.
+            proxy.heal()
+            results = [await producer.send(Message("T", b"x")) for _ in range(2)]
+            assert {result.queue.broker_name for result in results} == {"a", "b"}
+            assert proxy.connections_made > before
+
+
+async def test_what_waits_behind_a_broken_link_fails_together() -> None:
+    async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
+        cluster.elsewhere["a"] = proxy.address
+        async with Producer(
+            "g", name_servers=cluster.namesrv, async_retries=0, retries=0
+        ) as producer:
+            await producer.send(Message("T", b"x"))
+            proxy.half_open()
+            first = producer.send_soon(Message("T", b"x"), timeout_ms=1_000)
+            others = [producer.send_soon(Message("T", b"x"), timeout_ms=90_000) for _ in range(50)]
+            outcomes = await asyncio.gather(first, *others, return_exceptions=True)
+    causes = [outcome.__cause__ for outcome in outcomes if isinstance(outcome, SendFailedError)]
+    assert isinstance(causes[0], RequestTimeoutError)
+    assert len(causes) == 51
+    assert all(isinstance(cause, ConnectionLostError) for cause in causes[1:])
+
+
+async def test_a_slow_link_only_takes_time() -> None:
+    async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
+        cluster.elsewhere["a"] = proxy.address
+        proxy.delay(50)
+        async with Producer("g", name_servers=cluster.namesrv, send_timeout_ms=60_000) as producer:
+            results = await asyncio.gather(
+                *(producer.send_soon(Message("T", b"x" * 1000)) for _ in range(500))
+            )
+    assert len(results) == 500
+
+
+async def test_servers_that_speak_nonsense(caplog: pytest.LogCaptureFixture) -> None:
+    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\xff" * 1000)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with FakeCluster("a", "b") as cluster:
+            cluster.elsewhere["a"] = address
+            names = f"{address};{cluster.namesrv}"
+            async with Producer("g", name_servers=names) as producer:
+                with caplog.at_level(logging.WARNING):
+                    for _ in range(4):
+                        result = await producer.send(Message("T", b"x"))
+                        assert result.queue.broker_name == "b"
+                        result = await producer.send_soon(Message("T", b"x"))
+                        assert result.queue.broker_name == "b"
+    finally:
+        server.close()
+        await server.wait_closed()
+    assert "sent what cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'{"queueDatas":7}', b'{"brokerDatas":[{"brokerAddrs":{"x":1}}]}'],
+)
+async def test_routes_that_are_nonsense(body: bytes) -> None:
+    async with FakeCluster("a") as cluster:
+        cluster.answer_route = lambda request: request.reply(body=body)
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            with pytest.raises(NoRouteError):
+                await producer.send(Message("T", b"x"))
+
+
+async def test_absurd_queue_counts_are_not_believed() -> None:
+    async with (
+        FakeCluster("a", queues=2**31 - 1) as cluster,
+        Producer("g", name_servers=cluster.namesrv) as producer,
+    ):
+        assert len(await producer.publish_queues("T")) == 65_536
+
+
+async def test_stopping_while_everything_hangs() -> None:
+    async with FakeCluster("a") as cluster:
+        cluster.broker("a").answer = mute
+        producer = Producer("g", name_servers=cluster.namesrv, send_timeout_ms=500)
+        await producer.start()
+        waiting = asyncio.create_task(producer.send(Message("T", b"x")))
+        futures = [producer.send_soon(Message("T", b"x")) for _ in range(100)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            await producer.stop()
+        outcomes = await asyncio.gather(waiting, *futures, return_exceptions=True)
+    assert all(isinstance(outcome, SendFailedError) for outcome in outcomes)
