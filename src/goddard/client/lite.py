@@ -200,13 +200,13 @@ class LitePullConsumer:
                 f"The PullConsumer service state not OK, maybe started once, {self._state.value}"
             )
         self._state = ServiceState.START_FAILED
-        offsets: Offsets
-        session = Session.shared(self._options, clock=self._clock)
+        offsets: Offsets | None = None
         if self._model is MessageModel.BROADCASTING:
             offsets = LocalOffsets(self.client_id, self._group, folder=self._offsets_folder)
-        else:
+            await offsets.load()
+        session = Session.shared(self._options, clock=self._clock)
+        if offsets is None:
             offsets = BrokerOffsets(session, self._group)
-        await offsets.load()
         await session.start()
         try:
             session.add_consumer(self._group, self)

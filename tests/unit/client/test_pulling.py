@@ -5,6 +5,7 @@ import pytest
 from goddard.client.errors import BrokerError
 from goddard.client.message import MAX_DECOMPRESSED_BYTES
 from goddard.client.pulling import (
+    Puller,
     PullResult,
     PullStatus,
     decode_messages,
@@ -260,3 +261,67 @@ def test_damaged_records_are_refused(position: int, value: bytes, text: str) -> 
     raw[position : position + len(value)] = value
     with pytest.raises(ProtocolError, match=text):
         decode_messages(bytes(raw), QUEUE)
+
+
+# --- Which broker is asked ------------------------------------------------------------------------
+
+
+class Brokers:
+    """A master and its slaves that answer as told, and remember what they were asked."""
+
+    def __init__(self, *broker_ids: int) -> None:
+        self.addresses = {number: f"host:{number}" for number in broker_ids}
+        self.answers: list[RemotingCommand] = []
+        self.asked: list[tuple[str, PullRequest]] = []
+        self.refreshed: list[str] = []
+
+    def find_broker(
+        self, broker_name: str, broker_id: int = 0, *, only_this: bool = False
+    ) -> tuple[str, bool] | None:
+        address = self.addresses.get(broker_id)
+        return None if address is None else (address, broker_id != 0)
+
+    async def refresh_route(self, topic: str) -> bool:
+        self.refreshed.append(topic)
+        self.addresses.setdefault(0, "host:0")
+        return True
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_ms: int
+    ) -> RemotingCommand:
+        self.asked.append((address, header(command)))
+        return self.answers.pop(0)
+
+    call = request
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        raise AssertionError("no pull is one-way")
+
+
+async def test_the_broker_that_was_suggested_is_asked_next() -> None:
+    brokers = Brokers(0, 1)
+    puller = Puller(brokers, "G")
+    wanted = subscription("TopicA", "*", 1)
+    for suggested in ("1", "1", "0", "1", "0"):
+        fields = ANSWER | {"suggestWhichBrokerId": suggested}
+        brokers.answers.append(RemotingCommand(ResponseCode.PULL_NOT_FOUND, fields))
+    for _ in range(4):
+        await puller.pull(QUEUE, 5, wanted, max_messages=1, commit_offset=4)
+    puller.forget(QUEUE)
+    await puller.pull(QUEUE, 5, wanted, max_messages=1, commit_offset=4)
+    assert [address for address, _ in brokers.asked] == [
+        "host:0",
+        "host:1",
+        "host:1",
+        "host:0",
+        "host:0",
+    ]
+    # Only a master is told offsets.
+    assert [asked.sys_flag & 1 for _, asked in brokers.asked] == [1, 0, 0, 1, 1]
+
+
+async def test_the_route_is_read_again_for_a_broker_that_is_not_known() -> None:
+    brokers = Brokers()
+    brokers.answers.append(RemotingCommand(ResponseCode.PULL_NOT_FOUND, dict(ANSWER)))
+    await Puller(brokers, "G").pull(QUEUE, 0, subscription("TopicA", "*", 1), max_messages=1)
+    assert brokers.refreshed == ["TopicA"]
