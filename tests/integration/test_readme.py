@@ -1,25 +1,44 @@
 """What the README shows works as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from goddard.testing.cluster import Cluster
+from goddard.testing.process import wait_until
+from goddard.testing.wire import query_brokers
+
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_name_server_inside_a_program(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def run(program: str, folder: Path, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
+        cwd=folder,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"name server on port \d+\n", done.stdout)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_name_server_inside_a_program(tmp_path: Path) -> None:
+    assert re.fullmatch(r"name server on port \d+\n", run(SERVER, tmp_path))
+
+
+def test_the_client(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster", brokers=1) as cluster:
+        wait_until(lambda: query_brokers(cluster.namesrv), 30, "the broker is registered")
+        assert run(CLIENT, tmp_path, NAMESRV_ADDR=cluster.namesrv) == "SEND_OK\nHello, world\n"
 
 
 def test_every_link_leads_to_a_file() -> None:
