@@ -1,0 +1,110 @@
+"""Messages to send: attributes, properties, what is refused."""
+
+from typing import Any, cast
+
+import pytest
+
+from goddard.client.errors import InvalidMessageError
+from goddard.client.message import Message
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.message import RESERVED_PROPERTIES
+
+
+def test_arguments_become_properties() -> None:
+    message = Message(
+        "T",
+        b"body",
+        tags="TagA",
+        keys=["k1", "k2"],
+        flag=3,
+        delay_level=2,
+        delay_seconds=5,
+        delay_ms=600,
+        deliver_at_ms=1_700_000_000_000,
+        wait_store_ok=False,
+        sharding_key="s",
+        properties={"own": "value"},
+    )
+    assert message.properties == {
+        "KEYS": "k1 k2",
+        "WAIT": "false",
+        "TAGS": "TagA",
+        "DELAY": "2",
+        "TIMER_DELAY_SEC": "5",
+        "TIMER_DELAY_MS": "600",
+        "TIMER_DELIVER_MS": "1700000000000",
+        "__SHARDINGKEY": "s",
+        "own": "value",
+    }
+    assert (message.topic, message.body, message.flag) == ("T", b"body", 3)
+    assert (message.tags, message.keys, message.delay_level) == ("TagA", ["k1", "k2"], 2)
+    assert (message.delay_seconds, message.delay_ms) == (5, 600)
+    assert message.deliver_at_ms == 1_700_000_000_000
+    assert message.wait_store_ok is False
+    assert message.sharding_key == "s"
+    assert message.message_id is None
+    assert message.get("own") == "value"
+    assert message.get("other", "x") == "x"
+
+
+def test_the_least_message() -> None:
+    message = Message("T", b"body")
+    assert message.properties == {"WAIT": "true"}
+    assert (message.tags, message.keys, message.delay_level) == (None, [], 0)
+    assert message.delay_seconds is message.delay_ms is message.deliver_at_ms is None
+    assert message.wait_store_ok is True
+
+
+def test_attributes_can_be_set_and_taken_back() -> None:
+    message = Message("T", b"body", tags="A", keys="k", delay_level=1, sharding_key="s")
+    message.tags = "B"
+    message.keys = ("x", "y")
+    message.delay_level = 3
+    message.deliver_at_ms = 7
+    message.wait_store_ok = False
+    assert message.properties["TAGS"] == "B"
+    assert message.properties["KEYS"] == "x y"
+    message.tags = None
+    message.keys = []
+    message.delay_level = 0
+    message.deliver_at_ms = None
+    message.sharding_key = None
+    message.wait_store_ok = True
+    assert message.properties == {"WAIT": "true"}
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
+def test_names_of_the_system_are_refused(name: str) -> None:
+    with pytest.raises(InvalidMessageError) as refused:
+        Message("T", b"body", properties={name: "x"})
+    assert refused.value.message == (
+        f"The Property<{name}> is used by system, input another please"
+    )
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), (" ", "x"), ("a", ""), ("a", " \t")])
+def test_blank_properties_are_refused(name: str, value: str) -> None:
+    with pytest.raises(
+        InvalidMessageError, match="name or value of property can not be null or blank string!"
+    ):
+        Message("T", b"body").put(name, value)
+
+
+@pytest.mark.parametrize(("name", "value"), [(1, "x"), ("a", 1), ("a", None), ("a", b"x")])
+def test_properties_are_text(name: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="names and values are text"):
+        Message("T", b"body").put(cast("str", name), cast("str", value))
+
+
+def test_times_are_not_negative() -> None:
+    for name in ("delay_level", "delay_seconds", "delay_ms", "deliver_at_ms"):
+        with pytest.raises(InvalidMessageError, match="-1"):
+            setattr(Message("T", b"body"), name, -1)
+
+
+def test_a_message_shows_itself() -> None:
+    text = repr(Message("T", b"four", tags="A"))
+    assert "'T'" in text
+    assert "'TAGS': 'A'" in text
+    assert "4 bytes" in text

@@ -1,0 +1,203 @@
+"""Options: defaults, what is refused, client ids, lists of name servers."""
+
+import os
+from typing import Any, cast
+
+import pytest
+
+from goddard.client import options as options_module
+from goddard.client.errors import BrokerError, ClientError, ForkedError, NoNameServerError
+from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
+from goddard.client.nameservers import NameServers, parse_name_servers
+from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
+from goddard.client.producer import Producer
+from goddard.client.producer_options import RETRY_CODES, ProducerOptions
+from goddard.errors import ConfigError
+from goddard.protocol.compression import CompressionKind
+from goddard.protocol.ids import parse_unique_id
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+
+
+def test_defaults_are_rocketmqs() -> None:
+    made = session_options("127.0.0.1:9876", {})
+    assert made.name_servers == ("127.0.0.1:9876",)
+    assert made.poll_name_server_interval_ms == made.heartbeat_interval_ms == 30_000
+    assert made.persist_offsets_interval_ms == 5_000
+    assert made.rebalance_interval_ms == 20_000
+    assert made.api_timeout_ms == 3_000
+    assert not made.vip_channel
+    producer = ProducerOptions()
+    assert (producer.send_timeout_ms, producer.retries, producer.async_retries) == (3_000, 2, 2)
+    assert (producer.compress_from_bytes, producer.compression_level) == (4096, 5)
+    assert producer.compression is CompressionKind.ZLIB
+    assert producer.max_message_bytes == 4 * 1024 * 1024
+    assert (producer.default_topic, producer.default_queues) == ("TBW102", 4)
+    assert {17, 14, 1, 2, 16, 204, 205, 1500} == RETRY_CODES
+    assert not producer.retry_when_not_stored
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms is 0; it must be 10 to"),
+        ({"poll_name_server_interval_ms": "x"}, "poll_name_server_interval_ms is 'x'; a whole"),
+        ({"api_timeout_ms": 2**31}, "api_timeout_ms is 2147483648"),
+        ({"api_timeout_ms": True}, "api_timeout_ms is True"),
+        ({"name_server_endpoint": "ftp://x"}, "name_server_endpoint is 'ftp://x'"),
+        ({"instance_name": ""}, "instance_name is empty"),
+        ({"send_timeout_ms": 0}, "send_timeout_ms is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"async_retries": 1001}, "async_retries is 1001; it must be 0 to 1000"),
+        ({"max_message_bytes": 2**24}, "max_message_bytes is 16777216"),
+        ({"compression_level": 10}, "compression_level is 10; it must be 0 to 9"),
+        ({"compression": 9}, "compression is 9"),
+        ({"topics": ["a b"]}, "contains illegal characters"),
+        ({"default_topic": ""}, "topic is blank"),
+        ({"max_timeout_per_try_ms": 0}, "max_timeout_per_try_ms is 0"),
+    ],
+)
+def test_options_are_checked_when_a_client_is_made(keywords: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Producer("g", name_servers="127.0.0.1:9876", **cast("Any", keywords))
+
+
+def test_an_unknown_option_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retrys'"):
+        Producer("g", **cast("Any", {"retrys": 1}))
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        ("", "The specified group is blank"),
+        ("a b", "contains illegal characters"),
+        ("x" * 256, "is longer than group max length: 255"),
+        ("DEFAULT_PRODUCER", "producerGroup can not equal DEFAULT_PRODUCER"),
+    ],
+)
+def test_groups_are_checked(group: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Producer(group, name_servers="127.0.0.1:9876")
+
+
+def test_client_ids() -> None:
+    keywords: SessionKeywords = {"client_ip": "10.0.0.1", "instance_name": "app"}
+    assert session_options("", keywords).client_id == "10.0.0.1@app"
+    assert session_options("", {**keywords, "unit_name": "u"}).client_id == "10.0.0.1@app@u"
+    assert session_options("", keywords).for_process().client_id == "10.0.0.1@app"
+    plain = session_options("", {"client_ip": "10.0.0.1"})
+    assert plain.client_id == "10.0.0.1@DEFAULT"
+    first, second = plain.for_process(), plain.for_process()
+    assert first.client_id.startswith(f"10.0.0.1@{os.getpid()}#")
+    assert first.client_id != second.client_id
+    assert process_instance() != process_instance()
+    assert session_options("", {}).client_ip == local_ip()
+
+
+def test_secrets_are_not_shown() -> None:
+    credentials = Credentials("user", "top-secret")
+    assert "top-secret" not in repr(credentials)
+    assert "top-secret" not in repr(session_options("", {"credentials": credentials}))
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:9876", ("a:9876",)),
+        ("a:9876;b:9876", ("a:9876", "b:9876")),
+        (" a:9876 ; ;b:9876;a:9876;", ("a:9876", "b:9876")),
+        ("http://a:9876", ("a:9876",)),
+        ("[::1]:9876", ("[::1]:9876",)),
+        ("", ()),
+    ],
+)
+def test_lists_of_name_servers(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_name_servers(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:9876;b"])
+def test_what_is_no_list_of_name_servers(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"host:port|no valid port"):
+        parse_name_servers(text)
+
+
+def test_the_environment_counts_if_nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "e:1")
+    assert session_options(None, {}).name_servers == ("e:1",)
+    assert session_options("a:1", {}).name_servers == ("a:1",)
+    assert session_options("", {}).name_servers == ()
+    endpoint: SessionKeywords = {"name_server_endpoint": "http://x/y"}
+    assert session_options(None, endpoint).name_servers == ()
+
+
+def test_name_servers_are_used_in_turn() -> None:
+    names = NameServers()
+    with pytest.raises(NoNameServerError):
+        names.chosen()
+    names.failed("x")
+    assert names.replace(["a:1", "b:1", "c:1"])
+    first = names.chosen()
+    assert names.chosen() == first
+    # Only the first to notice moves on.
+    names.failed(first)
+    second = names.chosen()
+    names.failed(first)
+    assert names.chosen() == second != first
+    names.failed(second)
+    names.failed(names.chosen())
+    assert names.chosen() == first
+    # A new list keeps the one in use, if it can.
+    assert not names.replace(["c:1", "b:1", "a:1"])
+    assert names.replace([first, "d:1"])
+    assert names.chosen() == first
+    assert names.replace(["d:1"])
+    assert names.chosen() == "d:1"
+
+
+def test_name_servers_are_chosen_at_random() -> None:
+    assert {NameServers(["a:1", "b:1", "c:1"]).chosen() for _ in range(200)} == {
+        "a:1",
+        "b:1",
+        "c:1",
+    }
+
+
+def test_unique_ids_hold_the_address() -> None:
+    made = parse_unique_id(unique_ids("10.1.2.3").next(1_700_000_000_000))
+    assert (made.ip, made.pid) == (bytes((10, 1, 2, 3)), os.getpid() & 0xFFFF)
+    # A client may be named after something that is no address.
+    assert len(parse_unique_id(unique_ids("my-host").next(0)).ip) == 4
+    assert len(parse_unique_id(unique_ids("::1").next(0)).ip) == 16
+
+
+def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = ProcessGuard()
+    guard.check()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(ForkedError, match="create clients after the fork"):
+        guard.check()
+
+
+def test_ranges() -> None:
+    assert check_range("x", 5, 1, 5) == 5
+    with pytest.raises(ConfigError, match="x is 6; it must be 1 to 5"):
+        check_range("x", 6, 1, 5)
+
+
+def test_errors_tell_code_address_and_advice() -> None:
+    error = BrokerError(14, "service not available now", "127.0.0.1:10911")
+    assert str(error) == (
+        "SERVICE_NOT_AVAILABLE: service not available now; code 14; at 127.0.0.1:10911; "
+        "the broker takes no messages now: is its disk full, or is it a slave?"
+    )
+    assert str(ClientError("plain")) == "plain"
+    assert str(BrokerError(4711, None)).startswith("unknown code: ; code 4711")
+
+
+def test_every_session_option_is_a_keyword() -> None:
+    made = set(options_module.SessionOptions.__dataclass_fields__)
+    assert made | {"clock"} == set(SessionKeywords.__annotations__) | {"name_servers"}
