@@ -183,6 +183,7 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     # The disk, and where things are on it.
     (r"Total : .*, Free : .*", "CAPACITY"),
     (r"(DiskRatio\S* *:) .*", r"\1 RATIO"),
+    (r'("\w*DiskRatio"): ?"[^"]*"', r"\1:RATIO"),
     (r"commitLogDiskRatio_\S+:", "commitLogDiskRatio_PATH:"),
     (r"/\S+/(?=[a-zA-Z]+\.json)", "PATH/"),
     (
