@@ -1,0 +1,57 @@
+"""What a listener is, and what its results mean."""
+
+import asyncio
+import logging
+from functools import partial
+
+import pytest
+
+from goddard.client.listening import ConsumeResult, is_async, result_of
+
+
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [
+        (None, ConsumeResult.SUCCESS),
+        (True, ConsumeResult.SUCCESS),
+        (False, ConsumeResult.RECONSUME_LATER),
+        (ConsumeResult.RECONSUME_LATER, ConsumeResult.RECONSUME_LATER),
+        (ConsumeResult.COMMIT, ConsumeResult.COMMIT),
+    ],
+)
+def test_results(returned: object, result: ConsumeResult) -> None:
+    assert result_of(returned) is result
+
+
+@pytest.mark.parametrize("returned", [1, 0, "ok", []])
+def test_anything_else_is_not_taken_for_success(
+    returned: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert result_of(returned) is ConsumeResult.RECONSUME_LATER
+    assert "Return None, True, False or a ConsumeResult" in caplog.text
+
+
+def test_coroutines_are_recognised_in_any_clothes() -> None:
+    async def coroutine(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    def plain(*_: object) -> None: ...
+
+    class Plain:
+        def __call__(self, *_: object) -> None: ...
+
+        async def method(self, *_: object) -> None:
+            await asyncio.sleep(0)
+
+    class Coroutine:
+        async def __call__(self, *_: object) -> None:
+            await asyncio.sleep(0)
+
+    assert is_async(coroutine)
+    assert is_async(partial(partial(coroutine, 1), 2))
+    assert is_async(Coroutine())
+    assert is_async(Plain().method)
+    assert not is_async(plain)
+    assert not is_async(partial(plain, 1))
+    assert not is_async(Plain())
