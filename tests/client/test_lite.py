@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from goddard.client.errors import ClientError, NotRunningError
+from goddard.client.consumehooks import ConsumeHookContext
+from goddard.client.errors import BrokerError, ClientError, NotRunningError
 from goddard.client.lite import LitePullConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import read_offsets
 from goddard.client.subscriptions import Expression, Sql, Tags
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.errors import ProtocolError
-from goddard.protocol.codes import RequestCode
+from goddard.protocol.bodies import decode_body
+from goddard.protocol.bodies_client import ConsumerRunningInfo
+from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.responses import check
 from goddard.testing.dialogue import Dialogue
@@ -619,3 +622,77 @@ async def test_brokers_before_5_are_pulled_from_the_old_way(legacy_site: Site) -
     again.subscribe(topic, "TagA")
     async with again:
         assert await again.poll(300) == []
+
+
+async def test_a_broker_before_5_resets_offsets_through_the_consumer(legacy_site: Site) -> None:
+    topic = legacy_site.create_topic("LiteLegacyReset", queues=1)
+    group = legacy_site.new_group("LiteLegacyReset")
+    client = Client()
+    sender = Dialogue(client, legacy_site.broker.address)
+    await fill(sender, topic, "ab")
+    consumer = lite(legacy_site, group)
+    consumer.subscribe(topic)
+    async with consumer:
+        assert texts(await collect(consumer, 2)) == ["a", "b"]
+        fields = {"topic": topic, "group": group, "timestamp": 0, "isForce": "true"}
+        check(await sender.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields))
+        assert texts(await collect(consumer, 2)) == ["a", "b"]
+    await client.close()
+
+
+async def test_what_tools_are_told(site: Site, sender: Dialogue) -> None:
+    topic = site.create_topic("LiteInfo", queues=1)
+    group = site.new_group("LiteInfo")
+    consumer = lite(site, group)
+    consumer.subscribe(topic, "TagA")
+    async with consumer:
+        await fill(sender, topic, "ab", TAGS="TagA")
+        await until(lambda: waiting(consumer) == 2, "both wait")
+        fields = {"consumerGroup": group, "clientId": consumer.client_id, "jstackEnable": "true"}
+        answer = check(await sender.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields))
+        info = decode_body(answer.body, ConsumerRunningInfo)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        ((queue, held),) = info.mq_table.items()
+        assert (queue.topic, held.cached_msg_count) == (topic, 2)
+        assert [wanted.sub_string for wanted in info.subscription_set] == ["TagA"]
+        assert "Thread" in (info.jstack or "")
+        # A message cannot be given to a consumer that has no listener.
+        (first, _) = await collect(consumer, 2)
+        fields = {
+            "consumerGroup": group,
+            "clientId": consumer.client_id,
+            "msgId": first.offset_message_id,
+            "topic": topic,
+        }
+        answer = await sender.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+        assert answer.code != ResponseCode.SUCCESS
+
+
+async def test_hooks_see_what_is_handed_out(site: Site, sender: Dialogue) -> None:
+    topic = site.create_topic("LiteHooks", queues=1)
+    seen: list[tuple[str, list[str], bool]] = []
+
+    class Hook:
+        def before_consume(self, context: ConsumeHookContext) -> None:
+            seen.append(("before", texts(context.messages), context.is_success))
+            raise ZeroDivisionError("a hook that fails changes nothing")
+
+        def after_consume(self, context: ConsumeHookContext) -> None:
+            seen.append(("after", texts(context.messages), context.is_success))
+
+    await fill(sender, topic, "ab")
+    consumer = lite(site, site.new_group("LiteHooks"), consume_hooks=[Hook()])
+    consumer.subscribe(topic)
+    async with consumer:
+        assert texts(await collect(consumer, 2)) == ["a", "b"]
+    assert seen == [("before", ["a", "b"], False), ("after", ["a", "b"], True)]
+
+
+async def test_a_condition_that_no_broker_understands_is_refused_at_the_start(site: Site) -> None:
+    topic = site.create_topic("LiteCondition", queues=1)
+    consumer = lite(site, site.new_group("LiteCondition"))
+    consumer.subscribe(topic, Sql("a >"))
+    with pytest.raises(BrokerError) as refused:
+        await consumer.start()
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert consumer.state is ServiceState.STOPPED

@@ -6,7 +6,7 @@ the event loop.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from goddard.client.options import SessionKeywords, check_range, session_options
 from goddard.client.prefetch import AssignedQueue
 from goddard.client.pullahead import PullAhead, PullSettings
 from goddard.client.queuewatch import QueuesListener, QueueWatch
+from goddard.client.running_info import thread_stacks
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, subscription
 from goddard.client.trace import ConsumeOutcome
@@ -176,6 +177,7 @@ class LitePullConsumer:
         self._assignment_listeners: dict[str, AssignmentListener] = {}
         self._watch = QueueWatch()
         self._next_commit_ms = 0
+        self._started_ms = 0
 
     # --- Life -------------------------------------------------------------------------------------
 
@@ -217,6 +219,7 @@ class LitePullConsumer:
         pulls = PullAhead(session, self._group, offsets, self._settings, self._subscription_of)
         self._open = _Open(session, offsets, pulls, Handout(pulls, self._prepare))
         self._state = ServiceState.RUNNING
+        self._started_ms = self._clock.now_ms()
         try:
             await self._join(session)
         except BaseException:
@@ -233,7 +236,8 @@ class LitePullConsumer:
         if self._mode is _Mode.ASSIGN:
             self._assign_wanted()
         self._has_joined = True
-        session.wake_rebalance()
+        if not await self.rebalance():
+            session.wake_rebalance()
         first_ms = min(_FIRST_QUEUE_CHECK_MS, self._queue_check_ms)
         self._tasks.periodic(
             "QueueCheck",
@@ -493,19 +497,18 @@ class LitePullConsumer:
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read a queue from its oldest message on."""
-        opened = self._running()
-        inner = self._inner(queue)
-        self._assigned(inner)
-        address = await master_address(opened.session, inner)
-        self._move(inner, await calls.min_offset(opened.session, address, inner))
+        await self._seek_to(queue, calls.min_offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Read of a queue only what comes from now on."""
+        await self._seek_to(queue, calls.max_offset)
+
+    async def _seek_to(self, queue: MessageQueue, find: Callable[..., Awaitable[int]]) -> None:
         opened = self._running()
         inner = self._inner(queue)
         self._assigned(inner)
         address = await master_address(opened.session, inner)
-        self._move(inner, await calls.max_offset(opened.session, address, inner))
+        self._move(inner, await find(opened.session, address, inner))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message of a queue that was stored at this time or later."""
@@ -661,8 +664,10 @@ class LitePullConsumer:
         opened = self._running()
         info = ConsumerRunningInfo(
             properties={
+                "PROP_NAMESERVER_ADDR": ";".join(opened.session.name_servers) + ";",
                 "PROP_CONSUME_TYPE": ConsumeType.ACTIVELY.value,
-                "PROP_NAMESERVER_ADDR": ";".join(opened.session.name_servers),
+                "PROP_CLIENT_VERSION": "V5_4_0",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             },
             subscription_set=list(self.consumer_data().subscription_data_set),
         )
@@ -675,6 +680,8 @@ class LitePullConsumer:
                 cached_msg_count=assigned.waiting_count,
                 cached_msg_size_in_mib=assigned.size_bytes // _MIB,
             )
+        if with_stacks:
+            info.jstack = thread_stacks()
         return info
 
     async def consume_directly(
