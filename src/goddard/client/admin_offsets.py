@@ -118,7 +118,8 @@ async def reset_offset(admin: AdminLink, group: str, queue: MessageQueue, offset
     """Have a group consume a queue from an offset on [resetOffsetByTime -b -q -o, 15 and 222].
 
     Online consumers follow if the broker resets by itself (useServerSideResetOffset, which is the
-    default in 5.3). Stop them first at others.
+    default in 5.3); stop them first at others. They learn of it from the answer to the pull that
+    waits: when the next message comes, at the latest after its 15 seconds.
     """
     await reset_offsets(admin, group, {queue: offset})
 

@@ -452,7 +452,9 @@ class Admin(BlockingClient[AsyncAdmin]):
         222].
 
         Online consumers follow if the broker resets by itself (useServerSideResetOffset,
-        which is the default in 5.3). Stop them first at others.
+        which is the default in 5.3); stop them first at others. They learn of it from the
+        answer to the pull that waits: when the next message comes, at the latest after its 15
+        seconds.
         """
         self._run(lambda: self._core.reset_offset(group, queue, offset))
 
