@@ -83,12 +83,7 @@ class ConsumeTracing:
         self._session = session
 
     def before_consume(self, context: ConsumeHookContext) -> None:
-        traced = [
-            message
-            for message in context.messages
-            # What has no region comes from a broker that does not trace.
-            if message.get(PROPERTY_REGION) and message.get(PROPERTY_TRACE) != "false"
-        ]
+        traced = [message for message in context.messages if message.get(PROPERTY_TRACE) != "false"]
         if not traced:
             return
         # Of a session's own ids only its loop may take one.
@@ -99,7 +94,8 @@ class ConsumeTracing:
             self._tracer.append(
                 ConsumeStart(
                     timestamp_ms=context.started_ms,
-                    region=message.get(PROPERTY_REGION),
+                    # Brokers before 5.0 do not write it into the message.
+                    region=message.get(PROPERTY_REGION) or _DEFAULT_REGION,
                     group=group,
                     request_id=request_id,
                     message_id=message.message_id,
