@@ -29,7 +29,6 @@ from goddard.client.sending import (
     SendSettings,
     compress_body,
     has_template,
-    needs_compression,
     prepare,
     read_result,
     send_command,
@@ -67,14 +66,11 @@ class Courier:
         self._detects = detects
         self._send_hooks = tuple(send_hooks)
         self._forbidden_hooks = tuple(forbidden_hooks)
+        self.has_hooks = bool(send_hooks or forbidden_hooks)
         self._signs = session.signs
         self._templates: dict[tuple[str, MessageQueue], FrameTemplate] = {}
         # Round robin, by topic; the start is random so that many producers do not march in step.
         self._positions: dict[str, int] = {}
-
-    @property
-    def has_hooks(self) -> bool:
-        return bool(self._send_hooks or self._forbidden_hooks)
 
     def choose(self, route: PublishRoute, last_broker: str | None = None) -> MessageQueue:
         """The next queue in turn; of another broker than the last one, if there is one."""
@@ -118,8 +114,9 @@ class Courier:
     def prepare(self, message: Message, topic: str) -> Outgoing:
         """A valid message as it will be sent; it gets its id here."""
         settings = self.settings
-        body = message.body
-        compressed = compress_body(body, settings) if needs_compression(message, settings) else None
+        compressed = None
+        if len(message.body) >= settings.compress_from_bytes:
+            compressed = compress_body(message.body, settings)
         return prepare(message, topic, self._message_id(message), settings, compressed)
 
     async def prepare_anyhow(self, message: Message, topic: str) -> Outgoing:
@@ -128,7 +125,7 @@ class Courier:
             return self.prepare(message, topic)
         settings = self.settings
         compressed = None
-        if needs_compression(message, settings):
+        if len(message.body) >= settings.compress_from_bytes:
             compressed = await asyncio.to_thread(compress_body, message.body, settings)
         return prepare(message, topic, self._message_id(message), settings, compressed)
 

@@ -8,7 +8,7 @@ Belongs to the loop of its producer.
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from goddard.client.errors import (
 from goddard.client.hooks import SendContext, SendMode
 from goddard.client.message import Message
 from goddard.client.selectors import Selector
-from goddard.client.sending import Outgoing, needs_compression, read_result
+from goddard.client.sending import Outgoing, read_result
 from goddard.client.values import MessageQueue, SendResult
 from goddard.errors import (
     OverloadedError,
@@ -147,14 +147,16 @@ class Flights:
             self._spawn(flight, self._fly(flight))
         return flight.future
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Around a send that is made elsewhere: ``drain`` waits for it too."""
+    def begin(self) -> None:
+        """A send is made elsewhere: ``drain`` waits for it too, until its ``end``."""
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._ended()
+
+    def end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way and self._all_landed is not None:
+            if not self._all_landed.done():
+                self._all_landed.set_result(None)
+            self._all_landed = None
 
     async def drain(self) -> None:
         """Until nothing is under way; each send ends in its own time."""
@@ -176,7 +178,8 @@ class Flights:
             if not self._permits.try_acquire(len(message.body)):
                 return False
             flight.has_permit = True
-        if self._is_for_thread(message):
+        size = len(message.body)
+        if size >= COMPRESS_BY_THREAD_BYTES and size >= courier.settings.compress_from_bytes:
             return False
         route = self._session.known_publish_route(flight.topic)
         if route is None:
@@ -305,7 +308,8 @@ class Flights:
                 )
             except (RemotingError, ProtocolError, BrokerNotFoundError) as error:
                 if self._gives_up(flight, error):
-                    raise self._failure(flight, error) from error
+                    failure = self._failure(flight, error)
+                    raise failure from failure.__cause__
             await self._turn(flight)
 
     async def _turn(self, flight: Flight) -> None:
@@ -335,10 +339,8 @@ class Flights:
             cost_ms = self.clock.monotonic_ms() - flight.started_ms
             code = ClientCode.CONNECT_BROKER
             if isinstance(error, RequestTimeoutError):
-                text, code = (
-                    f"wait response timeout, cost={cost_ms}",
-                    ClientCode.ACCESS_BROKER_TIMEOUT,
-                )
+                text = f"wait response timeout, cost={cost_ms}"
+                code = ClientCode.ACCESS_BROKER_TIMEOUT
             elif isinstance(error, RemotingError):
                 text = "send request failed"
             else:
@@ -367,16 +369,4 @@ class Flights:
         if flight.has_permit and self._permits is not None:
             flight.has_permit = False
             self._permits.release(len(flight.message.body))
-        self._ended()
-
-    def _ended(self) -> None:
-        self._under_way -= 1
-        if not self._under_way and self._all_landed is not None:
-            if not self._all_landed.done():
-                self._all_landed.set_result(None)
-            self._all_landed = None
-
-    def _is_for_thread(self, message: Message) -> bool:
-        return len(message.body) >= COMPRESS_BY_THREAD_BYTES and needs_compression(
-            message, self._courier.settings
-        )
+        self.end()

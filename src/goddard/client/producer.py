@@ -506,8 +506,11 @@ class Producer:
         timeout_ms: int,
     ) -> SendResult:
         """Try until a broker has it, or all tries or the time are used up."""
-        with running.flights.counted():
+        running.flights.begin()
+        try:
             return await self._try(running.courier, out, messages, fixed, timeout_ms)
+        finally:
+            running.flights.end()
 
     async def _try(
         self,

@@ -118,10 +118,6 @@ def check_body(body: object, max_bytes: int) -> None:
 # --- Preparing ------------------------------------------------------------------------------------
 
 
-def needs_compression(message: Message, settings: SendSettings) -> bool:
-    return len(message.body) >= settings.compress_from_bytes
-
-
 def prepare(
     message: Message,
     topic: str,
@@ -139,9 +135,10 @@ def prepare(
     if compressed is not None:
         body = compressed
         sys_flag = with_compression(0, settings.compression)
-    if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
-        sys_flag |= _PREPARED
-    if properties.get(PROPERTY_MESSAGE_TYPE) == "reply":
+    if PROPERTY_TRANSACTION_PREPARED in properties:
+        if properties[PROPERTY_TRANSACTION_PREPARED].lower() == "true":
+            sys_flag |= _PREPARED
+    elif properties.get(PROPERTY_MESSAGE_TYPE) == "reply":
         code = _SEND_REPLY
     if settings.namespace:
         properties = {**properties, PROPERTY_INSTANCE_ID: settings.namespace}

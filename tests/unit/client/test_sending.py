@@ -14,7 +14,6 @@ from goddard.client.sending import (
     batch_results,
     compress_body,
     has_template,
-    needs_compression,
     prepare,
     prepare_batch,
     read_result,
@@ -75,10 +74,8 @@ def test_a_namespace_is_written_down_but_not_into_the_message() -> None:
 
 @pytest.mark.parametrize("kind", list(CompressionKind))
 def test_compression(kind: CompressionKind) -> None:
-    settings = SendSettings(group="g", compression=kind, compress_from_bytes=10)
-    assert not needs_compression(Message("T", b"x" * 9), settings)
+    settings = SendSettings(group="g", compression=kind)
     message = Message("T", b"x" * 1000)
-    assert needs_compression(message, settings)
     out = prepare(message, "T", "ID", settings, compress_body(message.body, settings))
     assert len(out.body) < 1000
     assert decompress(out.body, out.sys_flag, 1000) == message.body

@@ -1,0 +1,177 @@
+"""Our own requests without waiting for each: frames of one's own, time-outs, silent peers."""
+
+import asyncio
+
+import pytest
+
+from goddard.errors import (
+    ConnectionLostError,
+    OverloadedError,
+    RemotingError,
+    RequestTimeoutError,
+)
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.testing.online import eventually
+from goddard.testing.proxy import FaultProxy
+from goddard.transport.client import Client, ClientOptions
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
+
+ECHO, LATER = 1, 2
+
+
+def server() -> Server:
+    async def never(request: RemotingCommand, _: Connection) -> None:
+        await asyncio.Event().wait()
+
+    def echo(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.reply(body=request.body)
+
+    handlers = Handlers()
+    handlers.register(ECHO, echo)
+    handlers.register(LATER, never)
+    return Server(ServerOptions(), handlers)
+
+
+def address_of(server: Server) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+async def test_many_requests_without_a_task_each() -> None:
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer))
+        tasks = len(asyncio.all_tasks())
+        futures = [
+            connection.request_soon(RemotingCommand(ECHO, body=b"%d" % number), 30_000)
+            for number in range(1000)
+        ]
+        assert len(asyncio.all_tasks()) == tasks
+        assert connection.requests_in_flight == 1000
+        answers = await asyncio.gather(*futures)
+        assert [bytes(answer.body) for answer in answers] == [b"%d" % each for each in range(1000)]
+        assert connection.requests_in_flight == 0
+
+
+async def test_frames_of_ones_own() -> None:
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer))
+        opaques: list[int] = []
+        outcomes: list[RemotingCommand | RemotingError] = []
+        done = asyncio.Event()
+
+        def encode(opaque: int) -> bytes:
+            opaques.append(opaque)
+            return encode_frame(RemotingCommand(ECHO, body=b"own", opaque=opaque))
+
+        def take(outcome: RemotingCommand | RemotingError) -> None:
+            outcomes.append(outcome)
+            done.set()
+
+        connection.submit(encode, ECHO, 30_000, take)
+        await done.wait()
+        (outcome,) = outcomes
+        assert isinstance(outcome, RemotingCommand)
+        assert (outcome.opaque, bytes(outcome.body)) == (opaques[0], b"own")
+        future = connection.request_encoded(encode, ECHO, 30_000)
+        assert (await future).opaque == opaques[1] != opaques[0]
+
+
+async def test_each_request_has_its_own_time() -> None:
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer))
+        order: list[int] = []
+
+        def note(timeout_ms: int) -> None:
+            future = connection.request_soon(RemotingCommand(LATER), timeout_ms)
+            future.add_done_callback(lambda done: order.append(timeout_ms))
+            futures.append(future)
+
+        futures: list[asyncio.Future[RemotingCommand]] = []
+        # The second is due before the first, for which the timer was set.
+        for timeout_ms in (900, 300, 600, 301):
+            note(timeout_ms)
+        alive = connection.request_soon(RemotingCommand(ECHO), 30_000)
+        assert (await alive).code == 0
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(outcome, RequestTimeoutError) for outcome in outcomes)
+        assert sorted(order) == [300, 301, 600, 900]
+        assert order[0] in (300, 301)
+        assert order[-1] == 900
+        assert "request code 2 within 900 ms" in str(outcomes[0])
+        # It answers others: a slow handler is no reason to leave.
+        assert not connection.is_closed
+        assert connection.requests_in_flight == 0
+
+
+async def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer))
+        asking = asyncio.create_task(connection.request(RemotingCommand(LATER), 30_000))
+        await asyncio.sleep(0)
+        assert connection.requests_in_flight == 1
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert connection.requests_in_flight == 0
+
+
+async def test_a_peer_that_says_nothing_at_all_is_left() -> None:
+    async with (
+        server() as peer,
+        FaultProxy(address_of(peer)) as proxy,
+        Client() as client,
+    ):
+        connection = await client.connection(proxy.address)
+        await connection.request(RemotingCommand(ECHO), 30_000)
+        proxy.half_open()
+        brief = connection.request_soon(RemotingCommand(ECHO), 100)
+        with pytest.raises(RequestTimeoutError):
+            await brief
+        # Too short a time to tell.
+        assert client.open_connection(proxy.address) is connection
+        first = connection.request_soon(RemotingCommand(ECHO), 1_000)
+        other = connection.request_soon(RemotingCommand(ECHO), 60_000)
+        with pytest.raises(RequestTimeoutError):
+            await first
+        with pytest.raises(ConnectionLostError):
+            await other
+        assert client.open_connection(proxy.address) is None
+        proxy.heal()
+        assert (await client.request(proxy.address, RemotingCommand(ECHO), 30_000)).code == 0
+
+
+async def test_too_many_requests() -> None:
+    options = ClientOptions(max_requests_in_flight=3)
+    async with server() as peer, Client(options) as client:
+        connection = await client.connection(address_of(peer))
+        waiting = [connection.request_soon(RemotingCommand(LATER), 30_000) for _ in range(3)]
+        with pytest.raises(OverloadedError, match="3 requests to"):
+            connection.request_soon(RemotingCommand(ECHO), 30_000)
+        connection.abort()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(outcome, ConnectionLostError) for outcome in outcomes)
+        with pytest.raises(ConnectionLostError):
+            connection.request_soon(RemotingCommand(ECHO), 30_000)
+
+
+async def test_a_retired_connection_finishes_its_requests() -> None:
+    async with server() as peer, Client() as client:
+        address = address_of(peer)
+        assert client.open_connection(address) is None
+        old = await client.connection(address, 30_000)
+        assert client.open_connection(address) is old
+        under_way = old.request_soon(RemotingCommand(ECHO), 30_000)
+        client.retire(address)
+        assert client.open_connection(address) is None
+        new = await client.connection(address)
+        assert new is not old
+        assert (await under_way).code == 0
+        old.abort()
+
+        async def is_gone() -> bool:
+            return old.closed.done()
+
+        await eventually(is_gone)
+        # Losing the old one does not take the new one away.
+        assert client.open_connection(address) is new
