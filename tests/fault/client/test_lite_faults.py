@@ -7,6 +7,7 @@ started again begins where the last commit was.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -18,14 +19,22 @@ import pytest
 from goddard.client.lite import LitePullConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.protocol.codes import RequestCode
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
 from goddard.protocol.responses import check
 from goddard.testing.cluster import Cluster
 from goddard.testing.dialogue import Dialogue
+from goddard.testing.fakecluster import FakeCluster
 from goddard.testing.load import KeyedSender
 from goddard.testing.proxy import FaultProxy
 from goddard.testing.registrant import Registrant
 from goddard.transport.client import Client
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
+
+_logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60
 QUEUES = 4
@@ -143,6 +152,15 @@ async def settle(sender: KeyedSender, account: Account) -> None:
         lambda: all(account.next[key] >= count for key, count in sender.acknowledged.items()),
         "everything of each key has come",
     )
+    _logger.info(
+        "attempts %d, acknowledged %d, received %d, lost %d, read again %d, out of order %d",
+        sender.attempts,
+        sender.count(),
+        account.places.total(),
+        sum(max(0, n - account.next[key]) for key, n in sender.acknowledged.items()),
+        account.again,
+        len(account.faults),
+    )
     assert account.faults == []
 
 
@@ -249,3 +267,70 @@ async def test_stopping_while_the_broker_is_dead_takes_no_time_to_speak_of(tmp_p
             broker.kill()
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await consumer.stop()
+
+
+async def test_a_broker_that_answers_garbage() -> None:
+    """Each answer that makes no sense is asked for again; the consumer neither ends nor races."""
+    queue = MessageQueue("T", "broker-g", 0)
+    place = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "9"}
+    fine = Record(
+        topic="T",
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp_ms=1,
+        store_host=Host.parse("127.0.0.1:1"),
+        born_timestamp_ms=1,
+        born_host=Host.parse("127.0.0.1:1"),
+        body=b"key:0",
+    )
+    next_one = place | {"nextBeginOffset": "1"}
+    answers = [
+        (ResponseCode.SUCCESS, next_one, b"no record"),
+        (ResponseCode.SUCCESS, next_one, encode_record(fine)[:-1]),
+        (ResponseCode.SUCCESS, {}, b""),
+        (ResponseCode.SUCCESS, place | {"nextBeginOffset": "-7"}, b""),
+        (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "one"}, b""),
+        (ResponseCode.SYSTEM_ERROR, {}, b""),
+        (ResponseCode.FLOW_CONTROL, {}, b""),
+        (12345, {}, b""),
+        # Nothing new, without having waited for it; then something after all.
+        (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "0"}, b""),
+        (ResponseCode.SUCCESS, next_one, encode_record(fine)),
+    ]
+    asked: list[int] = []
+
+    def pull(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        asked.append(int(request.fields["queueOffset"]))
+        code, fields, body = (
+            answers.pop(0)
+            if answers
+            else (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "1"}, b"")
+        )
+        return request.reply(code, "garbage", dict(fields), body)
+
+    handlers = Handlers()
+    handlers.register(RequestCode.LITE_PULL_MESSAGE, pull)
+    handlers.register(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda request, _: request.reply(ext_fields={"offset": "0"}),
+    )
+    for code in (
+        RequestCode.HEART_BEAT,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UNREGISTER_CLIENT,
+    ):
+        handlers.register(code, lambda request, _: request.reply())
+    account = Account()
+    async with Server(ServerOptions(), handlers) as broker, FakeCluster(queues=1) as cluster:
+        cluster.elsewhere["broker-g"] = f"127.0.0.1:{broker.port}"
+        consumer = LitePullConsumer(
+            "Garbage", name_servers=cluster.namesrv, **QUICK | {"pull_error_delay_ms": 10}
+        )
+        consumer.assign([queue])
+        async with polling(consumer, account):
+            await until(lambda: account.count == 1, "the one good message comes")
+            await until(lambda: len(asked) > 12, "pulling goes on")
+    assert account.places == {(queue, 0): 1}
+    assert asked[:10] == [0] * 10
+    assert set(asked[10:]) == {1}
