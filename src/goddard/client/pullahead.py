@@ -175,6 +175,7 @@ class PullAhead:
 
     async def _pull_on(self, assigned: AssignedQueue, delay_ms: int) -> None:
         generation = assigned.generation
+        failures = 0
         if delay_ms:
             await asyncio.sleep(delay_ms / 1000)
         while not assigned.is_dropped and assigned.generation == generation:
@@ -183,11 +184,17 @@ class PullAhead:
                 continue
             try:
                 delay_seconds = await self._pull_once(assigned, generation)
+                if failures:
+                    _logger.info("%s can be pulled from again", assigned.queue)
+                    failures = 0
             except GoddardError as error:
                 delay_seconds = self._settings.pull_error_delay_ms / 1000
                 if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
                     delay_seconds = _FLOW_CONTROL_SECONDS
-                _logger.warning("a pull of %s failed: %s", assigned.queue, error)
+                # Once is enough for a broker that is away for hours.
+                level = logging.DEBUG if failures else logging.WARNING
+                _logger.log(level, "a pull of %s failed: %s", assigned.queue, error)
+                failures += 1
             if delay_seconds:
                 await asyncio.sleep(delay_seconds)
 
