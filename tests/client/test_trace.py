@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from goddard.client.accumulator import AccumulatorOptions
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.producer import Producer
 from goddard.client.push import PushConsumer
@@ -71,6 +72,26 @@ async def test_sends_are_traced(site: Site) -> None:
     assert traced[delayed.message_id].kind is MessageKind.DELAY
     keys = {key for message in messages for key in message.keys}
     assert {plain.message_id, "k1", "k2", *batch_ids} <= keys
+
+
+async def test_each_message_of_an_accumulated_batch_is_traced(site: Site) -> None:
+    topic, trace_topic = site.create_topic("traced"), site.create_topic("traces")
+    async with Producer(
+        site.new_group("senders"),
+        name_servers=site.namesrv,
+        accumulate=AccumulatorOptions(),
+        trace=TraceOptions(topic=trace_topic),
+    ) as producer:
+        results = await asyncio.gather(
+            *(producer.send(Message(topic, b"x", keys=f"k{number}")) for number in range(25))
+        )
+    async with TopicReader(site.namesrv, trace_topic) as reader:
+        messages = await reader.until_true(lambda seen: len(records(seen, SendTrace)) >= 25)
+    traced = records(messages, SendTrace)
+    assert {each.message_id: each.offset_message_id for each in results} == {
+        each.message_id: each.offset_message_id for each in traced.values()
+    }
+    assert traced[results[7].message_id].keys == "k7"
 
 
 async def test_transactions_are_traced(site: Site) -> None:

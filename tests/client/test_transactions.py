@@ -1,14 +1,16 @@
 """Transactions: halves that nobody sees, their ends, and what the broker asks about."""
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
 
+import goddard
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.transactions import TransactionProducer, TransactionState
-from goddard.client.values import SendStatus
+from goddard.client.values import ConsumeFrom, SendStatus
 from goddard.errors import ConfigError
 from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
@@ -198,6 +200,30 @@ async def test_a_check_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
             received = await reader.until(2)
     released.set()
     assert {each.body for each in received} == {b"plain", b"open"}
+
+
+def test_from_a_thread(site: Site) -> None:
+    """The blocking producer: the same listener, and the work may be done by the caller itself."""
+    topic = site.create_topic("threads")
+    ledger = Ledger({b"kept": COMMIT, b"open": UNKNOWN}, {b"open": [COMMIT]})
+    with goddard.TransactionProducer(
+        site.new_group("senders"), ledger, name_servers=site.namesrv
+    ) as producer:
+        assert producer.send_in_transaction(Message(topic, b"kept")).state is COMMIT
+        assert producer.send_in_transaction(Message(topic, b"open")).state is UNKNOWN
+        mine = Message(topic, b"mine")
+        producer.end_transaction(mine, producer.send_half(mine), COMMIT)
+        with goddard.LitePullConsumer(
+            site.new_group("readers"),
+            name_servers=site.namesrv,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+        ) as consumer:
+            consumer.subscribe(topic)
+            received: set[bytes] = set()
+            deadline = time.monotonic() + 30
+            while len(received) < 3 and time.monotonic() < deadline:
+                received |= {message.body for message in consumer.poll(timeout_ms=500)}
+    assert received == {b"kept", b"open", b"mine"}
 
 
 async def test_delays_are_ignored(site: Site) -> None:
