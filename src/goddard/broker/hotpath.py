@@ -9,14 +9,12 @@ Order is kept: the frames of a chunk are submitted as they came, and from the fi
 not plain on, the rest of the chunk goes the long way. Everything is checked before it is submitted,
 so that an append never meets a record that does not fit.
 
-What peers repeat is remembered: topics, tags, and the names of a message's properties in their
-order (its *shape*). A shape that comes often gets a pattern, which reads such properties at a
-stroke. Each memory is bounded. Belongs to the loop.
+What peers repeat is remembered: topics, tags, the names of properties (``sendproperties``), whole
+headers but for their values (``sendforms``). Each memory is bounded. Belongs to the loop.
 """
 
 import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from typing import Final, TypeAlias
@@ -25,6 +23,7 @@ from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender, Group
 from goddard.broker.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
 from goddard.broker.sendforms import KEY_END, KEY_START, Form, Property, make_form
+from goddard.broker.sendproperties import TAGS, UNIQUE_ID, WAIT, PropertyReader, Shape
 from goddard.broker.sendwire import (
     BINARY_CODES,
     JSON_READERS,
@@ -45,7 +44,6 @@ from goddard.errors import StoreError
 from goddard.protocol import message, names
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.hashing import tag_code
 from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
@@ -77,35 +75,11 @@ _MIN_BATCH_BYTES: Final = _BATCH_HEAD_BYTES + 2
 # Compression and many tags; transactions, inner batches and IPv6 hosts go the long way.
 _SPECIAL_SYS_FLAGS: Final = ~0x703
 _MAX_MEMORIES: Final = 4096
-_MAX_MEMORY_BYTES: Final = 512
 _USES_BEFORE_PATTERN: Final = 8
 _MAX_QUEUE_DIGITS: Final = 5
+_MAX_FORMS_OF_KEY: Final = 4
 # Longer frames are not copied, and their headers always read.
 _MAX_COPIED_BYTES: Final = 65_536
-
-_PAIR_END: Final = 2
-_SEPARATORS: Final = b"\x01\x02"
-_NOT_SEPARATORS: Final = bytes(byte for byte in range(256) if byte not in _SEPARATORS)
-_MAX_PAIRS: Final = 32
-_PAIRS: Final = frozenset(_SEPARATORS * count for count in range(_MAX_PAIRS + 1))
-
-# Properties that change where a message goes, or that a broker sets itself.
-_SPECIAL_NAMES: Final = frozenset(
-    name.encode()
-    for name in (
-        message.PROPERTY_DELAY,
-        message.PROPERTY_TRANSACTION_PREPARED,
-        message.PROPERTY_POP_CK,
-        message.PROPERTY_INNER_NUM,
-        message.PROPERTY_REGION,
-        message.PROPERTY_TRACE,
-        message.PROPERTY_CLUSTER,
-    )
-)
-_SPECIAL_PREFIX: Final = b"TIMER_"
-_UNIQUE_ID: Final = message.PROPERTY_UNIQUE_ID.encode()
-_TAGS: Final = message.PROPERTY_TAGS.encode()
-_WAIT: Final = message.PROPERTY_WAIT.encode()
 
 # What the answer to a request needs besides where its messages went: opaque (empty: no answer is
 # wanted), queue id, unique id, header encoding, number of messages.
@@ -113,47 +87,6 @@ _Mark: TypeAlias = tuple[bytes, bytes, bytes | None, int, int]
 # The requests of one chunk, and who sent it.
 _Run: TypeAlias = tuple[Connection, list[_Mark]]
 _FormKey: TypeAlias = tuple[int, bytes]
-
-
-class _Shape:
-    """Properties of certain names in a certain order, none of them special.
-
-    ``unique_id``, ``tags`` and ``wait`` say where these values stand in ``name value name value``
-    (0: nowhere), and among the groups of the pattern.
-    """
-
-    __slots__ = ("_names", "_uses", "groups", "match", "tags", "unique_id", "wait")
-
-    def __init__(self, names_: tuple[bytes, ...]) -> None:
-        def value_of(name: bytes) -> int:
-            return 2 * names_.index(name) + 1 if name in names_ else 0
-
-        self.unique_id = value_of(_UNIQUE_ID)
-        self.tags = value_of(_TAGS)
-        self.wait = value_of(_WAIT)
-        # Places of the same three among the groups of the pattern, -1 for nowhere.
-        self.groups = (-1, -1, -1)
-        self.match: Callable[[bytes], re.Match[bytes] | None] | None = None
-        self._names = names_
-        self._uses = 0
-
-    def count(self) -> None:
-        """Another use; the pattern, dear to make, comes with the eighth."""
-        self._uses += 1
-        if self._uses != _USES_BEFORE_PATTERN:
-            return
-        wanted = [name for name in self._names if name in (_UNIQUE_ID, _TAGS, _WAIT)]
-        self.match = re.compile(
-            b"".join(
-                re.escape(name)
-                + (b"\x01([^\x01\x02]+)\x02" if name in wanted else b"\x01[^\x01\x02]+\x02")
-                for name in self._names
-            )
-        ).fullmatch
-        unique_id, tags, wait = (
-            wanted.index(name) if name in wanted else -1 for name in (_UNIQUE_ID, _TAGS, _WAIT)
-        )
-        self.groups = (unique_id, tags, wait)
 
 
 class _OpenTopic:
@@ -167,7 +100,7 @@ class _OpenTopic:
         self.encoded = name.encode()
         self.queue_count = queue_count
         self.queue_keys = tuple((name, queue_id) for queue_id in range(queue_count))
-        self.shape: _Shape | None = None
+        self.shape: Shape | None = None
         self.by_text: dict[bytes, tuple[str, int]] = {}
 
     def find_queue(self, text: bytes) -> tuple[str, int] | None:
@@ -216,8 +149,8 @@ class _Pattern:
         self.fixed_bytes = plain_size(0, len(self.joint), length)
         self.max_body_bytes = 0
         # Places among the values of the form; -1 for nowhere.
-        self.tags_at = form.places.get(_TAGS, -1)
-        self.unique_id_at = form.places[_UNIQUE_ID]
+        self.tags_at = form.places.get(TAGS, -1)
+        self.unique_id_at = form.places[UNIQUE_ID]
 
 
 class HotPath:
@@ -242,13 +175,12 @@ class HotPath:
         self._topics = topics
         self._clock: Clock = clock or SystemClock()
         self._stats = stats
-        self._is_sync = store.config.flush_mode is FlushMode.SYNC
         self._open_topics: dict[str, _OpenTopic] = {}
-        self._shapes: dict[tuple[bytes, ...], _Shape] = {}
-        self._tag_codes: dict[bytes, int] = {}
+        self._properties = PropertyReader(waits=store.config.flush_mode is FlushMode.SYNC)
+        self._tag_codes = self._properties.tag_codes
         self._binary = BinarySends()
         # By what headers of one form have in common; and how often such were read without one.
-        self._patterns: dict[_FormKey, _Pattern] = {}
+        self._patterns: dict[_FormKey, tuple[_Pattern, ...]] = {}
         self._sightings: dict[_FormKey, int] = {}
         self._last_born_text = b""
         self._last_born_ms = 0
@@ -289,7 +221,12 @@ class HotPath:
     @property
     def remembered(self) -> int:
         """How many shapes, tags and forms of headers are remembered."""
-        return len(self._shapes) + len(self._tag_codes) + len(self._patterns) + len(self._sightings)
+        return self._properties.remembered + len(self._patterns) + len(self._sightings)
+
+    @property
+    def known_forms(self) -> int:
+        """How many forms of headers are read by their layout."""
+        return sum(map(len, self._patterns.values()))
 
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Take the plain sends among the frames of a chunk; returns the others, in order."""
@@ -305,7 +242,7 @@ class HotPath:
         others: list[memoryview] = []
         records: list[AppendableRecord] = []
         marks: list[_Mark] = []
-        patterns = self._patterns
+        find_patterns, take_known = self._patterns.get, self._take_known
         for position, frame in enumerate(frames):
             size = len(frame)
             if size < _START.size:
@@ -313,29 +250,17 @@ class HotPath:
                 continue
             word, start = _START.unpack_from(frame)
             data = bytes(frame) if size <= _MAX_COPIED_BYTES else b""
-            pattern = patterns.get((word, data[KEY_START:KEY_END]))
-            if pattern is not None and self._take_known(pattern, data, born, records, marks):
-                continue
-            encoding = word >> 24
-            read = self._reader_of(encoding, start)
-            if read is None:
-                others.append(frame)  # no send: it may be overtaken
-                continue
-            body_at = 4 + (word & 0xFFFFFF)
-            request = read(frame[4:body_at])
-            if request is not None:
-                body = data[body_at:] if data else frame[body_at:]
-                batch = request.fields.batch
-                if not batch or batch == "false":
-                    if self._take(request, body, born, encoding, records, marks):
-                        if data:
-                            self._learn(word, data, body_at, request, read)
-                        continue
-                elif self._take_batch(request, body, born, encoding, records, marks):
-                    continue
-            if records:
-                self._submit(connection, records, marks)
-            return others + frames[position:]
+            for pattern in find_patterns((word, data[KEY_START:KEY_END]), ()):
+                if take_known(pattern, data, born, records, marks):
+                    break
+            else:
+                read = self._reader_of(word >> 24, start)
+                if read is None:
+                    others.append(frame)  # no send: it may be overtaken
+                elif not self._take(read, word, data or frame, born, records, marks):
+                    if records:
+                        self._submit(connection, records, marks)
+                    return others + frames[position:]
         if records:
             self._submit(connection, records, marks)
         return others
@@ -379,7 +304,7 @@ class HotPath:
             tags_code = 0
         else:
             tags = texts[pattern.tags_at]
-            tags_code = self._tag_codes.get(tags) or self._tag_code(tags)
+            tags_code = self._tag_codes.get(tags) or self._properties.learn_tag(tags)
         records.append(
             (
                 queue_key,
@@ -403,6 +328,30 @@ class HotPath:
 
     def _take(
         self,
+        read: SendReader,
+        word: int,
+        frame: bytes | memoryview,
+        born: bytes,
+        records: list[AppendableRecord],
+        marks: list[_Mark],
+    ) -> bool:
+        """Add what any send brings; False when it is not plain."""
+        body_at = 4 + (word & 0xFFFFFF)
+        request = read(memoryview(frame)[4:body_at])
+        if request is None:
+            return False
+        body = frame[body_at:]
+        batch = request.fields.batch
+        if batch and batch != "false":
+            return self._take_batch(request, body, born, word >> 24, records, marks)
+        if not self._take_one(request, body, born, word >> 24, records, marks):
+            return False
+        if isinstance(frame, bytes):
+            self._learn(word, frame, body_at, request, read)
+        return True
+
+    def _take_one(
+        self,
         request: SendHeader,
         body: bytes | memoryview,
         born: bytes,
@@ -415,10 +364,10 @@ class HotPath:
         if topic is None:
             return False
         fields = request.fields
-        found = self._properties(topic, fields.properties)
+        found = self._properties.read(fields.properties, topic.shape)
         if found is None:
             return False
-        raw, unique_id, tags = found
+        raw, unique_id, tags, topic.shape = found
         if unique_id is None or not unique_id.isalnum():
             return False
         properties = raw + self._added_properties
@@ -435,7 +384,9 @@ class HotPath:
                 body,
                 joint,
                 properties,
-                0 if tags is None else self._tag_codes.get(tags) or self._tag_code(tags),
+                0
+                if tags is None
+                else self._tag_codes.get(tags) or self._properties.learn_tag(tags),
                 fields.flag,
                 fields.sys_flag,
                 fields.born_timestamp,
@@ -467,25 +418,21 @@ class HotPath:
     ) -> None:
         """After a header was read: if that happens often to such headers, find their form."""
         key = word, frame[KEY_START:KEY_END]
-        pattern = self._patterns.get(key)
-        if pattern is not None:
-            if pattern.form.is_stale:
-                del self._patterns[key]
-            return
         sightings = self._sightings.get(key, 0) + 1
         if len(self._sightings) >= _MAX_MEMORIES:
             self._sightings.clear()
         self._sightings[key] = sightings
-        if sightings != _USES_BEFORE_PATTERN:
+        # The eighth, the sixteenth and so on: where forms do not last, fewer and fewer are made.
+        if sightings < _USES_BEFORE_PATTERN or sightings & (sightings - 1):
             return
         topic = self._open_topics[request.fields.topic]
         raw = request.fields.properties.encode()
         pairs = [pair.split(b"\x01") for pair in raw.split(b"\x02") if pair]
-        properties = [Property(name, value, is_fixed=name == _WAIT) for name, value in pairs]
+        properties = [Property(name, value, is_fixed=name == WAIT) for name, value in pairs]
         form = make_form(frame[4:body_at], word >> 24, request, properties, read)
-        if form is None or _UNIQUE_ID not in form.places:
+        if form is None or UNIQUE_ID not in form.places:
             return
-        if (_TAGS in form.places) != any(name == _TAGS for name, _ in pairs):
+        if (TAGS in form.places) != any(name == TAGS for name, _ in pairs):
             return  # tags of other characters than usual
         if len(self._patterns) >= _MAX_MEMORIES:
             self._patterns.clear()
@@ -495,7 +442,7 @@ class HotPath:
         pattern = _Pattern(form, topic, request, template, length)
         max_body_bytes = self._max_record_bytes - pattern.fixed_bytes
         pattern.max_body_bytes = min(self._max_body_bytes, max_body_bytes)
-        self._patterns[key] = pattern
+        self._patterns[key] = (pattern, *self._patterns.get(key, ()))[:_MAX_FORMS_OF_KEY]
 
     def _take_batch(
         self,
@@ -510,7 +457,7 @@ class HotPath:
         topic = self._topic_of(request, body)
         if topic is None or request.fields.batch != "true":
             return False
-        found = self._properties(topic, request.fields.properties)
+        found = self._properties.read(request.fields.properties, topic.shape)
         if found is None:
             return False
         unique_id = found[1]
@@ -611,63 +558,6 @@ class HotPath:
         topic = _OpenTopic(name, queue_count)
         self._open_topics[name] = topic
         return topic
-
-    def _properties(
-        self, topic: _OpenTopic, text: str
-    ) -> tuple[bytes, bytes | None, bytes | None] | None:
-        """Properties as they are stored, their unique id and tags; None when one is special."""
-        raw = text.encode()
-        if raw and raw[-1] != _PAIR_END:
-            raw += b"\x02"  # clients 4.9.1 to 5.1.4 leave the last one out
-        shape = topic.shape
-        if shape is not None and shape.match is not None:
-            matched = shape.match(raw)
-            if matched is not None:
-                values = matched.groups()
-                unique_id, tags, wait = shape.groups
-                if wait >= 0 and self._is_sync and values[wait] != b"true":
-                    return None  # this one does not wait for the disk
-                return (
-                    raw,
-                    values[unique_id] if unique_id >= 0 else None,
-                    values[tags] if tags >= 0 else None,
-                )
-        return self._other_properties(topic, raw)
-
-    def _other_properties(
-        self, topic: _OpenTopic, raw: bytes
-    ) -> tuple[bytes, bytes | None, bytes | None] | None:
-        """The same for properties that are not of the expected shape."""
-        if raw.translate(None, _NOT_SEPARATORS) not in _PAIRS:
-            return None
-        parts = raw.replace(b"\x02", b"\x01").split(b"\x01")
-        if b"" in parts[:-1]:
-            return None  # an empty name or value
-        names_ = tuple(parts[:-1:2])
-        shape = self._shapes.get(names_)
-        if shape is None:
-            if _is_special(names_):
-                return None
-            if len(self._shapes) >= _MAX_MEMORIES:
-                self._shapes.clear()
-            shape = self._shapes[names_] = _Shape(names_)
-        shape.count()
-        topic.shape = shape
-        if shape.wait and self._is_sync and parts[shape.wait] != b"true":
-            return None
-        return (
-            raw,
-            parts[shape.unique_id] if shape.unique_id else None,
-            parts[shape.tags] if shape.tags else None,
-        )
-
-    def _tag_code(self, tags: bytes) -> int:
-        code = tag_code(tags.decode("utf-8", "replace"))
-        if len(tags) <= _MAX_MEMORY_BYTES:
-            if len(self._tag_codes) >= _MAX_MEMORIES:
-                self._tag_codes.clear()
-            self._tag_codes[tags] = code
-        return code
 
     # Storing and answering
 
@@ -774,16 +664,6 @@ class HotPath:
 def _mark(request: SendHeader, unique_id: bytes | None, encoding: int, count: int) -> _Mark:
     opaque = b"" if request.flag & _ONEWAY else encode_opaque(request.opaque, encoding)
     return opaque, b"%d" % request.fields.queue_id, unique_id, encoding, count
-
-
-def _is_special(names_: tuple[bytes, ...]) -> bool:
-    """Whether properties of these names need the long way (or more memory than they are worth)."""
-    return (
-        len(set(names_)) != len(names_)
-        or not _SPECIAL_NAMES.isdisjoint(names_)
-        or any(name.startswith(_SPECIAL_PREFIX) for name in names_)
-        or sum(map(len, names_)) > _MAX_MEMORY_BYTES
-    )
 
 
 def _packed_host(connection: Connection) -> bytes:

@@ -28,14 +28,12 @@ _OPAQUE_SPAN: Final = (5, 9)
 _FIELDS_AT: Final = 21
 _KEY_LENGTH: Final = Struct(">h")
 _I32: Final = Struct(">i")
-# Headers with the same key are probably of one form: their length, and a piece that in either
-# encoding has the producer group in it, and as a rule the topic.
+# Headers of one form have these bytes of their frames in common. In either encoding they are of the
+# producer group and the topic, and end before the first value that varies.
 KEY_START: Final = _HEADER_AT + _FIELDS_AT
-KEY_END: Final = KEY_START + 64
+KEY_END: Final = KEY_START + 40
 
 _MAX_VALUES: Final = 24
-# So many headers that had its key and did not fit: a form has had its day.
-_MAX_MISSES: Final = 64
 _Names: TypeAlias = tuple[bytes, bytes, bytes]
 _SHORT_NAMES: Final[_Names] = (b"e", b"g", b"i")
 _LONG_NAMES: Final[_Names] = (b"queueId", b"bornTimestamp", b"properties")
@@ -74,7 +72,6 @@ class Form:
 
     __slots__ = (
         "_literals",
-        "_misses",
         "_opaque_at",
         "_queue_at",
         "_texts",
@@ -97,7 +94,6 @@ class Form:
         layout = Struct("".join(f"{len(piece)}s" for piece in pieces))
         self._unpack: Callable[[bytes, int], tuple[bytes, ...]] = layout.unpack_from
         self._literals = tuple(pieces[::2])
-        self._misses = 0
         self.is_binary = is_binary
         # Places among the values: a binary header has its opaque first, a JSON one last.
         self._opaque_at, self._queue_at = (0, 1) if is_binary else (-1, 0)
@@ -113,7 +109,6 @@ class Form:
         """
         pieces = self._unpack(frame, _HEADER_AT)
         if pieces[::2] != self._literals:
-            self._misses += 1
             return None
         values = pieces[1::2]
         opaque = values[self._opaque_at]
@@ -127,11 +122,6 @@ class Form:
         ):
             return None
         return opaque, values[queue_at], born_timestamp, texts
-
-    @property
-    def is_stale(self) -> bool:
-        """Many headers that looked like it have not fitted."""
-        return self._misses >= _MAX_MISSES
 
 
 def make_form(

@@ -498,3 +498,52 @@ async def test_memories_are_bounded(bench: SendBench) -> None:
     )
     assert await left_over(bench, *requests) == []
     assert bench.hot_path.remembered <= 2 * 4096
+
+
+def alike(number: int, **changes: Any) -> RemotingCommand:
+    """One of many sends that differ in values only."""
+    properties = (
+        f"KEYS\x01key{number % 10}\x02UNIQ_KEY\x017F0000014E9F5FFD2B274A040482{number:04X}\x02"
+        f"WAIT\x01true\x02TAGS\x01Tag{'AB'[number % 2]}\x02"
+    )
+    numbers = {"opaque": 1000 + number, "e": str(number % 4), "g": str(1794732977282 + number)}
+    return send_request(properties=properties, **{**numbers, **changes})
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+async def test_alike_sends_are_stored_and_answered_as_any(
+    tmp_path: Path, serialize_type: SerializeType
+) -> None:
+    outcomes = []
+    for hot in (True, False):
+        with SendBench(tmp_path / str(hot)) as bench:
+            bench.add_topic("TopicTest", 4)
+            requests = [alike(number, serialize_type=serialize_type) for number in range(40)]
+            requests[17] = alike(17, serialize_type=serialize_type, e="9")
+            requests[23] = alike(23, serialize_type=serialize_type, oneway=True)
+            requests[31].body = b""
+            answers = []
+            for start in range(0, 40, 4):
+                answers += await bench.ask(*requests[start : start + 4], hot=hot)
+            outcomes.append((answers, bench.records(), bench.stats.puts))
+            if hot:
+                assert bench.hot_path.known_forms == 1
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_forms_are_forgotten_when_their_topic_changes(bench: SendBench) -> None:
+    bench.add_topic("TopicTest", 4)
+    assert await left_over(bench, *(alike(number) for number in range(20))) == []
+    assert bench.hot_path.known_forms == 1
+    bench.add_topic("TopicTest", 2)
+    assert bench.hot_path.known_forms == 0
+    assert await left_over(bench, alike(1)) == []
+    assert len(await left_over(bench, alike(3))) == 1
+
+
+async def test_headers_that_look_alike_may_be_of_several_forms(bench: SendBench) -> None:
+    bench.add_topic("TopicTest", 4)
+    requests = [alike(number, h=str(number % 7)) for number in range(700)]
+    assert await left_over(bench, *requests) == []
+    assert 1 < bench.hot_path.known_forms <= 4
+    assert [record.flag for record in bench.records()] == [n % 7 for n in range(700)]
