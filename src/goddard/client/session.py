@@ -15,7 +15,13 @@ from typing import ClassVar, Final, Self
 from weakref import WeakKeyDictionary
 
 from goddard.client import calls
-from goddard.client.errors import BrokerError, ClientError, NameServerError, NoRouteError
+from goddard.client.errors import (
+    BrokerError,
+    ClientError,
+    NameServerError,
+    NoNameServerError,
+    NoRouteError,
+)
 from goddard.client.identity import ProcessGuard, unique_ids
 from goddard.client.members import (
     ConsumerMember,
@@ -358,6 +364,10 @@ class Session:
         for topic in sorted(self.members.topics()):
             try:
                 await self._fetch(topic)
+            except (NameServerError, NoNameServerError) as error:
+                # The others would not be answered either.
+                _logger.warning("routes are not refreshed: %s", error)
+                return
             except GoddardError as error:
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)
 
