@@ -10,6 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.producer import Producer
 from goddard.client.selectors import by_hash
@@ -202,24 +202,25 @@ class Sender:
         self._check()
         task = asyncio.ensure_future(self._carry(batch, queue))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, batch))
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
+    def _done(self, batch: list[Message], task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._room.release()
+        error = None if task.cancelled() else task.exception()
+        # Whatever it is: no row may get lost without a word.
+        if error is not None and self._failure is None:
+            first, last = (each.properties[ROW_PROPERTY] for each in (batch[0], batch[-1]))
+            rows = f"row {first}" if first == last else f"rows {first} to {last}"
+            self._failure = GoddardError(f"{rows} could not be sent: {error}")
+            self._failure.__cause__ = error
 
     async def _carry(self, batch: list[Message], queue: MessageQueue | None) -> None:
-        try:
-            if queue is None:
-                await self._deliver(batch, None)
-            else:
-                async with self._turns[queue]:
-                    await self._deliver(batch, queue)
-        except ClientError as error:
-            if self._failure is None:
-                first, last = (each.properties[ROW_PROPERTY] for each in (batch[0], batch[-1]))
-                rows = f"row {first}" if first == last else f"rows {first} to {last}"
-                self._failure = GoddardError(f"{rows} could not be sent: {error}")
+        if queue is None:
+            await self._deliver(batch, None)
+        else:
+            async with self._turns[queue]:
+                await self._deliver(batch, queue)
 
     async def _deliver(self, batch: list[Message], queue: MessageQueue | None) -> None:
         async def once() -> None:

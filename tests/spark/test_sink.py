@@ -1,0 +1,111 @@
+"""Writing rows to topics."""
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from goddard.spark.rows import ROW_PROPERTY
+from goddard.testing.numbered import NumberedTopic, numbers
+from goddard.testing.site import Site
+
+
+def write(frame: DataFrame, topic: NumberedTopic, **options: str) -> None:
+    writer = frame.write.format("rocketmq").mode("append")
+    writer.options(nameServers=topic.site.namesrv, topic=topic.name, **options).save()
+
+
+def read(spark: SparkSession, topic: NumberedTopic) -> DataFrame:
+    return spark.read.format("rocketmq").options(**topic.options()).load()
+
+
+def test_rows_become_messages(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "sink-rows")
+    rows = spark.range(500).selectExpr(
+        "cast(id AS string) AS body",
+        "array(concat('a', id), concat('b', id)) AS keys",
+        "if(id % 2 = 0, 'even', 'odd') AS tags",
+        "map('number', cast(id AS string)) AS properties",
+    )
+    write(rows, topic)
+    frame = read(spark, topic)
+    assert numbers(frame) == list(range(500))
+    row = frame.where("properties['number'] = '42'").collect()[0]
+    assert (row["keys"], row.tags, row.body) == ("a42 b42", "even", bytearray(b"42"))
+    identities = [
+        row.identity
+        for row in frame.selectExpr(f"properties['{ROW_PROPERTY}'] AS identity").collect()
+    ]
+    assert len(set(identities)) == 500
+
+
+def test_keys_and_queues_place_messages_in_order(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "sink-order")
+    rows = spark.range(0, 400, 1, 1).selectExpr(
+        "cast(id AS string) AS body", "cast(id % 7 AS string) AS shardingKey"
+    )
+    write(rows, topic, batchBytes="1000")
+    found = read(spark, topic).orderBy("queueId", "queueOffset").collect()
+    places: dict[str, list[tuple[int, int]]] = {}
+    for row in found:
+        key = row.properties["__SHARDINGKEY"]
+        places.setdefault(key, []).append((row.queueId, int(row.body)))
+    assert len(places) == 7
+    for key, inside in places.items():
+        assert len({queue for queue, _ in inside}) == 1
+        assert [number for _, number in inside] == list(range(int(key), 400, 7))
+
+
+def test_rows_name_their_topic_and_queue(spark: SparkSession, site: Site) -> None:
+    first, second = NumberedTopic(site, "sink-a"), NumberedTopic(site, "sink-b")
+    (broker,) = site.brokers
+    rows = spark.range(20).selectExpr(
+        "cast(id AS string) AS body",
+        f"if(id % 2 = 0, '{first.name}', '{second.name}') AS topic",
+        f"'{broker}' AS brokerName",
+        "cast(id % 4 AS int) AS queueId",
+    )
+    rows.write.format("rocketmq").mode("append").option("nameServers", site.namesrv).save()
+    assert numbers(read(spark, first)) == list(range(0, 20, 2))
+    queues = read(spark, second).select("queueId").distinct().collect()
+    assert sorted(row.queueId for row in queues) == [1, 3]
+
+
+def test_large_rows_share_no_request(spark: SparkSession, ours: Site) -> None:
+    topic = NumberedTopic(ours, "sink-large")
+    rows = spark.range(6).selectExpr("cast(repeat(cast(id AS string), 1000000) AS binary) AS body")
+    write(rows, topic)
+    sizes = [len(row.body) for row in read(spark, topic).select("body").collect()]
+    assert sizes == [1_000_000] * 6
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["id"], "the sink has no column id"),
+        (["cast(id AS string) AS tags"], "there is no column body"),
+        (["id AS body"], "the column body is bigint; cast it to binary or string"),
+        (["cast(id AS string) AS body", "1 AS queueId"], "brokerName and queueId go together"),
+        (
+            ["if(id = 3, null, cast(id AS string)) AS body"],
+            r"row \w+-0-\d-\d+ cannot be sent: its body is null",
+        ),
+        (
+            ["cast(id AS string) AS body", "map('KEYS', 'x') AS properties"],
+            "is used by system",
+        ),
+    ],
+)
+def test_rows_that_are_no_messages(
+    spark: SparkSession, ours: Site, columns: list[str], words: str
+) -> None:
+    topic = NumberedTopic(ours, "sink-wrong")
+    with pytest.raises(PySparkException, match=words):
+        write(spark.range(10).selectExpr(*columns), topic)
+
+
+def test_topics_cannot_be_overwritten(spark: SparkSession, ours: Site) -> None:
+    topic = NumberedTopic(ours, "sink-overwrite")
+    rows = spark.range(1).selectExpr("'x' AS body")
+    writer = rows.write.format("rocketmq").mode("overwrite")
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.options(nameServers=ours.namesrv, topic=topic.name).save()

@@ -1,0 +1,194 @@
+"""Reading topics in batches."""
+
+import json
+import time
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from goddard import Message, Producer
+from goddard.spark.columns import COLUMNS
+from goddard.testing.numbered import NumberedTopic, numbers
+from goddard.testing.ports import lease_port
+from goddard.testing.site import Site
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("rocketmq").options(**options).load()
+
+
+def test_all_messages_with_all_columns(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-all")
+    topic.fill(1_000)
+    frame = read(spark, topic.options())
+    assert frame.columns == list(COLUMNS)
+    assert numbers(frame) == list(range(1_000))
+    row = frame.where("keys = 'key7'").collect()[0].asDict()
+    assert row["topic"] == topic.name
+    assert row["queueId"] == 3
+    assert row["queueOffset"] == 1
+    assert row["tags"] == "odd"
+    assert row["properties"]["number"] == "7"
+    assert row["body"] == b"7"
+    assert row["brokerName"] in site.brokers
+    assert row["msgId"] == row["properties"]["UNIQ_KEY"]
+    assert row["storeHost"] == site.broker.address
+    assert row["transaction"] == "none"
+    assert abs(row["storeTimestamp"].timestamp() - time.time()) < 86_400
+
+
+def test_a_schema_chooses_columns(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-columns")
+    topic.fill(10)
+    chosen = spark.read.format("rocketmq").options(**topic.options())
+    frame = chosen.schema("tags STRING, body BINARY").load()
+    assert frame.columns == ["tags", "body"]
+    assert numbers(frame) == list(range(10))
+
+
+def test_offsets_by_number_and_by_group(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-offsets")
+    topic.fill(100)
+    (broker,) = site.brokers
+    start = {topic.name: {broker: {"0": 5, "1": -2, "2": 25, "3": -2}}}
+    end = {topic.name: {broker: {"0": 10, "1": 0, "2": -1, "3": -1}}}
+    frame = read(
+        spark,
+        topic.options(startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)),
+    )
+    expected = [n for n in range(100) if n % 4 == 3] + [4 * n for n in range(5, 10)]
+    assert numbers(frame) == sorted(expected)
+
+
+def test_timestamps_cut_a_topic_in_two(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-time")
+    topic.fill(40)
+    between = _a_moment_later(read(spark, topic.options()))
+    topic.fill(40)
+    after = read(spark, topic.options(startingTimestamp=str(between)))
+    before = read(spark, topic.options(endingTimestamp=str(between)))
+    assert numbers(after) == list(range(40, 80))
+    assert numbers(before) == list(range(40))
+    by_topic = json.dumps({topic.name: between})
+    again = read(spark, topic.options(startingOffsetsByTimestamp=by_topic))
+    assert numbers(again) == list(range(40, 80))
+
+
+def _a_moment_later(frame: DataFrame) -> int:
+    """A time after all messages of a frame and before any that follows."""
+    last = max(row.storeTimestamp.timestamp() for row in frame.select("storeTimestamp").collect())
+    between = int(last * 1000) + 1
+    while time.time() * 1000 <= between:
+        time.sleep(0.001)
+    return between
+
+
+def test_a_time_without_messages_is_an_error_or_the_end(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-late")
+    topic.fill(8)
+    late = topic.options(startingTimestamp=str(int(time.time() * 1000) + 3_600_000))
+    with pytest.raises(PySparkException, match="no message of MessageQueue"):
+        read(spark, late).collect()
+    frame = read(spark, late | {"startingOffsetsByTimestampStrategy": "latest"})
+    assert numbers(frame) == []
+
+
+def test_tags_and_conditions_are_applied_by_the_broker(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-filter")
+    topic.fill(200)
+    even = read(spark, topic.options(filter="even || other"))
+    assert numbers(even) == list(range(0, 200, 2))
+    some = read(spark, topic.options(filter="number BETWEEN 10 AND 20", filterType="sql92"))
+    assert numbers(some) == list(range(10, 21))
+
+
+def test_queues_are_cut_into_partitions(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-cut", queues=2)
+    topic.fill(600)
+    frame = read(spark, topic.options(minPartitions="6"))
+    assert frame.rdd.getNumPartitions() == 6
+    assert numbers(frame) == list(range(600))
+    frame = read(spark, topic.options(maxRecordsPerPartition="100"))
+    assert frame.rdd.getNumPartitions() == 6
+
+
+def test_patterns_and_assignments_choose_queues(spark: SparkSession, site: Site) -> None:
+    first, second = NumberedTopic(site, "pattern-x"), NumberedTopic(site, "pattern-y")
+    first.fill(8)
+    second.fill(8)
+    (broker,) = site.brokers
+    servers = {"nameServers": site.namesrv}
+    frame = read(spark, servers | {"subscribePattern": f"{first.name}|{second.name}"})
+    assert numbers(frame) == sorted(2 * list(range(8)))
+    assigned = json.dumps({first.name: {broker: [1, 3]}})
+    frame = read(spark, servers | {"assign": assigned})
+    assert numbers(frame) == [1, 3, 5, 7]
+    wrong = json.dumps({first.name: {broker: [9]}})
+    with pytest.raises(PySparkException, match="which does not exist"):
+        read(spark, servers | {"assign": wrong}).collect()
+
+
+def test_bodies_large_and_compressed(spark: SparkSession, site: Site) -> None:
+    topic = site.create_topic("source-large")
+    bodies = [bytes([65 + number]) * (300_000 * number + 1) for number in range(4)]
+    with Producer("large", name_servers=site.namesrv, compress_from_bytes=500_000) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body))
+    frame = read(spark, {"nameServers": site.namesrv, "subscribe": topic})
+    found = sorted(frame.select("body").collect(), key=lambda row: len(row.body))
+    assert [row.body for row in found] == [bytearray(body) for body in bodies]
+
+
+def test_an_empty_topic_has_no_rows(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-empty")
+    assert numbers(read(spark, topic.options())) == []
+
+
+def test_retry_and_system_topics_are_seen_on_request(spark: SparkSession, site: Site) -> None:
+    retry = "%RETRY%spark-readers"
+    with Producer("retriers", name_servers=site.namesrv) as producer:
+        producer.send(Message(retry, b"1"))
+    servers = {"nameServers": site.namesrv}
+    hidden = servers | {"subscribePattern": ".*spark-readers"}
+    assert numbers(read(spark, hidden)) == []
+    assert numbers(read(spark, hidden | {"includeSystemTopics": "true"})) == [1]
+    assert numbers(read(spark, servers | {"subscribe": retry})) == [1]
+
+
+def test_sql_views_take_the_options(spark: SparkSession, ours: Site) -> None:
+    topic = NumberedTopic(ours, "source-sql")
+    topic.fill(10)
+    options = ", ".join(f"{name} '{text}'" for name, text in topic.options().items())
+    spark.sql(f"CREATE TEMPORARY VIEW messages USING rocketmq OPTIONS ({options})")
+    try:
+        counted = spark.sql("SELECT tags, count(*) AS n FROM messages GROUP BY tags ORDER BY tags")
+        assert [(row.tags, row.n) for row in counted.collect()] == [("even", 5), ("odd", 5)]
+    finally:
+        spark.catalog.dropTempView("messages")
+
+
+def test_wrong_options_are_refused_when_the_read_is_described(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="did you mean subscribe"):
+        read(spark, {"nameServers": "127.0.0.1:1", "subscrib": "T"})
+    reader = spark.read.format("rocketmq").options(nameServers="127.0.0.1:1", subscribe="T")
+    priced = reader.schema("price DOUBLE").load()
+    with pytest.raises(PySparkException, match="there is no column price"):
+        priced.collect()
+
+
+def test_name_servers_that_nobody_runs_are_one_clear_error(spark: SparkSession) -> None:
+    options = {"nameServers": f"127.0.0.1:{lease_port()}", "subscribe": "T"}
+    with pytest.raises(PySparkException, match="No route info of this topic: T"):
+        read(spark, options | {"fetchOffset.numRetries": "1"}).collect()
+
+
+def test_offsets_that_are_gone_are_a_loss(spark: SparkSession, ours: Site) -> None:
+    topic = NumberedTopic(ours, "source-loss", queues=1)
+    topic.fill(10)
+    (broker,) = ours.brokers
+    beyond = json.dumps({topic.name: {broker: {"0": 50}}})
+    options = topic.options(endingOffsets=beyond)
+    with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
+        read(spark, options).collect()
+    assert numbers(read(spark, options | {"failOnDataLoss": "false"})) == list(range(10))

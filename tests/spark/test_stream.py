@@ -1,0 +1,134 @@
+"""Reading topics as streams: progress, limits, restarts, group offsets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from goddard import Admin, MessageQueue
+from goddard.spark.offsets import from_json
+from goddard.testing.numbered import NumberedTopic, table_numbers
+from goddard.testing.process import wait_until
+from goddard.testing.site import Site
+
+_SECONDS = 100
+
+
+def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.readStream.format("rocketmq").options(**options).load()
+
+
+def run_to_end(frame: DataFrame, folder: Path) -> StreamingQuery:
+    """Everything that is there now into a table, then stop."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(folder / "table"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(_SECONDS)
+    return query
+
+
+def ends(query: StreamingQuery) -> list[dict[str, Any]]:
+    return [json.loads(progress.sources[0].endOffset) for progress in query.recentProgress]
+
+
+def test_available_now_reads_in_limited_batches_and_goes_on_later(
+    spark: SparkSession, site: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(site, "stream-limits")
+    topic.fill(90)
+    group = site.new_group("stream-limits")
+    options = topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="40", group=group)
+    query = run_to_end(stream(spark, options), tmp_path)
+    assert [progress.numInputRows for progress in query.recentProgress] == [40, 40, 10]
+    topic.fill(10)
+    run_to_end(stream(spark, options), tmp_path)
+    assert table_numbers(spark, tmp_path / "table") == list(range(100))
+    # The last batch is committed as well: tools see no lag.
+    with Admin(name_servers=site.namesrv) as admin:
+        (broker,) = site.brokers
+        committed = [
+            admin.consumer_offset(group, MessageQueue(topic.name, broker, queue_id))
+            for queue_id in range(4)
+        ]
+    assert committed == [25] * 4
+
+
+def test_a_running_query_sees_what_comes(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    topic = NumberedTopic(site, "stream-live")
+    topic.fill(5)
+    name = f"live_{site.broker.port}"
+    frame = stream(spark, topic.options())
+    query = frame.writeStream.format("memory").queryName(name).start()
+    try:
+        wait_until(lambda: query.lastProgress is not None, _SECONDS, "the first look")
+        topic.fill(20)
+        wait_until(lambda: spark.table(name).count() == 20, _SECONDS, "the messages")
+        bodies = sorted(int(row.body) for row in spark.table(name).select("body").collect())
+        assert bodies == list(range(5, 25))
+        progress = query.lastProgress
+        assert progress is not None
+        latest, _ = from_json(json.loads(progress.sources[0].latestOffset))
+        assert sum(latest.values()) == 25
+    finally:
+        query.stop()
+
+
+def test_a_batch_is_repeated_exactly_after_a_failure(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(ours, "stream-repeat")
+    topic.fill(10)
+    seen: list[tuple[int, list[int]]] = []
+    fails = True
+
+    def note(frame: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, sorted(int(row.body) for row in frame.collect())))
+        if fails:
+            raise RuntimeError("on purpose")
+
+    def run() -> StreamingQuery:
+        writer = stream(spark, topic.options(startingOffsets="earliest")).writeStream
+        checkpoint = str(tmp_path / "checkpoint")
+        return (
+            writer.foreachBatch(note)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        run().awaitTermination(_SECONDS)
+    fails = False
+    topic.fill(10)
+    run().awaitTermination(_SECONDS)
+    assert seen == [(0, list(range(10))), (0, list(range(10))), (1, list(range(10, 20)))]
+
+
+def test_queues_that_appear_are_read_from_their_first_message(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(ours, "stream-grow", queues=1)
+    topic.fill(10)
+    options = topic.options(startingOffsets="earliest")
+    run_to_end(stream(spark, options), tmp_path)
+    with Admin(name_servers=ours.namesrv) as admin:
+        (broker,) = ours.brokers
+        admin.create_topic(topic.name, broker=broker, read_queues=3, write_queues=3)
+    topic.fill(12)
+    query = run_to_end(stream(spark, options), tmp_path)
+    assert table_numbers(spark, tmp_path / "table") == list(range(22))
+    _, first = from_json(ends(query)[-1])
+    assert sorted(queue.queue_id for queue in first) == [1, 2]
+
+
+def test_wrong_options_of_a_stream(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="a stream has no end"):
+        stream(spark, {"nameServers": "127.0.0.1:1", "subscribe": "T", "endingOffsets": "latest"})
