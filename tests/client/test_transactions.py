@@ -1,5 +1,6 @@
 """Transactions: halves that nobody sees, their ends, and what the broker asks about."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Mapping
@@ -200,6 +201,34 @@ async def test_a_check_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
             received = await reader.until(2)
     released.set()
     assert {each.body for each in received} == {b"plain", b"open"}
+
+
+async def test_work_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
+    topic = site.create_topic("hanging-work")
+    begun, released = threading.Event(), threading.Event()
+
+    class Hanging(Ledger):
+        def execute(self, message: Message, argument: Any) -> TransactionState | None:
+            begun.set()
+            released.wait(60)
+            return super().execute(message, argument)
+
+    producer = TransactionProducer(
+        site.new_group("senders"),
+        Hanging({b"1": COMMIT, b"2": COMMIT}),
+        name_servers=site.namesrv,
+        execute_threads=1,
+    )
+    async with producer:
+        # One hangs, the other has not begun.
+        sends = [
+            asyncio.create_task(producer.send_in_transaction(Message(topic, body)))
+            for body in (b"1", b"2")
+        ]
+        await asyncio.to_thread(begun.wait, 30)
+    results = await asyncio.gather(*sends)
+    released.set()
+    assert [result.state for result in results] == [UNKNOWN] * 2
 
 
 def test_from_a_thread(site: Site) -> None:

@@ -22,7 +22,7 @@ from goddard.client.endings import (
     TransactionState,
     call_end_hooks,
 )
-from goddard.client.errors import BrokerNotFoundError
+from goddard.client.errors import BrokerNotFoundError, NotRunningError
 from goddard.client.listening import is_async
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import check_range
@@ -117,6 +117,11 @@ class _Call:
             _logger.debug("a transaction listener raised", exc_info=True)
             self._error = error
 
+    def give_up(self) -> None:
+        if not self.future.done():
+            text = "the producer was stopped before its transaction listener was done"
+            self.future.set_exception(NotRunningError(text))
+
     def finish(self) -> None:
         if self.future.done():
             return
@@ -162,6 +167,7 @@ class TransactionProducer(Producer):
         self._checks = Tasks(_logger, logging.DEBUG)
         self._check_slots = asyncio.Semaphore(check_threads)
         self._pools: dict[str, Threads[_Call]] = {}
+        self._calls: set[_Call] = set()
 
     async def start(self) -> None:
         await super().start()
@@ -169,11 +175,13 @@ class TransactionProducer(Producer):
             self._end_hooks.append(TransactionTracing(self.tracer, self.session))
 
     async def stop(self) -> None:
-        """Stop; checks that have not ended are left to the other producers of the group."""
+        """Stop. What listeners have not decided yet is left to the other producers of the group."""
         await self._checks.stop()
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             await pool.close(0)
+        for call in self._calls:
+            call.give_up()
         await super().stop()
 
     async def send_in_transaction(
@@ -225,10 +233,10 @@ class TransactionProducer(Producer):
         failure: Exception | None = None,
     ) -> None:
         """Tell the broker what was decided about a half. What fails is logged: it will ask."""
-        session = self.session
         broker_name = sent.queue.broker_name
-        address = session.broker_address(broker_name)
         try:
+            session = self.session
+            address = session.broker_address(broker_name)
             if address is None:
                 raise BrokerNotFoundError(broker_name)
             _, physical_offset = parse_offset_message_id(sent.offset_message_id)
@@ -335,8 +343,12 @@ class TransactionProducer(Producer):
                 clock=self.session.clock,
             )
         call = _Call(method)
-        pool.submit([call])
-        return await call.future
+        self._calls.add(call)
+        try:
+            pool.submit([call])
+            return await call.future
+        finally:
+            self._calls.discard(call)
 
 
 def _remark(text: str, failure: Exception | None) -> str | None:
