@@ -180,20 +180,30 @@ async def test_brokers_know_a_producer_while_it_runs(site: Site) -> None:
 async def test_a_fork_is_refused(site: Site) -> None:
     async with Producer(site.new_group("forked"), name_servers=site.namesrv) as producer:
         loose = Producer(site.new_group("forked"), name_servers=site.namesrv)
+        attempts = (
+            loose.start(),
+            producer.send(Message("T", b"x")),
+            producer.session.request_name_server(RemotingCommand(1), 1_000),
+        )
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                loose.start().send(None)
-            except ForkedError as error:
-                os.write(write_end, str(error).encode())
+                for attempt in attempts:
+                    try:
+                        attempt.send(None)
+                    except ForkedError as error:
+                        os.write(write_end, f"{error}\n".encode())
             finally:
                 os._exit(0)
         os.close(write_end)
+        for attempt in attempts:
+            attempt.close()
         await asyncio.to_thread(os.waitpid, child, 0)
         with os.fdopen(read_end, "rb") as pipe:
-            told = pipe.read().decode()
-        assert "create clients after the fork" in told
+            told = pipe.read().decode().splitlines()
+        assert len(told) == 3
+        assert all("create clients after the fork" in each for each in told)
         topic = site.create_topic("forked")
         assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
 

@@ -296,6 +296,7 @@ class Producer:
         await self.stop()
 
     def _check_running(self) -> _Running:
+        self._guard.check()
         running = self._running
         if running is None:
             raise NotRunningError(

@@ -578,7 +578,11 @@ class Session:
         return self.options.credentials is not None or bool(self.options.namespace_v2)
 
     def prepare(self, command: RemotingCommand) -> None:
-        """Add language, namespace and signature; nothing else of it may change after that."""
+        """Add language, namespace and signature; nothing else of it may change after that.
+
+        In a forked process this is refused: its parent writes to the same sockets.
+        """
+        self._guard.check()
         command.language = LanguageCode.PYTHON
         options = self.options
         if options.namespace_v2:
