@@ -28,6 +28,7 @@ from goddard import (
     RequestReplyTimeoutError,
     SendResult,
     SendStatus,
+    ServiceState,
     Tags,
     TransactionProducer,
     TransactionState,
@@ -234,6 +235,45 @@ class TestConsumers:
         assert list(consumer) == []
 
 
+class TestStoppingFromInside:
+    def test_a_listener_may_stop_its_consumer(self, site: Site, producer: Producer) -> None:
+        topic = site.create_topic("BlockingSelfStop")
+        producer.send(Message(topic, b"the last one"))
+        stopped = threading.Event()
+        consumer = PushConsumer(
+            site.new_group("SelfStop"), name_servers=site.namesrv, consume_from=FIRST
+        )
+        consumer.subscribe(topic)
+
+        @consumer.listen
+        def stop(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+            consumer.stop()
+            stopped.set()
+
+        consumer.start()
+        assert stopped.wait(WAIT_SECONDS)
+        assert consumer.state is ServiceState.STOPPED
+
+    def test_a_callback_may_stop_its_producer(self, site: Site) -> None:
+        topic = site.create_topic("BlockingCallbackStop")
+        stopped = threading.Event()
+        producer = Producer(site.new_group("CallbackStop"), name_servers=site.namesrv)
+
+        def stop(future: Future[SendResult]) -> None:
+            producer.stop()
+            stopped.set()
+
+        producer.start()
+        producer.send_async(Message(topic, b"the last one"), callback=stop)
+        assert stopped.wait(WAIT_SECONDS)
+        # The thread of the callback ends a moment after the callback.
+        wait_until(
+            lambda: "goddard-callbacks" not in {item.name for item in threading.enumerate()},
+            WAIT_SECONDS,
+            "the end of the callback's thread",
+        )
+
+
 class Ledger:
     def __init__(self) -> None:
         self.checked = threading.Event()
@@ -308,3 +348,43 @@ def test_a_fork_is_refused_the_parents_producer(site: Site) -> None:
     assert done.stdout.count("create clients after the fork") == 2
     bodies = sorted(message.body for message in read(site, topic, 3))
     assert bodies == [b"child", b"parent", b"parent again"]
+
+
+FORGETTING = """
+import sys
+import threading
+from goddard import ConsumeFrom, PushConsumer
+
+topic, group, name_servers = sys.argv[1:]
+received = threading.Semaphore(0)
+consumer = PushConsumer(
+    group,
+    name_servers=name_servers,
+    listener=lambda messages, context: received.release(),
+    consume_from=ConsumeFrom.FIRST_OFFSET,
+)
+consumer.subscribe(topic)
+consumer.start()
+for _ in range(3):
+    assert received.acquire(timeout=60)
+# The end of the program, and nobody stopped the consumer.
+"""
+
+
+def test_a_consumer_that_nobody_stopped_keeps_its_offsets(site: Site, producer: Producer) -> None:
+    topic = site.create_topic("BlockingForgotten", queues=1)
+    group = site.new_group("Forgotten")
+    for number in range(3):
+        producer.send(Message(topic, b"%d" % number))
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETTING, topic, group, site.namesrv],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (queue,) = producer.publish_queues(topic)
+    with Admin(site.namesrv) as admin:
+        # What was in the listener's hands at the very end may come again.
+        assert admin.consumer_offset(group, queue) in (1, 2, 3)
