@@ -70,6 +70,7 @@ _START: Final = Struct(f">i{JSON_START_BYTES}s")  # the word before the header, 
 _U16: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # size, magic, CRC (both 0), flag, length of the body
 _BATCH_HEAD_BYTES: Final = _BATCH_HEAD.size
+_TAGS_START: Final = b"\x02" + TAGS + b"\x01"
 _MIN_BATCH_BYTES: Final = _BATCH_HEAD_BYTES + 2
 
 # Compression and many tags; transactions, inner batches and IPv6 hosts go the long way.
@@ -490,6 +491,9 @@ class HotPath:
         properties_length = -1
         joint = length_part = b""
         fixed_bytes = 0
+        # The tag of the message before, and the end of its properties from there on.
+        tags_at = tags_code = 0
+        tags_part = b"none"
         total = 0
         while position < end:
             if end - position < _MIN_BATCH_BYTES or len(messages) == MAX_BATCH_MESSAGES:
@@ -508,6 +512,12 @@ class HotPath:
                 length_part = _U16.pack(properties_length)
                 joint = encode_joint(topic.encoded, properties_length)
                 fixed_bytes = plain_size(0, len(joint), properties_length)
+                tags_at = _last_tags(properties)
+                tags_part = properties[tags_at:]
+                tags_code = tags_code_of(properties)
+            elif properties[tags_at:] != tags_part:
+                tags_part = properties[tags_at:]
+                tags_code = tags_code_of(properties)
             if body[body_end : body_end + 2] != length_part:
                 return 0
             record_size = fixed_bytes + body_length
@@ -521,7 +531,7 @@ class HotPath:
                     body[body_at:body_end],
                     joint,
                     properties,
-                    tags_code_of(properties),
+                    tags_code,
                     flag,
                     sys_flag,
                     born_timestamp_ms,
@@ -664,6 +674,13 @@ class HotPath:
 def _mark(request: SendHeader, unique_id: bytes | None, encoding: int, count: int) -> _Mark:
     opaque = b"" if request.flag & _ONEWAY else encode_opaque(request.opaque, encoding)
     return opaque, b"%d" % request.fields.queue_id, unique_id, encoding, count
+
+
+def _last_tags(properties: bytes) -> int:
+    """From where on properties decide, whatever is before, which tags count."""
+    at = properties.rfind(_TAGS_START)
+    has_value = properties[at + len(_TAGS_START) : at + len(_TAGS_START) + 1] not in (b"", b"\x02")
+    return at if at > 0 and has_value else 0
 
 
 def _packed_host(connection: Connection) -> bytes:

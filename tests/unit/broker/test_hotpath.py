@@ -547,3 +547,32 @@ async def test_headers_that_look_alike_may_be_of_several_forms(bench: SendBench)
     assert await left_over(bench, *requests) == []
     assert 1 < bench.hot_path.known_forms <= 4
     assert [record.flag for record in bench.records()] == [n % 7 for n in range(700)]
+
+
+async def test_tags_of_a_batch(tmp_path: Path) -> None:
+    ends = (
+        b"TAGS\x01A\x02",
+        b"TAGS\x01A\x02",
+        b"TAGS\x01B\x02",
+        b"XTAGS\x01A\x02",
+        b"TAGS\x01A\x02TAGS\x01\x02",
+        b"TAGS\x01B\x02TAGS\x01\x02",
+        b"TAGS\x01A\x02XTAGS\x01B\x02",
+        b"TAGS\x01C\x02XTAGS\x01B\x02",
+        b"TAGS\x01A\x02TAGS\x01B\x02",
+    )
+    entries = [BatchEntry(b"body", start + end) for start in (b"a\x01b\x02", b"") for end in ends]
+    codes = []
+    for hot in (True, False):
+        with SendBench(tmp_path / str(hot)) as bench:
+            bench.add_topic("TopicTest", 4)
+            request = send_request(
+                body=encode_batch(entries),
+                properties="WAIT\x01true\x02",
+                code=RequestCode.SEND_BATCH_MESSAGE,
+            )
+            await bench.ask(request, hot=hot)
+            found = bench.store.queue_entries("TopicTest", 0, 0, 100) or []
+            codes.append([entry.tags_code for entry in found])
+    assert len(codes[0]) == len(entries)
+    assert codes[0] == codes[1]
