@@ -100,6 +100,7 @@ class Appender:
         self._queue: list[Group] = []
         self._queued_since_ms = 0
         self._waits: set[asyncio.Future[StoreError | None]] = set()
+        store.show_with(loop.call_soon_threadsafe)
         self.flush_timeout_ms = flush_timeout_ms
         self.queued_records = 0
         # Appended, and not yet known to be on disk; only those whose submitter waits for that.

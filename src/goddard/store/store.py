@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from goddard.clock import Clock, SystemClock
 from goddard.store.checkpoint import (
@@ -53,6 +53,8 @@ from goddard.store.upkeep import StoreParts, Upkeep
 from goddard.store.worker import ThreadWorker, Worker
 
 _log = logging.getLogger("goddard.store")
+
+RunLater: TypeAlias = Callable[[Callable[[], None]], object]
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 1024  # so many gathered are worth a job of the worker
@@ -120,6 +122,8 @@ class MessageStore:
         )
         self._next_offsets: dict[QueueKey, int] = {}
         self._undispatched: deque[list[LogEntry]] = deque()
+        self._show_later: RunLater | None = None
+        self._show_thread = 0
         self._listeners: list[ArrivalListener] = []
         self._is_open = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
@@ -198,6 +202,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
+        self._show_later = None
         self._stop_workers()
         is_clean = False
         try:
@@ -215,7 +220,9 @@ class MessageStore:
         """Let go of the directory at once, flushing nothing: what a crash would leave."""
         if self._is_open:
             self._is_open = False
+            self._show_later = None
             self._stop_workers()
+            self._undispatched.clear()  # their showing may be due in a loop
             self._release(clean=False)
 
     def _stop_workers(self) -> None:
@@ -353,8 +360,26 @@ class MessageStore:
             self._is_flush_requested = False
         self._flusher.flush()
 
+    def show_with(self, run: RunLater) -> None:
+        """Have what SYNC_FLUSH held back shown in this thread: by ``run``, its loop's
+        ``call_soon_threadsafe``.
+
+        Else the flushing thread does it, and competes with the loop that it is to serve. Whoever
+        waits for the disk is called after ``run`` was, so in a loop they see what they waited for.
+        """
+        self._show_later = run
+        self._show_thread = threading.get_ident()
+
     def _on_flushed(self) -> None:
         """Show what SYNC_FLUSH held back."""
+        run = self._show_later
+        if run is not None and threading.get_ident() != self._show_thread:
+            with suppress(RuntimeError):  # the loop is closed
+                run(self._show_flushed)
+                return
+        self._show_flushed()
+
+    def _show_flushed(self) -> None:
         ready: list[LogEntry] = []
         with self._lock:
             flushed_offset = self._flusher.flushed_offset
@@ -552,7 +577,8 @@ class MessageStore:
     def add_listener(self, listener: ArrivalListener) -> Callable[[], None]:
         """Tell ``listener`` of every group that became visible; returns how to stop that.
 
-        It is called without the lock, in the putting thread (ASYNC) or the flushing one (SYNC).
+        It is called without the lock, in the putting thread (ASYNC) or the flushing one (SYNC,
+        unless ``show_with`` says otherwise).
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
