@@ -369,6 +369,8 @@ class Session:
                 _logger.warning("routes are not refreshed: %s", error)
                 return
             except GoddardError as error:
+                if not self.is_running:
+                    return
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)
 
     # Brokers
