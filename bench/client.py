@@ -3,7 +3,7 @@
 All three do the same work with the same broker, one after the other, each in a process of its own:
 sends of 100 B one at a time, pipelined with at most 1,000 in flight, and consumption by a push
 consumer with an empty listener and its defaults. The CPU is that of the client's process alone.
-Warm-up is as long as the measurement.
+Warm-up is as long as the measurement; the JVM's takes at least ten seconds.
 """
 
 import contextlib
