@@ -31,7 +31,7 @@ _logger: Final = logging.getLogger(__name__)
 _SLOW_PUT_MS: Final = 500
 
 # While the disk is at work, what comes waits, so that the next sync is for all of it; but not long.
-_MAX_HELD_BACK_SECONDS: Final = 0.005
+_MAX_HELD_BACK_SECONDS: Final = 0.02
 
 Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
 
@@ -100,6 +100,7 @@ class Appender:
         self._queue: list[Group] = []
         self._queued_since_ms = 0
         self._waits: set[asyncio.Future[StoreError | None]] = set()
+        self._held_back: asyncio.TimerHandle | None = None
         store.show_with(loop.call_soon_threadsafe)
         self.flush_timeout_ms = flush_timeout_ms
         self.queued_records = 0
@@ -128,7 +129,7 @@ class Appender:
         if not self._queue:
             self._queued_since_ms = self._clock.monotonic_ms()
             if self._waits:
-                self._loop.call_later(_MAX_HELD_BACK_SECONDS, self._append_queued)
+                self._held_back = self._loop.call_later(_MAX_HELD_BACK_SECONDS, self._append_queued)
             else:
                 self._loop.call_soon(self._append_queued)
         group = Group(records, done, whole, wait_durable, max_wait_ms)
@@ -181,6 +182,9 @@ class Appender:
         groups = self._queue
         if not groups:
             return  # appended before its turn
+        if self._held_back is not None:
+            self._held_back.cancel()
+            self._held_back = None
         self._queue = []
         queued_records, self.queued_records = self.queued_records, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
