@@ -91,9 +91,24 @@ class Header:
     _fields: ClassVar[tuple[_Field, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        made: Any = dataclasses.dataclass(kw_only=True)(cls)
+        # There are more than a hundred, and each costs time whenever anything is imported: what
+        # dataclass would write for every one is below once, and a docstring spares a signature.
+        cls.__doc__ = cls.__doc__ or cls.__name__
+        made: Any = dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
         hints = typing.get_type_hints(cls, include_extras=True)
         cls._fields = tuple(_field_of(f, hints[f.name]) for f in dataclasses.fields(made))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        raise TypeError(f"unhashable type: {type(self).__name__!r}")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__qualname__}({values})"
 
     @classmethod
     def decode(cls, fields: Mapping[str, str]) -> Self:
