@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -130,5 +130,23 @@ def test_queues_that_appear_are_read_from_their_first_message(
 
 
 def test_wrong_options_of_a_stream(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match="a stream has no end"):
-        stream(spark, {"nameServers": "127.0.0.1:1", "subscribe": "T", "endingOffsets": "latest"})
+    options = {"nameServers": "127.0.0.1:1", "subscribe": "T", "endingOffsets": "latest"}
+    with pytest.raises(PySparkException, match="a stream has no end"):
+        stream(spark, options).writeStream.format("noop").start().awaitTermination(_SECONDS)
+
+
+def test_a_query_that_found_nothing_yet_knows_where_it_started(
+    spark: SparkSession, site: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(site, "stream-start", queues=2)
+    topic.fill(6)
+    options = topic.options(startingOffsets="latest")
+    first = run_to_end(stream(spark, options), tmp_path)
+    assert [progress.numInputRows for progress in first.recentProgress] == [0]
+    topic.fill(6)
+    run_to_end(stream(spark, options), tmp_path)
+    assert table_numbers(spark, tmp_path / "table") == list(range(6, 12))
+    # And once more, with nothing new: no empty batch.
+    third = run_to_end(stream(spark, options), tmp_path)
+    assert [progress.batchId for progress in third.recentProgress if progress.numInputRows] == []
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 2

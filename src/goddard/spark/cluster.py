@@ -163,7 +163,13 @@ class Cluster:
 
         async def of_topic(topic: str) -> list[MessageQueue]:
             wire_name = session.with_namespace(topic)
-            found = await session.subscribe_queues(wire_name, refresh=True)
+            try:
+                found = await session.subscribe_queues(wire_name, refresh=True)
+            except NoRouteError as error:
+                # That nobody answers says more than that there is no route.
+                if isinstance(error.__cause__, GoddardError):
+                    raise error.__cause__ from None
+                raise
             return [queue._replace(topic=topic) for queue in found]
 
         lists = await self._together(

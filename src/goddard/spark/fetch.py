@@ -149,6 +149,9 @@ class RangeReader:
         if response.code == ResponseCode.PULL_NOT_FOUND:
             self._lost(f"it ends at {header.max_offset}, {window.end} was its end before")
             reached = window.end
+        elif response.code == ResponseCode.PULL_OFFSET_MOVED and reached < window.reached:
+            self._lost(f"it ends at {header.max_offset}, {window.reached} was wanted")
+            reached = window.end
         elif reached <= window.reached:
             raise ProtocolError(
                 f"{address} answered the pull of {self._queue} from {window.reached} with "

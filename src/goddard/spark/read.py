@@ -27,7 +27,7 @@ from goddard.spark.cluster import Cluster, is_passing
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.fetch import RangeReader, open_session
 from goddard.spark.offsets import DataLossError, Offsets, QueueRange
-from goddard.spark.options import SourceOptions
+from goddard.spark.options import Place, SourceOptions, Where
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
@@ -37,6 +37,8 @@ _LATEST_EVERY_SECONDS: Final = 0.1
 _QUEUES_EVERY_SECONDS: Final = 10.0
 # An Arrow batch of large messages is cut before it has all its rows.
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+# A place that means the same whenever a query starts.
+_EARLIEST: Final = Place(Where.EARLIEST)
 
 
 class QueuePartition(InputPartition):
@@ -87,6 +89,15 @@ def _batch(
         # The broker compares hashes of tags, and two tags may have the same.
         columns = columns.rows(columns.have_tags(wanted_tags))
     return columns.batch(names)
+
+
+def _rows_of(
+    partition: InputPartition, options: SourceOptions, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    # Spark makes up a partition of its own where there is none.
+    if not isinstance(partition, QueuePartition):
+        return iter(())
+    return read_range(partition.wanted, options, names)
 
 
 class BatchReader(DataSourceReader):
@@ -142,8 +153,7 @@ class BatchReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePartition)
-        return read_range(partition.wanted, self._options, self._names)
+        return _rows_of(partition, self._options, self._names)
 
 
 class PiecePartition(InputPartition):
@@ -165,7 +175,8 @@ class LogReader(DataSourceReader):
         return [PiecePartition(piece) for piece in log.plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PiecePartition)
+        if not isinstance(partition, PiecePartition):
+            return iter(())
         return log.read_piece(partition.piece, self._options, self._names)
 
 
@@ -224,8 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePartition)
-        return read_range(partition.wanted, self._options, self._names)
+        return _rows_of(partition, self._options, self._names)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark does not say this of the last batch. See ``_Driver.next_end``."""
@@ -252,6 +262,7 @@ class _Driver:
         self._committed: Offsets | None = None
         self._stop_at: Offsets | None = None
         self._last_batch_at = time.monotonic()
+        self._has_answered = False
         self._failing_since: float | None = None
 
     def close(self) -> None:
@@ -270,6 +281,7 @@ class _Driver:
                 group=options.group,
                 fails_without_match=options.fails_when_no_timestamp_matches,
             )
+            self._has_answered = True
         return self._initial
 
     def next_end(self, start: dict[str, Any], most: int | None) -> dict[str, Any]:
@@ -278,7 +290,7 @@ class _Driver:
         Asked of it, a batch that ends at ``start`` is done: so this is where the group's offsets
         are committed, and those of the last batch too.
         """
-        begins, _ = offsets.from_json(start)
+        begins, began = offsets.from_json(start)
         self._commit(begins)
         try:
             latest = self._refreshed(begins)
@@ -286,10 +298,14 @@ class _Driver:
             self._bear(error)
             return start
         self._failing_since = None
+        self._has_answered = True
+        is_written_down = bool(began) or begins != self._initial or self._options.start == _EARLIEST
         begins, latest, first = self._since(begins, latest)
         ahead = offsets.available(begins, latest)
         if not ahead or self._waits_for_more(ahead):
-            return start
+            # Until a batch has begun nothing keeps where the query started; "latest" would be
+            # another place after a restart. An empty batch writes it down.
+            return start if is_written_down else offsets.to_json(begins, begins)
         end = latest if most is None else offsets.limited(begins, latest, most)
         self._last_batch_at = time.monotonic()
         return offsets.to_json(end, {queue: first[queue] for queue in first if queue in end})
@@ -324,6 +340,7 @@ class _Driver:
 
     def _since(self, begins: Offsets, latest: Offsets) -> tuple[Offsets, Offsets, Offsets]:
         """Begin, end and first offsets of all queues, those included that came or are away."""
+        gone_back = [queue for queue in latest if latest[queue] < begins.get(queue, 0)]
         if self._stop_at is not None:
             latest = {
                 queue: min(offset, self._stop_at[queue])
@@ -338,8 +355,7 @@ class _Driver:
             self._earliest |= self._cluster.bounds(fresh - self._earliest.keys())[0]
         for queue in fresh:
             first[queue] = self._earliest[queue]
-        gone_back = [queue for queue in latest if latest[queue] < begins.get(queue, 0)]
-        if gone_back and self._stop_at is None:
+        if gone_back:
             first |= self._anew(gone_back, begins, latest)
         # A broker that is away keeps its place until it is back.
         absent = {queue: begins[queue] for queue in begins.keys() - latest.keys()}
@@ -367,7 +383,9 @@ class _Driver:
         return waited_ms < self._options.max_trigger_delay_ms
 
     def _bear(self, error: GoddardError) -> None:
-        """Servers that do not answer for a while are no reason to end a query."""
+        """Servers that do not answer for a while are no reason to end a query that runs."""
+        if not self._has_answered:
+            raise error
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
