@@ -1,0 +1,360 @@
+"""Push consumers whose broker dies, whose link fails, whose members die: nothing is lost.
+
+Each message is numbered within its key and sent until it is acknowledged, so that what must arrive
+is known, and in which order. A concurrent group and an orderly one consume side by side. What comes
+twice is counted, and shown with ``-rP``.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.client.message import ReceivedMessage
+from goddard.client.push import PushConsumer
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_client import ConsumerList
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.protocol.responses import check
+from goddard.testing.cluster import Cluster
+from goddard.testing.dialogue import Dialogue
+from goddard.testing.load import KeyedSender
+from goddard.testing.proxy import FaultProxy
+from goddard.testing.pushing import listener_threads, push, until
+from goddard.testing.registrant import Registrant
+from goddard.transport.client import Client
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
+
+TIMEOUT_SECONDS = 60
+QUEUES = 4
+TOPIC = "Faults"
+PULLED = {
+    "nextBeginOffset": "8",
+    "minOffset": "0",
+    "maxOffset": "8",
+    "suggestWhichBrokerId": "0",
+}
+RECORD = encode_record(
+    Record(
+        topic=TOPIC,
+        body=b"key-1:0",
+        queue_id=0,
+        queue_offset=7,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        born_timestamp_ms=0,
+        born_host=Host(b"\x7f\0\0\1", 1),
+        store_host=Host(b"\x7f\0\0\1", 2),
+    )
+)
+QUICK: dict[str, Any] = {"heartbeat_interval_ms": 500, "api_timeout_ms": 1_500}
+
+
+class Account:
+    """A listener that notes what came. ``is_orderly`` looks at the order of each key too."""
+
+    def __init__(self, name: str, *, is_orderly: bool) -> None:
+        self.name = name
+        self.is_orderly = is_orderly
+        self.numbers: dict[str, set[int]] = {}
+        self.places: Counter[tuple[int, int]] = Counter()
+        self.disorder: list[str] = []
+
+    def __call__(self, messages: list[ReceivedMessage], context: object) -> None:
+        for message in messages:
+            self.note(message.queue_id, message.queue_offset, message.body.decode())
+
+    def note(self, queue_id: int, queue_offset: int, body: str) -> None:
+        self.places[queue_id, queue_offset] += 1
+        key, _, text = body.rpartition(":")
+        numbers = self.numbers.setdefault(key, set())
+        if self.is_orderly and int(text) > len(numbers):
+            self.disorder.append(f"{body} came before {key}:{len(numbers)}")
+        numbers.add(int(text))
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, list(self.numbers.values())))
+
+    def lost(self, sender: KeyedSender) -> int:
+        return sum(
+            len(set(range(count)) - self.numbers.get(key, set()))
+            for key, count in sender.acknowledged.items()
+        )
+
+    def show(self, sender: KeyedSender) -> None:
+        print(
+            f"{self.name}: {sender.attempts} sent, {sender.count()} acknowledged, "
+            f"{self.places.total()} received, {self.lost(sender)} lost, "
+            f"{self.places.total() - len(self.places)} delivered again, "
+            f"{len(self.disorder)} out of order"
+        )
+
+
+def accounts() -> list[Account]:
+    return [Account("concurrent", is_orderly=False), Account("orderly", is_orderly=True)]
+
+
+def member(namesrv: str, account: Account, **options: Any) -> PushConsumer:
+    group = f"Group-{account.name}"
+    consumer = push(namesrv, group, account, orderly=account.is_orderly, **QUICK | options)
+    consumer.subscribe(TOPIC)
+    return consumer
+
+
+@contextlib.asynccontextmanager
+async def sending(address: str) -> AsyncIterator[KeyedSender]:
+    client = Client()
+    fields = {
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "readQueueNums": QUEUES,
+        "writeQueueNums": QUEUES,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+    }
+    check(await Dialogue(client, address).ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+    sender = KeyedSender(client, address, TOPIC, queues=QUEUES)
+    task = asyncio.create_task(sender.run())
+    try:
+        yield sender
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        await client.close()
+
+
+async def go_on(noted: list[Account]) -> None:
+    """Until there is clearly more than now."""
+    before = [account.count for account in noted]
+    await until(
+        lambda: all(
+            account.count > count + 50 for account, count in zip(noted, before, strict=True)
+        ),
+        lambda: f"more than {before}: {[account.count for account in noted]}",
+        TIMEOUT_SECONDS,
+    )
+
+
+async def settle(sender: KeyedSender, noted: list[Account]) -> None:
+    """Until everything that was acknowledged has come."""
+    sender.stop()
+    await until(
+        lambda: sender.count() > 0 and not any(account.lost(sender) for account in noted),
+        lambda: f"everything has come; lost {[account.lost(sender) for account in noted]}",
+        TIMEOUT_SECONDS,
+    )
+    for account in noted:
+        account.show(sender)
+        assert account.disorder == []
+
+
+async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        noted = accounts()
+        async with sending(broker.address) as sender, contextlib.AsyncExitStack() as stack:
+            for account in noted:
+                # Two members of each group, which share the queues and must not mix them up.
+                for _ in range(2):
+                    await stack.enter_async_context(member(cluster.namesrv, account))
+            for _ in range(2):
+                await go_on(noted)
+                broker.kill()
+                await asyncio.to_thread(broker.start)
+            await go_on(noted)
+            await settle(sender, noted)
+    assert listener_threads() == []
+
+
+@pytest.mark.parametrize("fault", ["cut", "reset", "half open", "refused"])
+async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
+    with Cluster(tmp_path) as cluster:
+        # Clients are told of the proxy: the broker itself knows no name server.
+        broker = cluster.start_broker()
+        name_server = cluster.start_name_server()
+        registrant = Registrant(int(name_server.address.rpartition(":")[2]))
+        noted = accounts()
+        async with (
+            FaultProxy(broker.address) as proxy,
+            sending(broker.address) as sender,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            stack.push_async_callback(registrant.close)
+            # A registration of a single topic would have to follow another.
+            topics = (TOPIC, "AnotherTopic")
+            check(await registrant.register(*topics, name="broker-0", address=proxy.address))
+            for account in noted:
+                await stack.enter_async_context(member(cluster.namesrv, account))
+            for _ in range(2):
+                await go_on(noted)
+                await fail_and_heal(proxy, fault, sender, noted)
+            await go_on(noted)
+            await settle(sender, noted)
+    assert listener_threads() == []
+
+
+async def fail_and_heal(
+    proxy: FaultProxy, fault: str, sender: KeyedSender, noted: list[Account]
+) -> None:
+    if fault == "cut":
+        await proxy.cut()
+    elif fault == "reset":
+        await proxy.reset()
+    elif fault == "half open":
+        made = proxy.connections_made
+        proxy.half_open()
+        # Heartbeats run into their time, and the connections are given up.
+        await until(lambda: proxy.connections_made > made, "another connection is made")
+        proxy.heal()
+    else:
+        await proxy.refuse()
+        await proxy.reset()
+        behind = sender.count()
+        await until(lambda: sender.count() > behind + 100, "the consumers fall behind")
+        proxy.accept()
+
+
+MEMBER = """
+import asyncio, os, sys
+from goddard.testing.pushing import push
+
+def listener(messages, context):
+    for message in messages:
+        line = f"{message.queue_id} {message.queue_offset} {message.body.decode()}\\n"
+        os.write(1, line.encode())
+
+async def main():
+    consumer = push(sys.argv[1], sys.argv[2], listener)
+    consumer.subscribe(sys.argv[3])
+    async with consumer:
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_member_is_killed_and_another_takes_over(tmp_path: Path) -> None:
+    """Not shown for an orderly group: a dead member's locks run out after 60 s."""
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        account = Account("concurrent", is_orderly=False)
+        async with sending(broker.address) as sender:
+            await consume_until_killed(cluster.namesrv, account)
+            async with member(cluster.namesrv, account):
+                await go_on([account])
+                await settle(sender, [account])
+    assert listener_threads() == []
+
+
+async def consume_until_killed(namesrv: str, account: Account) -> None:
+    """Have another process consume for a while, and kill it in the middle."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", MEMBER, namesrv, f"Group-{account.name}", TOPIC),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while account.count < 500:
+                note(account, await process.stdout.readline())
+    finally:
+        process.kill()
+        rest = await process.stdout.read()
+        await process.wait()
+    for line in rest.splitlines(keepends=True):
+        note(account, line)
+
+
+def note(account: Account, line: bytes) -> None:
+    """Note a line of a member; the last one may be cut short by its end."""
+    if line.endswith(b"\n"):
+        queue_id, queue_offset, body = line.decode().split()
+        account.note(int(queue_id), int(queue_offset), body)
+
+
+async def test_stopping_while_the_broker_is_dead(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        noted = accounts()
+        async with sending(broker.address):
+            consumers = [member(cluster.namesrv, account) for account in noted]
+            for consumer in consumers:
+                await consumer.start()
+            await go_on(noted)
+            broker.kill()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                for consumer in consumers:
+                    await consumer.stop()
+    assert listener_threads() == []
+
+
+async def test_a_broker_that_talks_nonsense(tmp_path: Path) -> None:
+    """Whatever a pull is answered with, the consumer asks again; sense is consumed."""
+    answers: list[tuple[int, dict[str, str], bytes]] = [
+        (ResponseCode.SUCCESS, {}, b""),
+        (
+            ResponseCode.SUCCESS,
+            PULLED,
+            b"no record at all, but long enough to be taken for one" * 4,
+        ),
+        (ResponseCode.SUCCESS, PULLED | {"nextBeginOffset": "-5"}, b""),
+        (ResponseCode.SUCCESS, PULLED | {"minOffset": "many"}, RECORD),
+        (ResponseCode.SUCCESS, PULLED, RECORD[:-1]),
+        (ResponseCode.SUCCESS, PULLED, RECORD + RECORD[:20]),
+        (ResponseCode.SUCCESS, PULLED, (2**31 - 1).to_bytes(4) + RECORD[4:]),
+        (ResponseCode.SYSTEM_ERROR, {}, b""),
+        (4711, {}, b""),
+        (ResponseCode.SUCCESS, PULLED, RECORD),
+    ]
+    pulls = 0
+
+    def answer(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        nonlocal pulls
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return request.reply(body=encode_body(ConsumerList(consumer_id_list=[client_id])))
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND)
+        if request.code != RequestCode.PULL_MESSAGE:
+            return request.reply()
+        if request.fields["queueId"] != "0" or request.fields["topic"] != TOPIC:
+            return request.reply(ResponseCode.SYSTEM_ERROR)
+        pulls += 1
+        code, fields, body = answers[min(pulls, len(answers)) - 1]
+        if pulls > len(answers):
+            code = ResponseCode.PULL_NOT_FOUND
+        response = request.reply(code, body=body)
+        response.ext_fields = dict(fields)
+        return response
+
+    handlers = Handlers()
+    handlers.set_fallback(answer)
+    account = Account("concurrent", is_orderly=False)
+    with Cluster(tmp_path) as cluster:
+        name_server = cluster.start_name_server()
+        registrant = Registrant(int(name_server.address.rpartition(":")[2]))
+        server = Server(ServerOptions(), handlers)
+        consumer = member(cluster.namesrv, account, pull_error_delay_ms=10)
+        client_id = consumer.client_id
+        async with server, contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(registrant.close)
+            check(
+                await registrant.register(
+                    TOPIC, "AnotherTopic", name="broker-0", address=f"127.0.0.1:{server.port}"
+                )
+            )
+            async with consumer:
+                await until(lambda: account.count > 0, "sense")
+                await until(lambda: pulls > len(answers), "it goes on")
+    assert account.places == {(0, 7): 1}
+    assert listener_threads() == []
