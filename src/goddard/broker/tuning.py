@@ -23,7 +23,6 @@ _KEPT_BYTES: Final = 16 * 1024 * 1024
 def tune_process() -> None:
     """Call it when everything is imported."""
     gc.set_threshold(*_GC_THRESHOLDS)
-    gc.collect()
     gc.freeze()
     sys.setswitchinterval(_SWITCH_SECONDS)
     if sys.platform == "linux":
