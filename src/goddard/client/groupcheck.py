@@ -27,41 +27,43 @@ class GroupCheck:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._warned: list[str] = []
+        # Each once: whose subscriptions the broker has may change with every heartbeat.
+        self._warned: set[str] = set()
 
     async def check(self, own: Iterable[SubscriptionData]) -> None:
-        """Warn of differences that were not there the last time."""
-        wanted = list(own)
-        try:
-            found = await self._differences(wanted)
-        except GoddardError as error:
-            # It may not be allowed to ask, and consumes all the same.
-            _logger.debug("the members of %s cannot be compared: %s", self._group, error)
-            return
-        if found and found != self._warned:
+        """Warn of differences that were not there before."""
+        found = await self._differences(list(own)) - self._warned
+        if found:
+            self._warned |= found
             _logger.warning(
                 "the members of the group %s have different subscriptions, so that messages will "
                 "be missed: %s. Give all members of a group the same subscriptions.",
                 self._group,
-                "; ".join(found),
+                "; ".join(sorted(found)),
             )
-        self._warned = found
 
-    async def _differences(self, own: list[SubscriptionData]) -> list[str]:
-        found: list[str] = []
+    async def _differences(self, own: list[SubscriptionData]) -> set[str]:
+        found: set[str] = set()
         for addresses in self._session.broker_addresses().values():
             address = addresses.get(0)
             if address is None:
                 continue
-            response = await self._session.call(
-                address,
-                calls.command(
-                    RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                    GetConsumerConnectionsRequest(consumer_group=self._group),
-                ),
-                self._session.options.api_timeout_ms,
-            )
-            kept = await calls.read(response, ConsumerConnections)
+            try:
+                kept = await self._ask(address)
+            except GoddardError as error:
+                # The broker may not know the group yet, or not tell.
+                _logger.debug("%s tells nothing about %s: %s", address, self._group, error)
+                continue
             if len(kept.connection_set) > 1:
-                found += differences(own, kept.subscription_table)
-        return sorted(set(found))
+                found |= set(differences(own, kept.subscription_table))
+        return found
+
+    async def _ask(self, address: str) -> ConsumerConnections:
+        command = calls.command(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            GetConsumerConnectionsRequest(consumer_group=self._group),
+        )
+        timeout_ms = self._session.options.api_timeout_ms
+        return await calls.read(
+            await self._session.call(address, command, timeout_ms), ConsumerConnections
+        )

@@ -6,6 +6,7 @@ gets everything (broadcasting). Everything here belongs to the event loop; only 
 plain functions run elsewhere, in threads.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -395,7 +396,7 @@ class PushConsumer:
         running = self._running
         if running is None or self._state is not ServiceState.RUNNING:
             return True
-        await running.check.check(self._subscriptions.values())
+        self._check_group(running)
         is_balanced = await running.assignment.rebalance(self._subscriptions)
         retry = retry_topic(self._group)
         if retry in self._subscriptions and running.session.route(retry) is None:
@@ -405,7 +406,8 @@ class PushConsumer:
 
     async def persist_offsets(self) -> None:
         if self._running is not None and self._state is ServiceState.RUNNING:
-            await self._running.offsets.persist_all(self.assigned_queues())
+            # Those being given up among them: what is left out is forgotten.
+            await self._running.offsets.persist_all(self._running.assignment.owned.keys())
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         wanted = {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
@@ -535,6 +537,14 @@ class PushConsumer:
             started_ms=self._clock.now_ms(),
         )
 
+    def _check_group(self, running: "_Running") -> None:
+        """Compare us with the group, beside what else is to be done."""
+        if running.checking is None or running.checking.done():
+            wanted = list(self._subscriptions.values())
+            running.checking = running.tasks.spawn(
+                running.check.check(wanted), f"subscriptions of {self._group}"
+            )
+
     def _announced_of(self, topic: str) -> SubscriptionData | None:
         return self._announced.get(topic)
 
@@ -621,6 +631,7 @@ class _Running:
     tasks: Tasks
     started_ms: int
     retry_route_tries: int = 0
+    checking: asyncio.Task[None] | None = None
 
 
 def _check_group(group: str) -> None:

@@ -142,9 +142,14 @@ class Assignment:
             if members is None:
                 return False
             self.members = sorted(members)
-            share = self._strategy.allocate(
-                self._group, self._session.client_id, queues, self.members
-            )
+            try:
+                share = self._strategy.allocate(
+                    self._group, self._session.client_id, queues, self.members
+                )
+            except Exception:
+                # It may be the user's own. Queues stay where they are.
+                _logger.exception("the allocation strategy %s failed", self._strategy.name)
+                return False
         return await self._become(topic, queues, set(share))
 
     async def _become(
