@@ -31,9 +31,9 @@ BLANK_SIZE: Final = 0x7FFFFFFF
 _BLANK: Final = ENTRY.pack(0, BLANK_SIZE, 0)
 _PENDING_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
 # Most queues are short, so reading begins small and grows: bytes of a hole cost memory, too.
-_FIRST_SCAN_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
-_SCAN_BYTES: Final = 64 * _FIRST_SCAN_BYTES
 _PAGE_BYTES: Final = 4096
+_FIRST_SCAN_BYTES: Final = -(-_PAGE_BYTES // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES
+_SCAN_BYTES: Final = 64 * _FIRST_SCAN_BYTES
 _REST_BYTES: Final = 1 << 20
 _QUEUE_OFFSET: Final = itemgetter(2)  # of a LogEntry
 _PLACE: Final = itemgetter(3, 4, 5)  # of a LogEntry: physical offset, size, tags code
@@ -63,6 +63,7 @@ class _QueueScan(NamedTuple):
     first_physical_offset: int | None  # of the first entry, unless it is blank
     last: tuple[int, int] | None  # physical offset and size of the last entry
     follower: int | None  # the physical offset of a whole entry after it that is out of order
+    zeros_to: int  # where in the queue what is known to be nothing but zeros after it ends
 
 
 def count_few(data: bytes, last_end: int) -> tuple[int, int]:
@@ -211,7 +212,7 @@ class ConsumeQueue:
             self._restore_last(self.entry(self._written // QUEUE_ENTRY_BYTES - 1))
         scan = self._scan_end()
         last = scan.last
-        if not self._has_rest():
+        if not self._has_rest(scan.zeros_to):
             self._delete_files_past_end()
         else:
             last = None
@@ -269,7 +270,8 @@ class ConsumeQueue:
         end = self._bases[-1] + self._file_bytes
         size = _FIRST_SCAN_BYTES
         while self._written < end:
-            data = self._read_file(self._written, size)
+            start = self._written
+            data = self._read_file(start, size)
             count_good = count_few if size == _FIRST_SCAN_BYTES else count_many
             count, last_end = count_good(data, last_end)
             if count:
@@ -283,9 +285,11 @@ class ConsumeQueue:
             if count * QUEUE_ENTRY_BYTES < len(data):
                 offset, length, _ = ENTRY.unpack_from(data, count * QUEUE_ENTRY_BYTES)
                 is_whole = 0 <= offset <= _MAX_OFFSET and length > 0
-                return _QueueScan(first, last, offset if is_whole else None)
+                rest = data[count * QUEUE_ENTRY_BYTES :]
+                zeros_to = start + len(data) if rest.count(0) == len(rest) else self._written
+                return _QueueScan(first, last, offset if is_whole else None, zeros_to)
             size = min(size * 4, _SCAN_BYTES)
-        return _QueueScan(first, last, None)
+        return _QueueScan(first, last, None, self._written)
 
     def _restore_last(self, entry: QueueEntry | None) -> None:
         if entry is not None and entry.size != BLANK_SIZE:
@@ -523,10 +527,10 @@ class ConsumeQueue:
     def _first_offset(self) -> int:
         return (self._bases[0] if self._bases else self._written) // QUEUE_ENTRY_BYTES
 
-    def _has_rest(self) -> bool:
-        """Whether the files hold anything past the end of the queue."""
+    def _has_rest(self, start: int) -> bool:
+        """Whether the files hold anything but zeros from a byte of the queue on."""
         for base in self._bases:
-            if base + self._file_bytes > self._written and any(self._rest_of(base)):
+            if base + self._file_bytes > start and any(self._rest_of(base, start)):
                 return True
         return False
 
@@ -536,7 +540,7 @@ class ConsumeQueue:
         if not self._bases:
             return
         path = self._directory / segment_name(self._bases[-1])
-        for start, size in self._rest_of(self._bases[-1]):
+        for start, size in self._rest_of(self._bases[-1], self._written):
             with disk_errors("write", path):
                 self._files.pwrite(self._shared.get(path), bytes(size), start)
             self._shared.unsynced.add(path)
@@ -545,10 +549,10 @@ class ConsumeQueue:
         while len(self._bases) > 1 and self._bases[-1] >= self._written:
             self._delete_file(self._bases.pop())
 
-    def _rest_of(self, base: int) -> Iterator[tuple[int, int]]:
-        """The parts of a file past the end of the queue that are not all zeros."""
+    def _rest_of(self, base: int, start: int) -> Iterator[tuple[int, int]]:
+        """The parts of a file that are not all zeros, from a byte of the queue on."""
         path = self._path_of(base)
-        start = max(self._written - base, 0)
+        start = max(start - base, 0)
         end = self._file_bytes
         size = _PAGE_BYTES - start % _PAGE_BYTES
         while start < end:
