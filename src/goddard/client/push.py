@@ -6,10 +6,8 @@ gets everything (broadcasting). Everything here belongs to the event loop; only 
 plain functions run elsewhere, in threads.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -17,21 +15,15 @@ import msgspec
 
 from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
-from goddard.client.concurrently import ConcurrentConsumption, ConsumptionOptions
+from goddard.client.concurrently import ConsumptionOptions
 from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import BrokerNotFoundError, NotRunningError
-from goddard.client.feeding import Feeder, FeedingOptions
-from goddard.client.groupcheck import GroupCheck
+from goddard.client.feeding import FeedingOptions
 from goddard.client.identity import ProcessGuard
-from goddard.client.locks import QueueLocks
 from goddard.client.message import ReceivedMessage
-from goddard.client.offsets import BrokerOffsets, LocalOffsets, Offsets
 from goddard.client.options import SessionKeywords, check_range, session_options
-from goddard.client.orderly import OrderlyConsumption
 from goddard.client.processqueue import ProcessQueue
-from goddard.client.rates import ConsumeRates
-from goddard.client.rebalance import Assignment
-from goddard.client.retrying import Retries
+from goddard.client.push_running import Running
 from goddard.client.running_info import running_info
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, is_sql, subscription
@@ -58,7 +50,6 @@ from goddard.protocol.names import (
     with_namespace,
     without_namespace,
 )
-from goddard.transport.tasks import Tasks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -199,7 +190,7 @@ class PushConsumer:
         self._last_version = 0
         self._state = ServiceState.CREATED
         self._guard = ProcessGuard()
-        self._running: _Running | None = None
+        self._running: Running | None = None
         if listener is not None:
             self.listen(listener)
 
@@ -280,7 +271,19 @@ class PushConsumer:
         session.add_consumer(self._group, self)
         try:
             listener = self._with_hooks(session, self._listener)
-            self._running = running = self._assemble(session, listener)
+            self._running = running = Running(
+                session,
+                self._group,
+                listener,
+                consuming=self._consumption_options,
+                feeding=self._feeding_options,
+                allocation=self._allocation,
+                offsets_folder=self._offsets_folder,
+                subscription_of=self._announced_of,
+                prepare=self._prepare,
+                lost=self._lost,
+                changed=self._changed,
+            )
             await session.start()
         except BaseException:
             session.members.consumers.pop(self._group, None)
@@ -349,7 +352,7 @@ class PushConsumer:
         await self._leave(self._running)
         _logger.info("the consumer [%s] shutdown OK", self._group)
 
-    async def _leave(self, running: "_Running") -> None:
+    async def _leave(self, running: Running) -> None:
         await running.tasks.stop()
         await running.assignment.close()
         await running.consumption.close(self._await_termination_ms)
@@ -367,7 +370,7 @@ class PushConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _run(self) -> "_Running":
+    def _run(self) -> Running:
         if self._state is not ServiceState.RUNNING or self._running is None:
             raise NotRunningError(f"The consumer service state not OK, {self._state.value}")
         return self._running
@@ -469,75 +472,7 @@ class PushConsumer:
             listener, hooks, group=self._group, timeout_ms=timeout_ms, clock=self._clock
         )
 
-    def _assemble(self, session: Session, listener: Callable[..., Any]) -> "_Running":
-        group, consuming = self._group, self._consumption_options
-        offsets: Offsets = (
-            LocalOffsets(session.client_id, group, folder=self._offsets_folder)
-            if consuming.is_broadcast
-            else BrokerOffsets(session, group)
-        )
-        locks = QueueLocks(session, group)
-        needs_locks = self._is_orderly and not consuming.is_broadcast
-        rates = ConsumeRates()
-        retries = Retries(session, group, consuming.max_reconsume_times)
-        feeder = Feeder(
-            session,
-            group,
-            # The limits change with the number of queues.
-            replace(self._feeding_options),
-            offsets=offsets,
-            rates=rates,
-            subscription_of=self._announced_of,
-            prepare=self._prepare,
-            lost=self._lost,
-            locks=locks if needs_locks else None,
-        )
-        consumption: ConcurrentConsumption | OrderlyConsumption
-        if self._is_orderly:
-            consumption = OrderlyConsumption(
-                listener,
-                consuming,
-                offsets=offsets,
-                retries=retries,
-                locks=locks,
-                rates=rates,
-                clock=self._clock,
-                released=feeder.released,
-            )
-        else:
-            consumption = ConcurrentConsumption(
-                listener,
-                consuming,
-                offsets=offsets,
-                retries=retries,
-                rates=rates,
-                clock=self._clock,
-                released=feeder.released,
-            )
-        assignment = Assignment(
-            session,
-            group,
-            self._allocation,
-            is_broadcast=consuming.is_broadcast,
-            offsets=offsets,
-            feeder=feeder,
-            locks=locks if needs_locks else None,
-            consumption=consumption,
-            changed=self._changed,
-        )
-        return _Running(
-            session=session,
-            offsets=offsets,
-            feeder=feeder,
-            consumption=consumption,
-            assignment=assignment,
-            rates=rates,
-            check=GroupCheck(session, group),
-            tasks=Tasks(_logger, logging.DEBUG),
-            started_ms=self._clock.now_ms(),
-        )
-
-    def _check_group(self, running: "_Running") -> None:
+    def _check_group(self, running: Running) -> None:
         """Compare us with the group, beside what else is to be done."""
         if running.checking is None or running.checking.done():
             wanted = list(self._subscriptions.values())
@@ -615,23 +550,6 @@ class PushConsumer:
         running = self._running
         if running is not None and self._state is ServiceState.RUNNING:
             running.tasks.spawn(running.assignment.restart(held, offset), f"restart {held.queue}")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Running:
-    """What a consumer is made of while it runs."""
-
-    session: Session
-    offsets: Offsets
-    feeder: Feeder
-    consumption: ConcurrentConsumption | OrderlyConsumption
-    assignment: Assignment
-    rates: ConsumeRates
-    check: GroupCheck
-    tasks: Tasks
-    started_ms: int
-    retry_route_tries: int = 0
-    checking: asyncio.Task[None] | None = None
 
 
 def _check_group(group: str) -> None:
