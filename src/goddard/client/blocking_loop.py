@@ -65,14 +65,19 @@ class LoopThread:
         """
         self.check_caller()
         call = _Call(begin)
-        self.submit(call)
-        return call.wait(self)
+        try:
+            self.submit(call)
+            call.wait()
+        except BaseException:  # a signal's: KeyboardInterrupt, or what the user's handler raises
+            self.call_soon(call.abandon)
+            raise
+        return call.result()
 
     def check_caller(self) -> None:
         """Refuse to wait on the thread that would have to do what is waited for."""
         if self._is_forked:
             raise ForkedError
-        if threading.get_ident() == self._thread.ident:
+        if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a blocking call on the client's own event loop would wait for itself; "
                 "call it from another thread, or use goddard.aio"
@@ -90,6 +95,8 @@ class LoopThread:
             try:
                 self._loop.call_soon_threadsafe(self._begin_jobs)
             except RuntimeError:  # the loop is closed
+                # Not woken: whoever comes next has to find that out, too.
+                self._is_woken = False
                 self._fail_jobs()
 
     def call_soon(self, function: Callable[[], object]) -> None:
@@ -180,12 +187,10 @@ class _Call(Generic[T]):
         self._error = error
         self._done.release()
 
-    def wait(self, thread: LoopThread) -> T:
-        try:
-            self._done.acquire()
-        except BaseException:  # a signal's: KeyboardInterrupt, or what the user's handler raises
-            thread.call_soon(self._abandon)
-            raise
+    def wait(self) -> None:
+        self._done.acquire()
+
+    def result(self) -> T:
         if self._future is None:
             assert self._error is not None
             raise self._error
@@ -197,7 +202,8 @@ class _Call(Generic[T]):
     def _finish(self, _: "asyncio.Future[T]") -> None:
         self._done.release()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Nobody waits any more. Called on the loop."""
         self._is_abandoned = True
         if self._future is not None:
             self._future.cancel()

@@ -13,9 +13,10 @@ write in ``offsets.json.bak``, fastjson with objects as keys::
 import asyncio
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from goddard.client import calls
 from goddard.client.errors import BrokerNotFoundError
@@ -31,6 +32,9 @@ LOCAL_OFFSETS_FOLDER: Final = ".rocketmq_offsets"
 # An entry has about a hundred bytes; a client with so many queues is none.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _BROKER_TIMEOUT_MS: Final = 5_000
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -263,14 +267,14 @@ class LocalOffsets(_Memory):
 
     async def load(self) -> None:
         """ConfigError if neither the file nor its backup can be read."""
-        for queue, offset in (await asyncio.to_thread(read_offsets, self._path)).items():
+        for queue, offset in (await _in_thread(read_offsets, self._path)).items():
             self.update(queue, offset)
 
     async def read(self, queue: MessageQueue, *, refresh: bool = False) -> int | None:
         if not refresh and (cached := self.cached(queue)) is not None:
             return cached
         try:
-            kept = (await asyncio.to_thread(read_offsets, self._path)).get(queue)
+            kept = (await _in_thread(read_offsets, self._path)).get(queue)
         except ConfigError as error:
             _logger.warning("%s", error)
             return None
@@ -295,12 +299,24 @@ class LocalOffsets(_Memory):
             return
         async with self._writing:
             try:
-                await asyncio.to_thread(_merge_file, self._path, changed)
+                await _in_thread(_merge_file, self._path, changed)
             except OSError as error:
                 raise ConfigError(
                     f"the offsets in {self._path} cannot be written: {error.strerror}; make the "
                     "folder writable or choose another"
                 ) from error
+
+
+async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function that blocks."""
+    call = partial(function, *args, **kwargs)
+    try:
+        calling = asyncio.get_running_loop().run_in_executor(None, call)
+    except RuntimeError:
+        # The interpreter ends and starts no threads any more; what is noted now is noted late, but
+        # not lost.
+        return call()
+    return await calling
 
 
 def read_offsets(path: Path) -> dict[MessageQueue, int]:

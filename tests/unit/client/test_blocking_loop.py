@@ -111,17 +111,31 @@ class TestRun:
 
     def test_an_interrupt_cancels_what_was_waited_for(self, thread: LoopThread) -> None:
         ended = threading.Event()
+        interrupts = []
+
+        def interrupt(*_: object) -> None:
+            interrupts.append(True)
+            if len(interrupts) == 1:
+                raise KeyboardInterrupt
 
         async def interrupted() -> None:
-            os.kill(os.getpid(), signal.SIGINT)
             try:
+                # Again until it is seen: one that comes in the moment before the wait begins does
+                # not end it.
+                while not interrupts:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    await asyncio.sleep(0.02)
                 await forever()
             finally:
                 ended.set()
 
-        with pytest.raises(KeyboardInterrupt):
-            thread.run(interrupted)
-        assert ended.wait(WAIT_SECONDS)
+        usual = signal.signal(signal.SIGINT, interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(interrupted)
+            assert ended.wait(WAIT_SECONDS)
+        finally:
+            signal.signal(signal.SIGINT, usual)
 
     def test_the_end_of_the_loop_ends_the_wait(self) -> None:
         thread = LoopThread()
@@ -263,6 +277,24 @@ class TestSharing:
         while threads_of_ours() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert threads_of_ours() == set()
+
+
+def test_a_loop_that_has_ended_refuses_everybody() -> None:
+    thread = LoopThread()
+    thread.close()
+    refused = []
+
+    def call() -> None:
+        with pytest.raises(NotRunningError):
+            thread.run(nothing)
+        refused.append(True)
+
+    for _ in range(3):
+        # Another thread each time: one of them may have the number that the loop's thread had.
+        caller = threading.Thread(target=call, daemon=True)
+        caller.start()
+        caller.join(WAIT_SECONDS)
+    assert len(refused) == 3
 
 
 def run_program(program: str) -> str:

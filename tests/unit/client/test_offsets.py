@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,3 +198,34 @@ def test_the_usual_folder() -> None:
     assert LocalOffsets("c", "G").path == (
         Path.home() / ".rocketmq_offsets" / "c" / "G" / "offsets.json"
     )
+
+
+AT_EXIT = """
+import sys
+from pathlib import Path
+from goddard.client.blocking_loop import shared_loop
+from goddard.client.offsets import LocalOffsets
+from goddard.client.values import MessageQueue
+
+async def stop():
+    offsets = LocalOffsets("client", "group", folder=Path(sys.argv[1]))
+    await offsets.load()
+    offsets.update(MessageQueue("T", "broker-a", 0), 7)
+    await offsets.persist_all([MessageQueue("T", "broker-a", 0)])
+
+shared_loop.borrow("client", stop)
+# The end of the program: from here on Python starts no threads.
+"""
+
+
+def test_offsets_are_kept_when_the_program_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    path = tmp_path / "client" / "group" / "offsets.json"
+    assert read_offsets(path) == {MessageQueue("T", "broker-a", 0): 7}
