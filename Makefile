@@ -24,7 +24,11 @@ demo: $(READY) ## See it work: a name server, two brokers, messages of every kin
 	@$(BIN)/python -m goddard.cli.main demo
 
 test: check peers ## Everything: check, then all test suites
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python tools/run_suites.py
+else
 	$(BIN)/pytest $(ARGS)
+endif
 
 check: $(READY) ## Format, lint, types and layers
 	$(BIN)/ruff format --check .
