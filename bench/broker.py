@@ -24,7 +24,12 @@ from bench.report import Report, Row
 from goddard import config
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.headers_message import PullRequest, SendRequest, SendRequestV2
+from goddard.protocol.headers_message import (
+    GetMaxOffsetRequest,
+    PullRequest,
+    SendRequest,
+    SendRequestV2,
+)
 from goddard.protocol.message import BatchEntry, encode_batch, format_properties
 from goddard.protocol.responses import check
 from goddard.testing.peers import RELEASES
@@ -262,6 +267,23 @@ def _play(
     return seen
 
 
+def _shortest_queue(port: int) -> int:
+    """How many messages every queue has, once all that were sent can be pulled."""
+    sent = [
+        int(_call(port, _send(number, SerializeType.JSON)).fields["queueOffset"])
+        for number in range(_QUEUES)
+    ]
+
+    def is_visible(queue_id: int) -> bool:
+        header = GetMaxOffsetRequest(topic=_TOPIC, queue_id=queue_id)
+        answer = _call(port, RemotingCommand(RequestCode.GET_MAX_OFFSET, header.encode()))
+        return int(answer.fields["offset"]) > sent[queue_id]
+
+    for queue_id in range(_QUEUES):
+        wait_until(partial(is_visible, queue_id), 60, f"the messages of queue {queue_id}")
+    return min(sent)
+
+
 def _measure(start: Start, folder: Path, seconds: float, refusals: list[str]) -> dict[str, float]:
     """``refusals`` gets a line for each work of which some was refused."""
     loaded = partial(_play, refusals)
@@ -282,10 +304,7 @@ def _measure(start: Start, folder: Path, seconds: float, refusals: list[str]) ->
         one = loaded(port, binary, 1, 1, seconds)
         found["one_p50"], found["one_p99"] = one.p50_us, one.p99_us
         found["batch"] = loaded(port, _batches(), 4, 32, seconds).per_second * _BATCH
-        # As far as the shortest queue goes: nothing is to be asked for that is not there.
-        ends = [_call(port, _send(number, SerializeType.JSON)) for number in range(_QUEUES)]
-        shortest = min(int(end.fields["queueOffset"]) for end in ends)
-        pulls = _pulls(min(shortest, 1_000_000))
+        pulls = _pulls(min(_shortest_queue(port), 1_000_000))
         found["pull"] = loaded(port, pulls, 4, 16, seconds).per_second * _BATCH
         found["loaded_mb"] = _private_mb(process.pid)
     with _running(start, folder, _SYNC) as (_, port):
