@@ -28,6 +28,8 @@ class QueueLocks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        # Brokers that did not answer: worth a warning once, not at every try.
+        self._silent: set[str] = set()
 
     async def lock(self, wanted: Iterable[ProcessQueue]) -> set[ProcessQueue]:
         """Ask for locks, new or again; what was got is noted in the process queues.
@@ -57,8 +59,13 @@ class QueueLocks:
                 [held.queue for held in wanted],
             )
         except GoddardError as error:
-            _logger.warning("%s does not lock queues for %s: %s", broker_name, self._group, error)
+            level = logging.DEBUG if broker_name in self._silent else logging.WARNING
+            self._silent.add(broker_name)
+            _logger.log(
+                level, "%s does not lock queues for %s: %s", broker_name, self._group, error
+            )
             return set()
+        self._silent.discard(broker_name)
         refused = set()
         for held in wanted:
             if held.queue in locked:
