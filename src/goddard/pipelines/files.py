@@ -1,0 +1,120 @@
+"""Files of a table through Hadoop's FileSystem, so that any path works that Spark can write to.
+
+Only the driver uses it, from one thread at a time. Paths are relative to the root, with "/".
+"""
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+_MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str
+    size_bytes: int
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class Files:
+    """A folder and what is in it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        # Spark's Python has no public way to Hadoop's files.
+        self._jvm: Any = attrgetter("_jvm")(spark)
+        context: Any = attrgetter("_jsc")(spark.sparkContext)
+        path = self._jvm.org.apache.hadoop.fs.Path(root)
+        self._system: Any = path.getFileSystem(context.hadoopConfiguration())
+        self._root: Any = self._system.makeQualified(path)
+
+    @property
+    def root(self) -> str:
+        return str(self._root.toString())
+
+    def full(self, path: str) -> str:
+        """The path as Spark takes it."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.full(path))
+
+    def exists(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def make_folder(self, path: str) -> None:
+        self._check(self._system.mkdirs(self._path(path)), "make", path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a folder with all that is in it; nothing if it is not there."""
+        target = self._path(path)
+        if not self._system.delete(target, True) and self._system.exists(target):
+            raise OSError(f"{self.full(path)} cannot be deleted")
+
+    def rename(self, source: str, target: str) -> None:
+        self._check(self._system.rename(self._path(source), self._path(target)), "make", target)
+
+    def _check(self, is_done: bool, verb: str, path: str) -> None:
+        if not is_done:
+            raise OSError(f"cannot {verb} {self.full(path)}")
+
+    def walk(self, folder: str) -> list[File]:
+        """The files in a folder and all below it; none if it is not there."""
+        target = self._path(folder)
+        if not self._system.exists(target):
+            return []
+        found = []
+        prefix = len(self.root) + 1
+        every = self._system.listFiles(target, True)
+        while every.hasNext():
+            status = every.next()
+            found.append(File(str(status.getPath().toString())[prefix:], int(status.getLen())))
+        return sorted(found, key=lambda file: file.path)
+
+    def names(self, folder: str) -> list[str]:
+        """What is directly in a folder."""
+        target = self._path(folder)
+        if not self._system.exists(target):
+            return []
+        return sorted(str(each.getPath().getName()) for each in self._system.listStatus(target))
+
+    def parquet_rows(self, path: str) -> int:
+        """How many rows a Parquet file has, by its footer."""
+        parquet = self._jvm.org.apache.parquet.hadoop
+        file = parquet.util.HadoopInputFile.fromPath(self._path(path), self._system.getConf())
+        reader = parquet.ParquetFileReader.open(file)
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file that is there with all of its text, or not at all; not over another."""
+        folder, _, name = path.rpartition("/")
+        fresh = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
+        stream = self._system.create(self._path(fresh), True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        self.rename(fresh, path)
+
+    def read_text(self, path: str) -> str:
+        target = self._path(path)
+        size_bytes = int(self._system.getFileStatus(target).getLen())
+        if size_bytes > _MAX_TEXT_BYTES:
+            raise OSError(f"{self.full(path)} is too large, {size_bytes} bytes")
+        stream = self._system.open(target)
+        try:
+            return bytes(stream.readNBytes(size_bytes)).decode()
+        finally:
+            stream.close()

@@ -1,0 +1,207 @@
+"""Tables of plain Parquet files, exactly once: a batch that is repeated replaces its own files.
+
+    <table>/day=2026-01-31/part-<query>-<batch>-<n>.snappy.parquet
+    <table>/_goddard/<query>/staging/             what Spark is writing
+    <table>/_goddard/<query>/batches/<batch>-<id> the files that an attempt at the batch publishes
+    <table>/_goddard/<query>/merges/<id>/         a merge of small files: its plan and its result
+
+Spark writes into the staging folder. Then the names of the files-to-be are written down, and only
+then the files are renamed into their places. A process may be killed at any point: the next attempt
+at the batch finds the list, deletes what is on it, and publishes anew. Lists of earlier batches are
+of no use any more, for Spark starts a batch only when the one before it is committed.
+
+Readers skip names that begin with an underscore. One that reads while a batch is published may see
+a part of it; Iceberg and Delta tables do not have this.
+"""
+
+import json
+import logging
+import re
+import uuid
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from goddard.pipelines.batches import Batch
+from goddard.pipelines.files import File, Files
+
+_logger: Final = logging.getLogger("goddard.pipelines")
+
+_OWN: Final = "_goddard"
+_SMALL_BYTES: Final = 32 * 1024 * 1024
+_MERGED_BYTES: Final = 128 * 1024 * 1024
+_LEAST_FILES: Final = 4
+_MERGE_EVERY_BATCHES: Final = 32
+_LIST: Final = re.compile(r"(\d{10})-[0-9a-f]{32}")
+
+
+class ParquetTable:
+    """One table; see the module's text. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        *,
+        partition_by: tuple[str, ...] = (),
+        options: dict[str, str] | None = None,
+        compacts: bool = False,
+        replaces: bool = False,
+    ) -> None:
+        """``replaces``: every batch is the whole table, as far as this query wrote it."""
+        self._files = Files(spark, path)
+        self._spark = spark
+        self._partition_by = partition_by
+        self._options = options or {}
+        self._compacts = compacts
+        self._replaces = replaces
+        self._last: Batch | None = None
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Publish the rows of a batch in place of those of its earlier attempts."""
+        own = _own_folder(batch)
+        self._finish_merges(batch)
+        self._withdraw(batch)
+        if self._compacts and batch.number and batch.number % _MERGE_EVERY_BATCHES == 0:
+            self._merge_small_files(batch)
+        staging = f"{own}/staging"
+        self._files.delete(staging)
+        writer = frame.write.mode("overwrite").options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.parquet(self._files.full(staging))
+        self._publish(staging, batch)
+        if self._replaces:
+            for file in self._data_files():
+                if batch.follows(file.name):
+                    self._files.delete(file.path)
+        self._last = batch
+
+    def withdraw(self, batch: Batch) -> None:
+        """Undo earlier attempts at a batch that has no rows this time."""
+        self._finish_merges(batch)
+        self._withdraw(batch)
+        self._last = batch
+
+    def finish(self) -> None:
+        """After the last batch: merge small files of those before it, if that is wanted.
+
+        Not those of the last itself: that it was committed is known when the next one starts.
+        """
+        if self._compacts and self._last is not None and self._last.is_of_stream:
+            self._merge_small_files(self._last)
+
+    # Batches
+
+    def _publish(self, staging: str, batch: Batch) -> None:
+        moves: list[tuple[str, str]] = []
+        for file in self._files.walk(staging):
+            if file.name.startswith(("_", ".")):
+                continue
+            folder = file.folder[len(staging) + 1 :]
+            suffix = file.name.partition(".")[2]
+            name = batch.file_name(len(moves), suffix)
+            moves.append((file.path, f"{folder}/{name}" if folder else name))
+        if moves:
+            lists = f"{_own_folder(batch)}/batches"
+            self._files.make_folder(lists)
+            targets = "\n".join(target for _, target in moves)
+            self._files.write_text(f"{lists}/{batch.number:010d}-{uuid.uuid4().hex}", targets)
+        for folder in sorted({target.rpartition("/")[0] for _, target in moves}):
+            self._files.make_folder(folder)
+        for source, target in moves:
+            self._files.rename(source, target)
+        self._files.delete(staging)
+
+    def _withdraw(self, batch: Batch) -> None:
+        """Delete what earlier attempts at the batch published, and lists that are out of date."""
+        lists = f"{_own_folder(batch)}/batches"
+        for name in self._files.names(lists):
+            matched = _LIST.fullmatch(name)
+            if matched is None:
+                continue
+            number = int(matched[1])
+            if number == batch.number:
+                for path in self._files.read_text(f"{lists}/{name}").splitlines():
+                    # Whatever a list says: files of other batches are not ours to delete.
+                    if batch.owns(path.rpartition("/")[2]):
+                        self._files.delete(path)
+            if number == batch.number or (batch.is_of_stream and number < batch.number):
+                self._files.delete(f"{lists}/{name}")
+
+    def _data_files(self) -> list[File]:
+        return [file for file in self._files.walk("") if not file.path.startswith(f"{_OWN}/")]
+
+    # Small files
+
+    def _merge_small_files(self, batch: Batch) -> None:
+        """Merge what this query wrote before a batch, folder by folder."""
+        self._finish_merges(batch)
+        by_folder: dict[str, list[File]] = {}
+        for file in self._data_files():
+            is_own = batch.follows(file.name) or file.name.startswith(f"merged-{batch.query}-")
+            if is_own and file.size_bytes < _SMALL_BYTES:
+                by_folder.setdefault(file.folder, []).append(file)
+        for folder, small in by_folder.items():
+            for group in groups_to_merge(small):
+                try:
+                    self._merge(batch, folder, group)
+                except PySparkException as error:
+                    # The table is as good as before; only its files stay small.
+                    _logger.warning("files in %s are not merged: %s", folder, error)
+
+    def _merge(self, batch: Batch, folder: str, group: list[File]) -> None:
+        merge_id = uuid.uuid4().hex
+        place = f"{_own_folder(batch)}/merges/{merge_id}"
+        paths = [self._files.full(file.path) for file in group]
+        frame = self._spark.read.option("mergeSchema", "true").parquet(*paths)
+        frame.coalesce(1).write.options(**self._options).parquet(self._files.full(f"{place}/data"))
+        (made,) = [
+            file
+            for file in self._files.walk(f"{place}/data")
+            if not file.name.startswith(("_", "."))
+        ]
+        name = f"merged-{batch.query}-{merge_id}.{made.name.partition('.')[2]}"
+        plan = {
+            "made": made.path,
+            "target": f"{folder}/{name}" if folder else name,
+            "merged": [file.path for file in group],
+        }
+        self._files.write_text(f"{place}/plan", json.dumps(plan))
+        self._carry_out(place)
+
+    def _finish_merges(self, batch: Batch) -> None:
+        """A merge with a plan is carried out to its end; one without has changed nothing yet."""
+        merges = f"{_own_folder(batch)}/merges"
+        for name in self._files.names(merges):
+            place = f"{merges}/{name}"
+            if self._files.exists(f"{place}/plan"):
+                self._carry_out(place)
+            else:
+                self._files.delete(place)
+
+    def _carry_out(self, place: str) -> None:
+        plan: dict[str, Any] = json.loads(self._files.read_text(f"{place}/plan"))
+        if self._files.exists(plan["made"]):
+            self._files.rename(plan["made"], plan["target"])
+        for path in plan["merged"]:
+            self._files.delete(path)
+        self._files.delete(place)
+
+
+def _own_folder(batch: Batch) -> str:
+    return f"{_OWN}/{batch.query}"
+
+
+def groups_to_merge(files: list[File]) -> list[list[File]]:
+    """Files of a folder that are worth a merge, in groups that make one file each."""
+    groups: list[list[File]] = []
+    size_bytes = _MERGED_BYTES
+    for file in files:
+        if size_bytes + file.size_bytes > _MERGED_BYTES:
+            groups.append([])
+            size_bytes = 0
+        groups[-1].append(file)
+        size_bytes += file.size_bytes
+    return [group for group in groups if len(group) >= _LEAST_FILES]

@@ -1,0 +1,110 @@
+"""DataFrame to DataFrame: duplicates out, SQL and Python, windows over time.
+
+Duplicates and windows need Spark's memory between batches in a stream, and none in a batch; the
+same functions do both.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from goddard.errors import ConfigError
+from goddard.pipelines.jobs import WINDOW_COLUMNS, Aggregate, Deduplicate, Transform
+from goddard.pipelines.quality import ACTION
+
+Step = Callable[[DataFrame], DataFrame]
+
+# Under this name a query finds the rows.
+INPUT: Final = "input"
+_KEY: Final = "_goddard_key_"
+
+
+def deduplicated(frame: DataFrame, spec: Deduplicate) -> DataFrame:
+    """One row of each key. Bad rows have no keys to go by; each of them stays."""
+    keys = list(spec.keys)
+    extra: dict[str, Any] = {}
+    if ACTION in frame.columns:
+        place = sf.concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
+        is_good = sf.col(ACTION).isNull()
+        extra = {f"{_KEY}{at}": sf.when(is_good, sf.col(key)) for at, key in enumerate(keys)}
+        extra[f"{_KEY}bad"] = sf.when(~is_good, place)
+        frame = frame.withColumns(extra)
+        keys = list(extra)
+    if frame.isStreaming:
+        timed = frame.withWatermark(spec.time, spec.within)
+        frame = timed.dropDuplicatesWithinWatermark(keys)
+    else:
+        frame = frame.dropDuplicates(keys)
+    return frame.drop(*extra)
+
+
+def steps(transforms: Sequence[Transform], folder: Path) -> list[Step]:
+    """The transforms as functions; ConfigError if one is not to be found."""
+    return [
+        _query(each.sql) if each.sql is not None else _function(each.python or "", folder)
+        for each in transforms
+    ]
+
+
+def _query(sql: str) -> Step:
+    def run(frame: DataFrame) -> DataFrame:
+        frame.createOrReplaceTempView(INPUT)
+        return frame.sparkSession.sql(sql)
+
+    return run
+
+
+def _function(place: str, folder: Path) -> Step:
+    module_name, _, name = place.partition(":")
+    here = str(folder.resolve())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module_name), name, None)
+    except ImportError as error:
+        raise ConfigError(f"[[transform]] python is {place!r}: {error}") from error
+    if not callable(function):
+        raise ConfigError(
+            f"[[transform]] python is {place!r}: {module_name} has no function {name}"
+        )
+
+    def run(frame: DataFrame) -> DataFrame:
+        made = function(frame)
+        if not isinstance(made, DataFrame):
+            raise ConfigError(f"{place} returned {type(made).__name__}; a DataFrame is wanted")
+        return made
+
+    return run
+
+
+def module_file(place: str) -> Path | None:
+    """The one file that a transform's module is, so that executors can be given it too."""
+    module = sys.modules.get(place.partition(":")[0])
+    path = getattr(module, "__file__", None)
+    if path is None or hasattr(module, "__path__") or "site-packages" in path:
+        return None
+    return Path(path)
+
+
+def aggregated(frame: DataFrame, spec: Aggregate) -> DataFrame:
+    """Values for each window, and for each combination of the columns ``by``."""
+    if spec.emit == "closed":
+        frame = frame.withWatermark(spec.time, spec.late)
+    window = sf.window(spec.time, spec.window, spec.slide)
+    values = [sf.expr(text).alias(name) for name, text in spec.values.items()]
+    start, end = WINDOW_COLUMNS
+    return (
+        frame.groupBy(window.alias("_goddard_window"), *spec.by)
+        .agg(*values)
+        .select(
+            sf.col("_goddard_window.start").alias(start),
+            sf.col("_goddard_window.end").alias(end),
+            *spec.by,
+            *spec.values,
+        )
+    )
