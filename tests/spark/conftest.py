@@ -15,6 +15,14 @@ from goddard.testing.java import JavaPeers
 from goddard.testing.site import Site
 
 RELEASE = "5.4.0"
+# The first to use the session starts Java and several Pythons, on a busy machine for a minute.
+_SECONDS = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.timeout(_SECONDS))
 
 
 @pytest.fixture(scope="session")

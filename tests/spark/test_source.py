@@ -192,3 +192,26 @@ def test_offsets_that_are_gone_are_a_loss(spark: SparkSession, ours: Site) -> No
     with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
         read(spark, options).collect()
     assert numbers(read(spark, options | {"failOnDataLoss": "false"})) == list(range(10))
+
+
+def test_conditions_spare_reading(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-push")
+    topic.fill(80)
+    between = _a_moment_later(read(spark, topic.options()))
+    topic.fill(80)
+    time = f"timestamp_millis({between})"
+    pushed = topic.options(pushFilters="true")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, pushed)
+        some = frame.where(f"queueId = 1 AND queueOffset >= 10 AND storeTimestamp < {time}")
+        assert some.rdd.getNumPartitions() == 1
+        assert numbers(some) == list(range(41, 80, 4))
+        late = frame.where(f"storeTimestamp >= {time} AND tags = 'even' AND queueId IN (0, 1)")
+        assert late.rdd.getNumPartitions() == 2
+        assert numbers(late) == list(range(80, 160, 4))
+        assert numbers(frame.where("topic = 'other'")) == []
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    with pytest.raises(PySparkException, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
+        read(spark, pushed).collect()

@@ -5,8 +5,12 @@ offset. So a piece may begin anywhere in a file: the next record is where magic,
 agree. The end of the newest file is still being written, or was torn by a crash: reading stops at
 the first record there that is not whole. Damage anywhere else is an error with file and place, or
 with ``fails_on_data_loss`` off a warning, and reading goes on at the next record.
+
+Brokers write a log from its beginning to its end. So what lies before bytes that were there when
+reading began is there as a whole; only the rest is checked byte by byte.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -32,6 +36,7 @@ from goddard.protocol.record import (
     MAX_BODY_BYTES,
     STORE_HOST_V6,
 )
+from goddard.spark import logindex
 from goddard.spark.columns import RecordColumns
 from goddard.spark.offsets import DataLossError
 from goddard.spark.options import Given
@@ -45,11 +50,13 @@ _PIECE_BYTES: Final = 128 * 1024 * 1024
 _MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 2 * 32_768 + 1024
 _MIN_RECORD_BYTES: Final = 91
 _SEEN_AGAIN_BYTES: Final = 64
+_PROBE_BYTES: Final = 4096
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 _START: Final = struct.Struct(">iI")
 _PLACE: Final = struct.Struct(">q")
 _PLACE_AT: Final = 28
+_HEAD: Final = struct.Struct(">iI20xq")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _SYS_FLAG_AT: Final = 36
@@ -62,6 +69,7 @@ LOG: Final = {
     "endingTimestamp": "stored before this time",
     "brokerName": "what the column brokerName is to say; files do not know it",
     "failOnDataLoss": "false: go on behind damaged records (true)",
+    "useIndex": "false: read files that have, by its queues, no message of the topics (true)",
     "pieceBytes": "bytes of a file that a task reads (128 MiB)",
     "rowsPerBatch": "rows of an Arrow batch (20000)",
 }
@@ -76,6 +84,7 @@ class LogOptions:
     end_ms: int | None = None
     broker_name: str | None = None
     fails_on_data_loss: bool = True
+    uses_index: bool = True
     piece_bytes: int = _PIECE_BYTES
     rows_per_batch: int = 20_000
 
@@ -119,6 +128,7 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
         end_ms=end_ms,
         broker_name=options.text("brokerName"),
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        uses_index=options.flag("useIndex", default=True),
         piece_bytes=options.count("pieceBytes", _PIECE_BYTES, low=1024 * 1024),
         rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
     )
@@ -127,43 +137,81 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
 # Planning
 
 
+class _File(NamedTuple):
+    offset: int
+    path: Path
+    size_bytes: int
+    # When its first record was stored; None if there is none.
+    begins_ms: int | None
+
+
 def plan(options: LogOptions) -> list[Piece]:
-    """What the tasks read: files, cut into pieces, without those that lie outside of the times."""
+    """What the tasks read: files, cut into pieces, without those that have nothing for us."""
     files = _files(options.folder)
-    first_times = [_first_time_ms(path) for _, path in files]
+    # Brokers make files ahead of need: the newest is the last that something was written to.
+    while files and files[-1].begins_ms is None:
+        files.pop()
+    if not files:
+        return []
+    ends_ms: list[int | None] = [*(file.begins_ms for file in files[1:]), None]
+    indexed = _indexed(options, files)
     pieces = []
-    for index, (file_offset, path) in enumerate(files):
-        is_newest = index == len(files) - 1
-        begins_ms = first_times[index]
-        ends_ms = None if is_newest else first_times[index + 1]
-        if begins_ms is None and is_newest:
-            continue  # nothing was written to it yet
+    for file, until_ms in zip(files, ends_ms, strict=True):
+        begins_ms = file.begins_ms
         if options.end_ms is not None and begins_ms is not None and begins_ms >= options.end_ms:
             continue
-        if options.start_ms is not None and ends_ms is not None and ends_ms < options.start_ms:
+        if options.start_ms is not None and until_ms is not None and until_ms < options.start_ms:
             continue
-        size = path.stat().st_size
-        for begin in range(0, size, options.piece_bytes):
-            end = min(size, begin + options.piece_bytes)
-            pieces.append(Piece(str(path), file_offset, begin, end, is_newest))
+        if indexed is not None and until_ms is not None and not indexed.has(file, until_ms):
+            continue
+        is_newest = file is files[-1]
+        for begin in range(0, file.size_bytes, options.piece_bytes):
+            end = min(file.size_bytes, begin + options.piece_bytes)
+            pieces.append(Piece(str(file.path), file.offset, begin, end, is_newest))
     return pieces
 
 
-def _files(folder: Path) -> list[tuple[int, Path]]:
-    files = sorted(
+class _Indexed(NamedTuple):
+    """Where the files with messages of the topics begin; complete up to ``until_ms``."""
+
+    offsets: set[int]
+    until_ms: int
+
+    def has(self, file: _File, ends_ms: int) -> bool:
+        """Whether a file may have such messages."""
+        return ends_ms >= self.until_ms or file.offset in self.offsets
+
+
+def _indexed(options: LogOptions, files: Sequence[_File]) -> _Indexed | None:
+    root = options.folder.parent
+    if not options.uses_index or not options.topics:
+        return None
+    until_ms = logindex.settled_until_ms(root)
+    if until_ms is None:
+        return None
+    offsets = logindex.files_of_topics(root, options.topics, [file.offset for file in files])
+    return None if offsets is None else _Indexed(offsets, until_ms)
+
+
+def _files(folder: Path) -> list[_File]:
+    found = sorted(
         (int(path.name), path)
         for path in folder.iterdir()
         if len(path.name) == _NAME_DIGITS and path.name.isdigit() and path.is_file()
     )
-    if not files:
+    if not found:
         raise ConfigError(f"{folder} has no commit-log files")
+    files = []
+    for offset, path in found:
+        # A broker may be deleting old files meanwhile.
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            files.append(_File(offset, path, size_bytes, _first_time_ms(file.read(128))))
     return files
 
 
-def _first_time_ms(path: Path) -> int | None:
-    """When the first record of a file was stored; None if there is none."""
-    with path.open("rb") as file:
-        head = file.read(128)
+def _first_time_ms(head: bytes) -> int | None:
+    """When the record that begins a file was stored; None if there is none."""
     if len(head) < 128 or _START.unpack_from(head)[1] not in _MAGICS:
         return None
     (sys_flag,) = _I32.unpack_from(head, _SYS_FLAG_AT)
@@ -200,7 +248,7 @@ def _columns(
         yield RecordColumns(data, starts, broker_name=options.broker_name)
     except ProtocolError:
         if len(starts) == 1:
-            _report(piece, position + starts[0], options)
+            _lost(f"{piece.path} is damaged at byte {position + starts[0]}", options)
             return
         half = len(starts) // 2
         yield from _columns(data[: starts[half]], starts[:half], piece, position, options)
@@ -227,32 +275,45 @@ def _is_wanted(topic: str, options: LogOptions) -> bool:
 
 def _chunks(piece: Piece, options: LogOptions) -> Iterator[tuple[int, bytes, list[int]]]:
     """Bytes of a piece, where they are in the file, and where the records begin in them."""
+    try:
+        with Path(piece.path).open("rb") as file:
+            yield from _chunks_of(file.fileno(), piece, options)
+    except FileNotFoundError:
+        _lost(f"{piece.path} was deleted before it was read", options)
+
+
+def _chunks_of(
+    file: int, piece: Piece, options: LogOptions
+) -> Iterator[tuple[int, bytes, list[int]]]:
     position = piece.begin
     is_synced = position == 0
     want_bytes = _CHUNK_BYTES
-    with Path(piece.path).open("rb") as file:
-        while position < piece.end:
-            data = os.pread(file.fileno(), want_bytes, position)
-            is_end = len(data) < want_bytes
-            if not is_synced:
-                found = _next_record(data, piece.file_offset + position)
-                if found is None and is_end:
-                    return
-                # A record may lie across the end of the bytes: its first ones are seen again.
-                position += len(data) - _SEEN_AGAIN_BYTES if found is None else found
-                is_synced = found is not None
-                continue
-            starts, reached, stop = _walk(data, piece, position, is_end)
-            if starts:
-                yield position, data[:reached], starts
-            position += reached
-            want_bytes = _CHUNK_BYTES if reached else _MAX_RECORD_BYTES
-            if stop is _Stop.END:
+    while position < piece.end:
+        # Asked before the bytes are read: see the module's text.
+        is_settled = not piece.is_newest or any(os.pread(file, _PROBE_BYTES, position + want_bytes))
+        data = os.pread(file, want_bytes, position)
+        is_end = len(data) < want_bytes
+        if not is_synced:
+            found = _next_record(data, piece.file_offset + position)
+            if found is None and is_end:
                 return
-            if stop is _Stop.DAMAGE:
-                _report(piece, position, options)
-                position += 1
-                is_synced = False
+            # A record may lie across the end of the bytes: its first ones are seen again.
+            position += len(data) - _SEEN_AGAIN_BYTES if found is None else found
+            is_synced = found is not None
+            continue
+        starts, reached, stop = _walk(
+            data, piece, position, is_file_end=is_end, is_settled=is_settled
+        )
+        if starts:
+            yield position, data[:reached], starts
+        position += reached
+        want_bytes = _CHUNK_BYTES if reached else _MAX_RECORD_BYTES
+        if stop is _Stop.END:
+            return
+        if stop is _Stop.DAMAGE:
+            _lost(f"{piece.path} is damaged at byte {position}", options)
+            position += 1
+            is_synced = False
 
 
 class _Stop(Enum):
@@ -264,7 +325,7 @@ class _Stop(Enum):
 
 
 def _walk(
-    data: bytes, piece: Piece, position: int, is_file_end: bool
+    data: bytes, piece: Piece, position: int, *, is_file_end: bool, is_settled: bool
 ) -> tuple[list[int], int, _Stop]:
     """The records at the beginning of the bytes, how far they reach, and why they end there."""
     starts: list[int] = []
@@ -272,13 +333,13 @@ def _walk(
     size = len(data)
     limit = min(piece.end - position, size)
     file_offset = piece.file_offset + position
-    start_of, place_of = _START.unpack_from, _PLACE.unpack_from
+    head_of = _HEAD.unpack_from
     while at < limit:
         if size - at < _MIN_RECORD_BYTES and not is_file_end:
             return starts, at, _Stop.MORE
-        if size - at < _START.size:
+        if size - at < _HEAD.size:
             return starts, at, _Stop.END
-        length, magic = start_of(data, at)
+        length, magic, place = head_of(data, at)
         if magic == MAGIC_BLANK:
             return starts, at, _Stop.END
         is_record = magic in _MAGICS and _MIN_RECORD_BYTES <= length <= _MAX_RECORD_BYTES
@@ -287,8 +348,8 @@ def _walk(
         if (
             not is_record
             or length > size - at
-            or place_of(data, at + _PLACE_AT)[0] != file_offset + at
-            or (piece.is_newest and not _is_whole(data, at, at + length))
+            or place != file_offset + at
+            or not (is_settled or _is_whole(data, at, at + length))
         ):
             # Files are made at full size: what follows the last record is zeros.
             is_tail = piece.is_newest or not any(data[at : at + 4096])
@@ -340,8 +401,7 @@ def _next_record(data: bytes, physical_offset: int) -> int | None:
     return found if found < len(data) else None
 
 
-def _report(piece: Piece, position: int, options: LogOptions) -> None:
-    text = f"{piece.path} is damaged at byte {position}"
+def _lost(what: str, options: LogOptions) -> None:
     if options.fails_on_data_loss:
-        raise DataLossError([text])
-    _logger.warning("%s; going on at the next record", text)
+        raise DataLossError([what])
+    _logger.warning("%s; going on at the next record", what)

@@ -7,11 +7,17 @@ thread. ``read`` runs in workers and depends on nothing but the partition and th
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -28,6 +34,7 @@ from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.fetch import RangeReader, open_session
 from goddard.spark.offsets import DataLossError, Offsets, QueueRange
 from goddard.spark.options import Place, SourceOptions, Where
+from goddard.spark.pushdown import Wanted, push
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
@@ -118,8 +125,9 @@ class BatchReader(DataSourceReader):
                 fails_without_match=options.fails_when_no_timestamp_matches,
             )
             end = cluster.resolve(options.end, bounds)
-        start, end = self._within(bounds, start, end)
-        ranges, _ = offsets.ranges_between(start, end, {})
+            start, end = self._within(bounds, start, end)
+            ranges, _ = offsets.ranges_between(start, end, {})
+            ranges = self._narrowed(cluster, ranges)
         return [
             QueuePartition(piece)
             for piece in offsets.split(
@@ -128,6 +136,10 @@ class BatchReader(DataSourceReader):
                 max_records_per_partition=options.max_records_per_partition,
             )
         ]
+
+    def _narrowed(self, cluster: Cluster, ranges: list[QueueRange]) -> list[QueueRange]:
+        """For conditions to spare reading; without any nothing changes."""
+        return ranges
 
     def _within(
         self, bounds: tuple[Offsets, Offsets], start: Offsets, end: Offsets
@@ -154,6 +166,40 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows_of(partition, self._options, self._names)
+
+
+class FilteringReader(BatchReader):
+    """``spark.read`` that takes conditions over from Spark.
+
+    A class of its own: Spark refuses readers that can do this unless its configuration allows it.
+    """
+
+    def __init__(self, options: SourceOptions, names: Sequence[str]) -> None:
+        super().__init__(options, names)
+        self._wanted = Wanted()
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted, left = push(filters)
+        expression = self._wanted.tag_expression
+        if expression is not None and self._options.expression == "*":
+            self._options = replace(self._options, expression=expression)
+        return left
+
+    @override
+    def _narrowed(self, cluster: Cluster, ranges: list[QueueRange]) -> list[QueueRange]:
+        wanted = self._wanted
+        ranges = [wanted.of(each) for each in ranges if wanted.has(each.queue)]
+        bounds = (
+            {each.queue: each.start for each in ranges},
+            {each.queue: each.end for each in ranges},
+        )
+        starts, ends = bounds
+        if wanted.from_ms is not None:
+            starts = cluster.resolve(Place(Where.EARLIEST, timestamp_ms=wanted.from_ms), bounds)
+        if wanted.until_ms is not None:
+            ends = cluster.resolve(Place(Where.LATEST, timestamp_ms=wanted.until_ms), bounds)
+        return [QueueRange(each.queue, starts[each.queue], ends[each.queue]) for each in ranges]
 
 
 class PiecePartition(InputPartition):

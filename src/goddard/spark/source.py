@@ -16,7 +16,7 @@ from typing_extensions import override
 from goddard.errors import ConfigError
 from goddard.spark.log import parse_log
 from goddard.spark.options import parse_source
-from goddard.spark.read import BatchReader, LogReader, StreamReader
+from goddard.spark.read import BatchReader, FilteringReader, LogReader, StreamReader
 from goddard.spark.rows import check_columns
 from goddard.spark.schema import SCHEMA, chosen_columns
 from goddard.spark.write import BatchWriter, SinkOptions, StreamWriter, parse_sink
@@ -36,7 +36,8 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self._given(), is_streaming=False)
-        return BatchReader(options, chosen_columns(schema))
+        kind = FilteringReader if options.pushes_filters else BatchReader
+        return kind(options, chosen_columns(schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -1,6 +1,7 @@
 """Commit-log files as rows: pieces, torn tails, damage."""
 
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,54 @@ def test_a_folder_without_files_is_no_log(tmp_path: Path) -> None:
 def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
     Log(tmp_path).write()
     assert _rows(_options(tmp_path)) == []
+
+
+def test_the_tail_may_be_torn_before_a_file_made_ahead_of_need(tmp_path: Path) -> None:
+    written, bodies = _filled(tmp_path)
+    last = written.starts[-1]
+    written.data = written.data[: last + 60]
+    folder = written.write() / "commitlog"
+    ahead = max(int(path.name) for path in folder.iterdir()) + _FILE_BYTES
+    (folder / f"{ahead:020}").write_bytes(bytes(_FILE_BYTES))
+    assert _rows(_options(tmp_path)) == bodies[:-1]
+
+
+def test_a_hole_in_what_is_being_written_ends_the_log(tmp_path: Path) -> None:
+    written = Log(tmp_path)
+    for number in range(12):
+        written.add(bytes([65 + number]) * 200)
+    place = written.starts[10] + 150
+    written.data[place : place + 40] = bytes(40)
+    written.write()
+    assert len(_rows(_options(tmp_path))) == 10
+
+
+def test_files_without_messages_of_the_topics_are_not_read(tmp_path: Path) -> None:
+    written = Log(tmp_path)
+    for number in range(60):
+        written.add(b"%d" % number * 40, topic="Rare" if number == 2 else "Common")
+    written.write()
+    (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", 100_000, 100_000, 0))
+    queue = tmp_path / "consumequeue" / "Rare" / "0"
+    queue.mkdir(parents=True)
+    (queue / f"{0:020}").write_bytes(struct.pack(">qiq", written.starts[2], 100, 0))
+    rare = _options(tmp_path, topics=("Rare",))
+    assert _rows(rare) == [b"2" * 40]
+    # The first, and the newest, which queues may not know of yet.
+    assert [piece.file_offset for piece in plan(rare)] == [
+        0,
+        max(p.file_offset for p in plan(rare)),
+    ]
+    assert len(plan(_options(tmp_path, topics=("Rare",), uses_index=False))) > 2
+
+
+def test_files_that_are_deleted_meanwhile_are_a_loss(tmp_path: Path) -> None:
+    _, bodies = _filled(tmp_path)
+    options = _options(tmp_path)
+    first = plan(options)[0]
+    Path(first.path).unlink()
+    with pytest.raises(DataLossError, match="was deleted before it was read"):
+        list(read_piece(first, options, ["body"]))
+    forgiving = _options(tmp_path, fails_on_data_loss=False)
+    assert list(read_piece(first, forgiving, ["body"])) == []
+    assert len(_rows(options)) < len(bodies)
