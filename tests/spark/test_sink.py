@@ -1,11 +1,16 @@
 """Writing rows to topics."""
 
+from pathlib import Path
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from goddard import Message, MessageQueue, Producer
+from goddard.errors import ConfigError
+from goddard.spark import without_repeats
 from goddard.spark.rows import ROW_PROPERTY
-from goddard.testing.numbered import NumberedTopic, numbers
+from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.site import Site
 
 
@@ -109,3 +114,33 @@ def test_topics_cannot_be_overwritten(spark: SparkSession, ours: Site) -> None:
     writer = rows.write.format("rocketmq").mode("overwrite")
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writer.options(nameServers=ours.namesrv, topic=topic.name).save()
+
+
+def test_rows_that_were_written_twice_are_dropped(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(ours, "sink-twice")
+    topic.fill(10)  # of somebody else: they have no key, and stay
+    (broker,) = ours.brokers
+    with Producer("repeaters", name_servers=ours.namesrv) as producer:
+        for number in [*range(10, 30), *range(20, 40)]:
+            key = {ROW_PROPERTY: f"query-7-0-{number}"}
+            message = Message(topic.name, b"%d" % number, properties=key)
+            producer.send(message, queue=MessageQueue(topic.name, broker, number % 4))
+    assert len(numbers(read(spark, topic))) == 50
+    assert numbers(without_repeats(read(spark, topic))) == list(range(40))
+    reader = spark.readStream.format("rocketmq").options(
+        **topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    )
+    query = (
+        without_repeats(reader.load(), within="10 minutes")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "table"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(200)
+    assert table_numbers(spark, tmp_path / "table") == list(range(40))
+    with pytest.raises(ConfigError, match="properties is not there"):
+        without_repeats(read(spark, topic).drop("properties"))

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from goddard import Admin, MessageQueue
+from goddard.spark import lag
 from goddard.spark.offsets import from_json
 from goddard.testing.numbered import NumberedTopic, table_numbers
 from goddard.testing.process import wait_until
@@ -48,6 +49,9 @@ def test_available_now_reads_in_limited_batches_and_goes_on_later(
     options = topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="40", group=group)
     query = run_to_end(stream(spark, options), tmp_path)
     assert [progress.numInputRows for progress in query.recentProgress] == [40, 40, 10]
+    lags = [lag(progress) for progress in query.recentProgress]
+    assert [each.total for each in lags] == [50, 10, 0]
+    assert lags[0].least <= lags[0].average == 12.5 <= lags[0].most
     topic.fill(10)
     run_to_end(stream(spark, options), tmp_path)
     assert table_numbers(spark, tmp_path / "table") == list(range(100))
