@@ -169,6 +169,8 @@ class Broker:
 
         self.topics = Topics(self.topic_table, self.settings, clock=self._clock)
         self.topics.add_system_topics()
+        if not self.store.report.is_clean:
+            self.topics.restore((queue.topic, queue.queue_id) for queue in self.store.queues)
         self.topics.add_listener(lambda _: self._saver.save_soon(self.topic_table))
         self.groups = Groups(self.group_table, self.settings)
         self.groups.add_system_groups()

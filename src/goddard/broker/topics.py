@@ -95,6 +95,30 @@ class Topics:
             # A broker that starts anew must not look like the empty table of another.
             self.table.data_version = DataVersion(timestamp=self._clock.now_ms())
 
+    def restore(self, stored: Iterable[tuple[str, int]]) -> None:
+        """Bring back topics that the file lost; ``stored`` are the queues of the store.
+
+        A topic that a send created is acknowledged before the file has it; a crash may come between
+        the two. Its messages must not be lost because nobody knows their topic.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in stored:
+            if self.table.get(topic) is None:
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        least = self._settings.current.default_topic_queues
+        for topic, count in sorted(counts.items()):
+            is_single = names.is_retry_topic(topic) or names.is_dlq_topic(topic)
+            queues = count if is_single else max(count, least)
+            _log.warning("the topic %s is in the store but not in topics.json: restored", topic)
+            self._put(
+                TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queues,
+                    write_queue_nums=queues,
+                    perm=_READ_WRITE,
+                )
+            )
+
     def create_on_send(
         self, topic: str, default_topic: str, queue_count: int, remote: str, sys_flag: int = 0
     ) -> TopicConfig | None:

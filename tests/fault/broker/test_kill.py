@@ -84,3 +84,29 @@ async def test_nothing_acknowledged_is_lost(
     print(flush, figures)
     # At most what was on its way when a broker died can be there twice.
     assert reader.stored_twice <= CYCLES * len(sender.acknowledged)
+
+
+async def test_a_topic_that_was_created_a_moment_before_a_kill_is_known_after_it(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        (broker,) = cluster.brokers
+        async with Client(ClientOptions()) as producing, Client(ClientOptions()) as consuming:
+            sender = KeyedSender(producing, broker.address, TOPIC, queues=QUEUES)
+            reader = KeyedReader(consuming, broker.address, TOPIC, queues=QUEUES)
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(sender.run())
+                await reach(sender.count, 100, "messages taken")
+                await asyncio.to_thread(broker.kill)
+                # It would create the topic a second time.
+                sending.cancel()
+                # As if the kill had come before the file was written.
+                for path in (broker.home / "store" / "config").glob("topics.json*"):
+                    path.unlink()
+                await asyncio.to_thread(broker.start)
+                assert query_route(cluster.namesrv, TOPIC) is not None
+                reading = tasks.create_task(reader.run())
+                await reach(reader.count, sender.count(), "messages consumed")
+                reading.cancel()
+    # What was stored and not yet acknowledged may be there as well.
+    assert all(reader.read[key] >= count for key, count in sender.acknowledged.items())
