@@ -318,10 +318,12 @@ class Soak:
 
     async def _send_garbage(self) -> None:
         host, _, port = self._address.rpartition(":")
+        is_watched = self._chance.random() < 0.5
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(self._chance.randbytes(200))
-        async with asyncio.timeout(10):
-            if self._chance.random() < 0.5:
+        # One in 256 begins like a frame, for the rest of which a broker waits; these never do.
+        writer.write((b"\x7f" if is_watched else b"") + self._chance.randbytes(200))
+        async with asyncio.timeout(30):
+            if is_watched:
                 await reader.read()
         writer.transport.abort()
 
