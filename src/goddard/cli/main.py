@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
     "demo": _Lazy("goddard.cli.demo", "demo", "See it work, in a few seconds."),
     "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
+    "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "From topics to tables with Spark."),
     "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
     "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
 }

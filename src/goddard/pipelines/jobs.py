@@ -124,6 +124,8 @@ class Run:
     checkpoint: str
     trigger: str = AVAILABLE_NOW
     settings: Mapping[str, str] = field(default_factory=dict)
+    # ``module:function``, called with the job and the session when a run has ended well.
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,7 +501,10 @@ def _sending(options: dict[str, str], source: Source) -> dict[str, str]:
 
 
 def _run(given: object, name: str) -> Run:
-    section = Section("[run]", given, ("trigger", "checkpoint", "settings"))
+    section = Section("[run]", given, ("trigger", "checkpoint", "settings", "after"))
+    after = section.text("after")
+    if after is not None and not _FUNCTION.fullmatch(after):
+        raise section.error("after", f"is {after!r}; write it as 'module:function'")
     trigger = section.text("trigger") or AVAILABLE_NOW
     if trigger != AVAILABLE_NOW and not interval_ms(trigger):
         raise section.error("trigger", f"is {trigger!r}; write {AVAILABLE_NOW} or '10 seconds'")
@@ -507,6 +512,7 @@ def _run(given: object, name: str) -> Run:
         trigger=trigger,
         checkpoint=section.text("checkpoint") or f"checkpoints/{name}",
         settings=section.texts("settings"),
+        after=after,
     )
 
 

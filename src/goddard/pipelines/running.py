@@ -72,12 +72,14 @@ Report = Callable[[Progress], None]
 
 
 class Pipeline:
-    """A job with its sinks, ready to run. ``close`` it, or use it with ``with``."""
+    """A job with its sinks, ready to run once."""
 
     def __init__(self, job: Job, spark: SparkSession) -> None:
         self.job = job
         self._spark = spark
         self._steps = transform.steps(job.transforms, job.folder)
+        after = job.run.after
+        self._after = None if after is None else transform.load_function(after, job.folder)
         for each in job.transforms:
             if each.python is not None and (file := transform.module_file(each.python)) is not None:
                 spark.sparkContext.addPyFile(str(file))
@@ -85,6 +87,8 @@ class Pipeline:
         replaces = job.aggregate is not None and job.aggregate.emit == "all"
         self._sink = open_sink(job.sink, spark, replaces=replaces)
         self._quarantine = None if job.quarantine is None else open_sink(job.quarantine, spark)
+        # What the function after the run had to say.
+        self.last_words: str | None = None
         # What a batch failed with, before Spark wraps it up.
         self._failure: Exception | None = None
         self._tallies: dict[int, Tally] = {}
@@ -156,9 +160,7 @@ class Pipeline:
             finally:
                 for query in queries:
                     query.stop()
-            for sink in (self._sink, self._quarantine):
-                if sink is not None:
-                    sink.finish()
+            self._finish()
 
     def _stream(self, *, without_group: bool = False) -> DataFrame:
         options = dict(self.job.source.options)
@@ -256,11 +258,17 @@ class Pipeline:
             if job.deduplicate is not None:
                 frame = transform.deduplicated(frame, job.deduplicate)
             rows = self._write_judged(frame, batch)
-            for sink in (self._sink, self._quarantine):
-                if sink is not None:
-                    sink.finish()
+            self._finish()
         seconds = time.monotonic() - began
         report(Progress(job.name, 0, rows or 0, seconds, None, self._tallies.pop(0, None)))
+
+    def _finish(self) -> None:
+        for sink in (self._sink, self._quarantine):
+            if sink is not None:
+                sink.finish()
+        if self._after is not None:
+            said = self._after(self.job, self._spark)
+            self.last_words = said if isinstance(said, str) else None
 
     # Writing
 

@@ -59,7 +59,8 @@ def _query(sql: str) -> Step:
     return run
 
 
-def _function(place: str, folder: Path) -> Step:
+def load_function(place: str, folder: Path) -> Callable[..., object]:
+    """What ``module:function`` names; modules beside the job file are found, too."""
     module_name, _, name = place.partition(":")
     here = str(folder.resolve())
     if here not in sys.path:
@@ -67,11 +68,15 @@ def _function(place: str, folder: Path) -> Step:
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
-        raise ConfigError(f"[[transform]] python is {place!r}: {error}") from error
+        raise ConfigError(f"{place} cannot be used: {error}") from error
     if not callable(function):
-        raise ConfigError(
-            f"[[transform]] python is {place!r}: {module_name} has no function {name}"
-        )
+        raise ConfigError(f"{place} cannot be used: {module_name} has no function {name}")
+    found: Callable[..., object] = function
+    return found
+
+
+def _function(place: str, folder: Path) -> Step:
+    function = load_function(place, folder)
 
     def run(frame: DataFrame) -> DataFrame:
         made = function(frame)

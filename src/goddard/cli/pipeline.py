@@ -1,0 +1,430 @@
+"""``goddard pipeline``: run, check and look at job files.
+
+Spark is imported when something runs on it: checking a file takes a fraction of a second.
+"""
+
+import contextlib
+import importlib
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from goddard.cli.daemon import HELP_OPTIONS
+from goddard.cli.render import print_json, print_table
+from goddard.errors import ConfigError, GoddardError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from goddard.pipelines.jobs import Job, Sink
+    from goddard.pipelines.running import Progress
+
+_SHOWN_BATCHES: Final = 10
+
+
+@click.group(context_settings=HELP_OPTIONS)
+def pipeline() -> None:
+    """From topics to tables with Spark: job files, and pipelines that are ready to run."""
+
+
+_job = click.argument("job", metavar="FILE|NAME")
+_changes = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Replace a value of the job file, as in --set sink.path=tables/x.",
+)
+_name_servers = click.option(
+    "--name-servers", "-n", metavar="HOST:PORT", help="Short for --set source.nameServers=..."
+)
+_master = click.option(
+    "--master", default="local[*]", show_default=True, help="Any Spark master: spark://host:7077."
+)
+_settings = click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."
+)
+_spark_log = click.option(
+    "--spark-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where Spark's own log goes; nowhere by default.",
+)
+
+
+@pipeline.command()
+@_job
+@_changes
+@_name_servers
+@_master
+@_settings
+@_spark_log
+@click.option("--from", "start", metavar="TIME", help="Back-fill: messages stored from here ...")
+@click.option("--to", "end", metavar="TIME", help="... to here (not included).")
+def run(
+    job: str,
+    changes: tuple[str, ...],
+    name_servers: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    spark_log: Path | None,
+    start: str | None,
+    end: str | None,
+) -> None:
+    """Run a pipeline: until all is read, or with a trigger like "10 seconds" until Ctrl-C.
+
+    With --from or --to it runs once as a batch over the messages that were stored then, beside what
+    the stream has done. TIME is like 2026-01-31T12:00 (UTC unless it says otherwise), or
+    milliseconds since 1970.
+    """
+    with _clear_errors():
+        loaded = _load(job, changes, name_servers)
+        start_ms, end_ms = _time_ms("--from", start), _time_ms("--to", end)
+        is_batch = start_ms is not None or end_ms is not None or not loaded.source.is_stream
+        with _session(loaded, master, settings, spark_log) as spark, _Board(loaded.name) as board:
+            running: Any = importlib.import_module("goddard.pipelines.running")
+            made = running.Pipeline(loaded, spark)
+            if is_batch:
+                made.back_fill(start_ms, end_ms, board.report)
+            else:
+                with _stop_on_term() as stop:
+                    made.run(board.report, stop)
+        board.close(loaded, made.last_words)
+
+
+@pipeline.command()
+@_job
+@_changes
+@_name_servers
+@click.option("--explain", is_flag=True, help="Start Spark and show its plan of execution, too.")
+def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: bool) -> None:
+    """Show what a pipeline would do, step by step, without doing it."""
+    with _clear_errors():
+        loaded = _load(job, changes, name_servers)
+        print_table(loaded.name, ("step", "what"), _steps(loaded))
+        if explain:
+            with _session(loaded, "local[1]", (), None) as spark:
+                running: Any = importlib.import_module("goddard.pipelines.running")
+                made = running.Pipeline(loaded, spark)
+                made.final_frame(made.messages()).explain("formatted")
+
+
+@pipeline.command()
+@_job
+@_changes
+@_name_servers
+def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> None:
+    """Check a job file; needs neither Spark nor a cluster."""
+    with _clear_errors():
+        loaded = _load(job, changes, name_servers)
+    click.echo(f"{loaded.name}: fine")
+
+
+@pipeline.command("list")
+def list_ready() -> None:
+    """Show the pipelines that come with Goddard."""
+    with _clear_errors():
+        ready: Any = _pipelines("ready")
+        rows = [(name, ready.find_job(name).description) for name in ready.ready_names()]
+    print_table("", ("name", "what it does"), rows)
+    click.echo("Run one with: goddard pipeline run NAME -n HOST:PORT")
+
+
+@pipeline.command()
+@_job
+@_changes
+@_name_servers
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json: bool) -> None:
+    """Show how far a pipeline is in every queue, and how far behind."""
+    with _clear_errors():
+        loaded = _load(job, changes, name_servers)
+        found = _pipelines("status").job_status(loaded)
+    if as_json:
+        print_json(
+            {
+                "job": loaded.name,
+                "by": found.by,
+                "lastBatch": found.last_batch,
+                "lag": found.lag,
+                "queues": [
+                    {
+                        "topic": queue.topic,
+                        "brokerName": queue.broker_name,
+                        "queueId": queue.queue_id,
+                        "latest": queue.latest,
+                        "position": queue.position,
+                        "lag": queue.lag,
+                    }
+                    for queue in found.queues
+                ],
+            }
+        )
+        return
+    rows = [
+        (
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            "-" if queue.position is None else f"{queue.position:,}",
+            f"{queue.latest:,}",
+            queue.lag,
+        )
+        for queue in found.queues
+    ]
+    columns = ("topic", "broker", "queue", "read to", "ends at", "lag")
+    print_table(f"{loaded.name} by {found.by}", columns, rows)
+    batch = "" if found.last_batch is None else f"; the last batch was {found.last_batch}"
+    click.echo(f"{found.lag:,} messages behind{batch}")
+
+
+@pipeline.command()
+@click.option(
+    "--where",
+    required=True,
+    metavar="CONDITION",
+    help='Which ones: a condition like "originTopic = \'orders\'"; "true" for all.',
+)
+@click.option("--job", default="dead-letter", show_default=True, metavar="FILE|NAME")
+@click.option("--again", is_flag=True, help="Also those that were sent again before.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@_changes
+@_name_servers
+@_master
+@_settings
+@_spark_log
+def replay(
+    where: str,
+    job: str,
+    again: bool,
+    dry_run: bool,
+    changes: tuple[str, ...],
+    name_servers: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    spark_log: Path | None,
+) -> None:
+    """Send dead letters again, from the table of the pipeline dead-letter to their topics."""
+    with _clear_errors():
+        loaded = _load(job, changes, name_servers)
+        with _session(loaded, master, settings, spark_log) as spark:
+            module: Any = importlib.import_module("goddard.pipelines.ready.dead_letter")
+            done = module.replay(loaded, spark, where=where, again=again, only_show=dry_run)
+    if done.rows:
+        print_table("", ("origin topic", "messages"), sorted(done.rows.items()))
+    verb = "would be sent" if dry_run else "were sent"
+    click.echo(f"{done.total:,} messages {verb} again")
+
+
+# Jobs
+
+
+def _pipelines(module: str) -> Any:
+    """A module of the package, which needs the extra ``spark``."""
+    return importlib.import_module(f"goddard.pipelines.{module}")
+
+
+def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job":
+    values = dict(_pair("--set", each) for each in changes)
+    if name_servers is not None:
+        values["source.nameServers"] = name_servers
+    loaded: Job = _pipelines("ready").find_job(name, values)
+    return loaded
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{option} {text} has no '='; write {option} key=value")
+    return key.strip(), value
+
+
+def _time_ms(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} is {text!r}; write it as 2026-01-31T12:00") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _steps(job: "Job") -> list[tuple[str, str]]:
+    """A job in words."""
+    options = dict(job.source.options)
+    for secret in ("secretKey", "securityToken", "tlsKeyPassword"):
+        if secret in options:
+            options[secret] = "***"
+    rows = [(f"read {job.source.format}", _pairs(options))]
+    if job.parse is not None:
+        rows.append((f"parse {job.parse.format}", job.parse.schema))
+        rows.append(("", f"else {job.parse.otherwise}"))
+    rows += [
+        ("expect", f"{each.name}: {each.condition}, else {each.otherwise}")
+        for each in job.expectations
+    ]
+    if job.deduplicate is not None:
+        spec = job.deduplicate
+        rows.append(("deduplicate", f"{', '.join(spec.keys)} within {spec.within} of {spec.time}"))
+    rows += [("transform", each.sql or each.python or "") for each in job.transforms]
+    if job.aggregate is not None:
+        windows = job.aggregate
+        rows.append(("aggregate", f"{windows.window} of {windows.time} by {', '.join(windows.by)}"))
+        rows += [("", f"{name} = {text}") for name, text in windows.values.items()]
+    rows.append(("write", _sink_text(job.sink)))
+    if job.quarantine is not None:
+        rows.append(("quarantine", _sink_text(job.quarantine)))
+    rows.append(("run", f"{job.run.trigger}, checkpoint {job.run.checkpoint}"))
+    return rows
+
+
+def _sink_text(sink: "Sink") -> str:
+    place = sink.path or sink.table or _pairs(dict(sink.options))
+    once = "exactly once" if sink.is_exactly_once else "at least once"
+    by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
+    return f"{sink.format} {place}{by} ({once})"
+
+
+def _pairs(options: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+# Running
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed; pipelines need: pip install 'goddard[spark]'"
+        ) from error
+    except GoddardError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextlib.contextmanager
+def _session(
+    job: "Job", master: str, settings: tuple[str, ...], log: Path | None
+) -> Iterator["SparkSession"]:
+    session: Any = importlib.import_module("goddard.spark.session")
+    given = dict(_pair("--conf", each) for each in settings)
+    with _spinner("Spark starts"):
+        spark: SparkSession = session.spark_session(
+            master, name=job.name, settings=dict(job.run.settings) | given, log=log
+        )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def _spinner(text: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    console: Any = importlib.import_module("rich.console").Console(stderr=True)
+    with console.status(f"{text} ..."):
+        yield
+
+
+@contextlib.contextmanager
+def _stop_on_term() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets: the batch under way is given up, and repeated at the next run."""
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Board:
+    """Progress: a table that changes in place on a terminal, a line for each batch elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._batches: list[Progress] = []
+        self._rows = 0
+        self._quarantined = 0
+        self._dropped = 0
+        self._began = time.monotonic()
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            console: Any = importlib.import_module("rich.console").Console(stderr=True)
+            self._live = importlib.import_module("rich.live").Live(
+                console=console, transient=True, refresh_per_second=4
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def report(self, progress: "Progress") -> None:
+        if not progress.query.endswith("-quarantine"):
+            self._rows += progress.rows
+        if progress.tally is not None:
+            self._quarantined += progress.tally.quarantined
+            self._dropped += progress.tally.dropped
+        self._batches = [*self._batches, progress][-_SHOWN_BATCHES:]
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            click.echo(_line(progress))
+
+    def close(self, job: "Job", last_words: str | None) -> None:
+        seconds = time.monotonic() - self._began
+        bad = f", {self._quarantined:,} into quarantine" if self._quarantined else ""
+        bad += f", {self._dropped:,} dropped" if self._dropped else ""
+        click.echo(
+            f"{self._name}: {self._rows:,} messages in {seconds:.1f} s{bad}; {_sink_text(job.sink)}"
+        )
+        if last_words:
+            click.echo(last_words)
+
+    def _table(self) -> Any:
+        table = importlib.import_module("rich.table").Table(title=self._name, title_justify="left")
+        for column in ("batch", "rows", "seconds", "rows/s", "bad", "lag"):
+            table.add_column(column, justify="right")
+        for each in self._batches:
+            table.add_row(*_cells(each))
+        table.caption = f"{self._rows:,} messages"
+        return table
+
+
+def _cells(progress: "Progress") -> tuple[str, ...]:
+    tally = progress.tally
+    bad = "" if tally is None else f"{tally.quarantined + tally.dropped:,}"
+    return (
+        str(progress.batch),
+        f"{progress.rows:,}",
+        f"{progress.seconds:.1f}",
+        f"{progress.rows / max(progress.seconds, 0.001):,.0f}",
+        bad,
+        "" if progress.lag is None else f"{progress.lag:,}",
+    )
+
+
+def _line(progress: "Progress") -> str:
+    batch, rows, seconds, rate, bad, lag = _cells(progress)
+    text = f"{progress.query} batch {batch}: {rows} rows in {seconds} s ({rate}/s)"
+    text += f", {bad} bad" if bad not in ("", "0") else ""
+    return text + (f", {lag} behind" if lag else "")

@@ -1,0 +1,30 @@
+"""Pipelines that come with Goddard: job files beside this module, and what two of them do besides.
+
+``archive`` keeps everything, ``dead-letter`` what consumers gave up on (``dead_letter`` sends it
+again), ``traffic`` counts and draws (``traffic``).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from goddard.errors import ConfigError
+from goddard.pipelines.jobs import Job, load_job
+from goddard.pipelines.sections import near
+
+_FOLDER = Path(__file__).parent
+
+
+def ready_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def find_job(name: str, changes: Mapping[str, str] | None = None) -> Job:
+    """The job of a file, or a ready one by its name."""
+    path = Path(name)
+    if path.is_file():
+        return load_job(path, changes)
+    if name in ready_names():
+        return load_job(_FOLDER / f"{name}.toml", changes)
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        raise ConfigError(f"{name} does not exist")
+    raise ConfigError(f"{name} is neither a file nor a ready pipeline; {near(name, ready_names())}")

@@ -1,0 +1,253 @@
+"""What the pipeline ``traffic`` does besides its table: the lag of groups, and a chart.
+
+The lag is sampled when the pipeline ends, into ``<path>_lag``; the chart is ``<path>.svg``.
+"""
+
+import datetime as dt
+import importlib
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pyspark.sql import SparkSession
+
+from goddard.client.blocking_admin import Admin
+from goddard.errors import GoddardError
+from goddard.pipelines.batches import single
+from goddard.pipelines.files import Files
+from goddard.pipelines.jobs import Job
+from goddard.pipelines.parquet import ParquetTable
+from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_group
+from goddard.spark.options import SourceOptions, parse_source
+
+_MAX_LINES: Final = 8
+_MAX_MINUTES: Final = 24 * 60
+_COLORS: Final = (
+    "#3b6fb6", "#e08a2e", "#4c9f70", "#c2504c", "#8468b0", "#8c6d5a", "#d07bb0", "#7f8790",
+)  # fmt: skip
+_REST: Final = "#b9bec4"
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """A topic's traffic in a minute."""
+
+    at: dt.datetime
+    topic: str
+    messages: int
+    bytes: int
+    p50_ms: int
+    p95_ms: int
+    p99_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    group: str
+    topic: str
+    lag: int
+
+
+def finish(job: Job, spark: SparkSession) -> str:
+    """After a run: sample the lag, draw the chart; returns what to tell the user."""
+    assert job.sink.path is not None
+    lags = sample_lags(parse_source(job.source.options, is_streaming=True))
+    now = dt.datetime.now(dt.UTC)
+    if lags:
+        rows = [(now, each.group, each.topic, each.lag) for each in lags]
+        schema = "sampledAt timestamp, consumerGroup string, topic string, lag bigint"
+        table = ParquetTable(spark, f"{job.sink.path}_lag")
+        table.write(spark.createDataFrame(rows, schema).coalesce(1), single("lag", now.isoformat()))
+    minutes = read_minutes(spark, job.sink.path)
+    if not minutes:
+        return "there was no traffic yet, so there is no chart"
+    picture = f"{job.sink.path}.svg"
+    folder, _, name = picture.rpartition("/")
+    files = Files(spark, folder or ".")
+    files.delete(name)
+    files.write_text(name, chart(minutes, lags))
+    return f"chart: {picture}"
+
+
+def sample_lags(options: SourceOptions) -> list[GroupLag]:
+    """How far every consumer group is behind in every topic that it consumes; the longest first."""
+    reach = options.connecting
+    lags: dict[tuple[str, str], int] = defaultdict(int)
+    with Admin(name_servers=reach.name_servers, **reach.keywords) as admin:
+        for group in admin.groups():
+            if is_system_group(group):
+                continue
+            try:
+                progress = admin.group_progress(group)
+            except GoddardError:
+                continue  # nobody of the group has been there yet
+            for queue, at in progress.queues.items():
+                if not is_retry_topic(queue.topic) and not is_dlq_topic(queue.topic):
+                    lags[group, queue.topic] += max(0, at.broker_offset - at.consumer_offset)
+    found = [GroupLag(group, topic, lag) for (group, topic), lag in lags.items()]
+    return sorted(found, key=lambda each: (-each.lag, each.group, each.topic))
+
+
+def read_minutes(spark: SparkSession, path: str) -> list[Minute]:
+    """The newest minutes of the table, at most a day's."""
+    if not Files(spark, path).walk(""):
+        return []
+    table = spark.read.parquet(path)
+    newest = table.selectExpr("max(windowStart) AS newest").collect()[0]["newest"]
+    if newest is None:
+        return []
+    since = newest - dt.timedelta(minutes=_MAX_MINUTES)
+    rows = table.where(table["windowStart"] > since).orderBy("windowStart", "topic").collect()
+    return [
+        Minute(
+            at=row["windowStart"],
+            topic=row["topic"],
+            messages=row["messages"],
+            bytes=row["bytes"] or 0,
+            p50_ms=row["latencyP50Ms"] or 0,
+            p95_ms=row["latencyP95Ms"] or 0,
+            p99_ms=row["latencyP99Ms"] or 0,
+        )
+        for row in rows
+    ]
+
+
+# Drawing
+
+
+def chart(minutes: Sequence[Minute], lags: Sequence[GroupLag]) -> str:
+    """The traffic as an SVG: messages and bytes a minute, latencies, and who is behind."""
+    figure = Figure(figsize=(11, 8.5), layout="constrained")
+    axes: Any = figure.subplots(2, 2)
+    times = _times(minutes)
+    _draw_topics(axes[0][0], times, minutes, "messages", "Messages a minute")
+    _draw_topics(axes[0][1], times, minutes, "bytes", "Bytes a minute")
+    _draw_latency(axes[1][0], times, minutes)
+    _draw_lags(axes[1][1], lags)
+    total = sum(each.messages for each in minutes)
+    topics = len({each.topic for each in minutes})
+    figure.suptitle(
+        f"{total:,} messages in {topics} topics, {times[0]:%Y-%m-%d %H:%M} to "
+        f"{times[-1]:%Y-%m-%d %H:%M} UTC",
+        fontsize=13,
+    )
+    output = io.StringIO()
+    figure.savefig(output, format="svg", metadata={"Date": None})
+    return output.getvalue()
+
+
+def _times(minutes: Sequence[Minute]) -> list[dt.datetime]:
+    """Every minute from the first to the last, those without traffic too."""
+    first, last = min(each.at for each in minutes), max(each.at for each in minutes)
+    count = int((last - first).total_seconds()) // 60
+    return [first + dt.timedelta(minutes=number) for number in range(count + 1)]
+
+
+def largest(minutes: Sequence[Minute], field: str) -> dict[str, dict[dt.datetime, int]]:
+    """The values of the busiest topics, and of all others as one."""
+    totals: dict[str, int] = defaultdict(int)
+    for each in minutes:
+        totals[each.topic] += getattr(each, field)
+    ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
+    own = set(ranked if len(ranked) <= _MAX_LINES else ranked[: _MAX_LINES - 1])
+    rest = f"{len(ranked) - len(own)} others"
+    series: dict[str, dict[dt.datetime, int]] = {}
+    for topic in ranked:
+        series.setdefault(topic if topic in own else rest, {})
+    for each in minutes:
+        values = series[each.topic if each.topic in own else rest]
+        values[each.at] = values.get(each.at, 0) + int(getattr(each, field))
+    return series
+
+
+def _draw_topics(
+    axes: Axes,
+    times: Sequence[dt.datetime],
+    minutes: Sequence[Minute],
+    field: str,
+    title: str,
+) -> None:
+    series = largest(minutes, field)
+    below = [0] * len(times)
+    width = dt.timedelta(seconds=54)
+    for number, (topic, values) in enumerate(series.items()):
+        color = _REST if topic.endswith(" others") else _COLORS[number % len(_COLORS)]
+        heights = [values.get(at, 0) for at in times]
+        bar: Any = axes.bar
+        bar(times, heights, width, bottom=below, color=color, label=topic)
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    # Room for the legend above the bars.
+    axes.set_ylim(0, max(*below, 1) * 1.35)
+    _dress(axes, title)
+    _dress_times(axes, times)
+
+
+def _draw_latency(axes: Axes, times: Sequence[dt.datetime], minutes: Sequence[Minute]) -> None:
+    # Of all topics a minute's latency is that of its busiest topic for p50, of the worst else.
+    by_time: dict[dt.datetime, list[Minute]] = defaultdict(list)
+    for each in minutes:
+        by_time[each.at].append(each)
+    lines: Mapping[str, list[float]] = {
+        "p50, busiest topic": _line(times, by_time, lambda some: _busiest(some).p50_ms),
+        "p95, slowest topic": _line(times, by_time, lambda some: max(m.p95_ms for m in some)),
+        "p99, slowest topic": _line(times, by_time, lambda some: max(m.p99_ms for m in some)),
+    }
+    plot: Any = axes.plot
+    for color, (label, values) in zip(_COLORS, lines.items(), strict=False):
+        plot(times, values, marker="o", markersize=3, linewidth=1.5, color=color, label=label)
+    axes.legend(fontsize=8, frameon=False)
+    axes.set_ylim(bottom=0)
+    _dress(axes, "Milliseconds from sending to being stored")
+    _dress_times(axes, times)
+
+
+def _busiest(some: Sequence[Minute]) -> Minute:
+    return max(some, key=lambda each: each.messages)
+
+
+def _line(
+    times: Sequence[dt.datetime], by_time: Mapping[dt.datetime, list[Minute]], of: Any
+) -> Any:
+    return [float(of(by_time[at])) if at in by_time else float("nan") for at in times]
+
+
+def _draw_lags(axes: Axes, lags: Sequence[GroupLag]) -> None:
+    shown = list(reversed(lags[:_MAX_LINES]))
+    _dress(axes, "Messages that groups have not consumed yet")
+    if not shown:
+        axes.text(0.5, 0.5, "no consumer groups", ha="center", va="center", color=_REST)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    labels = [f"{each.group}\n{each.topic}" for each in shown]
+    bars = axes.barh(labels, [each.lag for each in shown], color=_COLORS[0], height=0.6)
+    axes.bar_label(bars, fmt="{:,.0f}", padding=4, fontsize=8)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_xlim(0, max(1.0, 1.2 * max(each.lag for each in shown)))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=11, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _dress_times(axes: Any, times: Sequence[dt.datetime]) -> None:
+    # matplotlib takes times where its types say numbers.
+    dates: Any = importlib.import_module("matplotlib.dates")
+    locator = dates.AutoDateLocator(minticks=2, maxticks=7)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    edge = dt.timedelta(minutes=1)
+    axes.set_xlim(times[0] - edge, times[-1] + edge)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="y", linewidth=0.5, alpha=0.4)
+    axes.set_axisbelow(True)
