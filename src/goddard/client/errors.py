@@ -93,10 +93,17 @@ class NameServerError(ClientError):
 
 
 class NoRouteError(ClientError):
-    """The name servers know no broker that has the topic."""
+    """The name servers know no broker that has the topic; or, for a ``reason``, they do not say."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"No route info of this topic: {topic}", code=ClientCode.NOT_FOUND_TOPIC)
+    def __init__(self, topic: str, reason: GoddardError | None = None) -> None:
+        text = f"No route info of this topic: {topic}"
+        address, advice = "", None
+        if reason is not None:
+            text = f"{text}, {getattr(reason, 'message', reason)}"
+            address, advice = getattr(reason, "address", ""), getattr(reason, "advice", "")
+            if getattr(reason, "code", 0) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                advice = "is this the address of a name server, and not of a broker?"
+        super().__init__(text, code=ClientCode.NOT_FOUND_TOPIC, address=address, advice=advice)
         self.topic = topic
 
 

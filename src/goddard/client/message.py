@@ -52,6 +52,24 @@ def _check_text(name: object, value: object) -> None:
         raise TypeError(f"the property {name!r}: names and values are text, not {value!r}")
 
 
+def _tag(tags: object) -> str:
+    if not isinstance(tags, str):
+        raise TypeError(f"tags is one text, not {tags!r}")
+    return tags
+
+
+def _mapping(properties: object) -> Mapping[str, str]:
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"properties are a dict of names and values, not {properties!r}")
+    return properties
+
+
+def _whole(number: object) -> int:
+    if not isinstance(number, int):
+        raise TypeError(f"a delay, level or time is a whole number, not {number!r}")
+    return number
+
+
 class Message:
     """A message to send.
 
@@ -93,7 +111,7 @@ class Message:
             self.keys = keys
         own[PROPERTY_WAIT] = "true" if wait_store_ok else "false"
         if tags:
-            own[PROPERTY_TAGS] = tags
+            own[PROPERTY_TAGS] = _tag(tags)
         if delay_level:
             self.delay_level = delay_level
         if delay_seconds is not None:
@@ -105,7 +123,7 @@ class Message:
         if sharding_key:
             own[PROPERTY_SHARDING_KEY] = sharding_key
         if properties:
-            for name, value in properties.items():
+            for name, value in _mapping(properties).items():
                 self.put(name, value)
 
     def put(self, name: str, value: str) -> None:
@@ -137,7 +155,7 @@ class Message:
 
     @tags.setter
     def tags(self, tags: str | None) -> None:
-        self._set(PROPERTY_TAGS, tags or None)
+        self._set(PROPERTY_TAGS, _tag(tags) if tags else None)
 
     @property
     def keys(self) -> list[str]:
@@ -145,8 +163,12 @@ class Message:
 
     @keys.setter
     def keys(self, keys: str | Iterable[str]) -> None:
-        text = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
-        self._set(PROPERTY_KEYS, text.strip() or None)
+        if not isinstance(keys, str):
+            try:
+                keys = KEY_SEPARATOR.join(keys)
+            except TypeError:
+                raise TypeError(f"keys are text, or several texts, not {keys!r}") from None
+        self._set(PROPERTY_KEYS, keys.strip() or None)
 
     @property
     def wait_store_ok(self) -> bool:
@@ -162,7 +184,7 @@ class Message:
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
-        if level < 0:
+        if _whole(level) < 0:
             raise InvalidMessageError(f"a delay level is 0 (none) or more, not {level}")
         self._set(PROPERTY_DELAY, str(level) if level else None)
 
@@ -207,9 +229,12 @@ class Message:
             self.properties[name] = value
 
     def _set_time(self, name: str, value: int | None) -> None:
-        if value is not None and value < 0:
+        if value is None:
+            self._set(name, None)
+            return
+        if _whole(value) < 0:
             raise InvalidMessageError(f"a time or delay is 0 or more, not {value}")
-        self._set(name, None if value is None else str(int(value)))
+        self._set(name, str(value))
 
     def __repr__(self) -> str:
         return (

@@ -26,7 +26,9 @@ def parse_name_servers(text: str | None, *, use_environment: bool = True) -> tup
     return _addresses(text or "")
 
 
-def _addresses(text: str) -> tuple[str, ...]:
+def _addresses(text: object) -> tuple[str, ...]:
+    if not isinstance(text, str):
+        raise ConfigError(f"name_servers is {text!r}; write it as 'host:port;host:port'")
     addresses: dict[str, None] = {}
     for part in text.replace(",", ";").split(";"):
         # RocketMQ's clients take the scheme that its cloud consoles show, and drop it.

@@ -121,6 +121,12 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
     return SessionOptions(name_servers=addresses, **given)
 
 
+def check_kind(option: str, value: object, kind: type[object]) -> None:
+    """ConfigError unless the value is of a class; None has to be let through before."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{option} is {value!r}; a {kind.__name__} is wanted")
+
+
 def check_range(option: str, value: Any, low: int, high: int = _MAX_MS) -> int:
     """The value, if it is a whole number within the range."""
     if not isinstance(value, int) or isinstance(value, bool):

@@ -8,7 +8,7 @@ from goddard.client.accumulator import AccumulatorOptions
 from goddard.client.backpressure import BackPressureOptions
 from goddard.client.faults import FaultTimes
 from goddard.client.hooks import ForbiddenHook, SendHook
-from goddard.client.options import SessionKeywords, check_range
+from goddard.client.options import SessionKeywords, check_kind, check_range
 from goddard.client.tracer import TraceOptions
 from goddard.errors import ConfigError
 from goddard.protocol.codes import ResponseCode
@@ -38,6 +38,12 @@ _LEVELS: Final = {
     CompressionKind.ZLIB: (0, 9),
     CompressionKind.LZ4: (0, 16),
     CompressionKind.ZSTD: (1, 22),
+}
+_KINDS: Final[dict[str, type[object]]] = {
+    "avoid_slow_brokers": FaultTimes,
+    "back_pressure": BackPressureOptions,
+    "accumulate": AccumulatorOptions,
+    "trace": TraceOptions,
 }
 
 
@@ -127,6 +133,10 @@ class ProducerOptions:
                 f"compression is {self.compression!r}; it must be one of CompressionKind"
             ) from error
         check_range("compression_level", self.compression_level, *_LEVELS[kind])
+        for option, wanted in _KINDS.items():
+            value = getattr(self, option)
+            if value is not None:
+                check_kind(option, value, wanted)
         for topic in (self.default_topic, *self.topics):
             if (problem := topic_problem(topic)) is not None:
                 raise ConfigError(problem)

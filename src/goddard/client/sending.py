@@ -44,6 +44,8 @@ _PREPARED: Final = int(TransactionType.PREPARED)
 _FRAME_PREFIX: Final = Struct(">iI")
 # What a message takes in a batch beside its body and properties.
 _ENTRY_BYTES: Final = 22
+# Goddard's brokers take no more in one request.
+MAX_BATCH_MESSAGES: Final = 32_768
 _BATCH_FAILED: Final = "Failed to initiate the MessageBatch"
 _MAX_NUMBER_CHARS: Final = 19
 
@@ -160,9 +162,10 @@ def prepare(
     )
 
 
-def compress_body(body: bytes, settings: SendSettings) -> bytes:
-    """Slow for long bodies: these are for a thread."""
-    return compress(body, settings.compression, settings.compression_level)
+def compress_body(body: bytes, settings: SendSettings) -> bytes | None:
+    """None if that makes nothing smaller. Slow for long bodies: these are for a thread."""
+    compressed = compress(body, settings.compression, settings.compression_level)
+    return compressed if len(compressed) < len(body) else None
 
 
 def _properties_text(properties: dict[str, str]) -> str:
@@ -234,7 +237,7 @@ def split_batch(
             raise InvalidMessageError(f"{_BATCH_FAILED}: {error}") from error
         entry = BatchEntry(message.body, encoded, message.flag)
         entry_bytes = _ENTRY_BYTES + len(message.body) + len(encoded)
-        if chunk and size + entry_bytes > max_bytes:
+        if chunk and (size + entry_bytes > max_bytes or len(chunk) == MAX_BATCH_MESSAGES):
             yield chunk, entries
             chunk, entries, size = [], [], 0
         chunk.append(message)

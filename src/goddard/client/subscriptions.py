@@ -59,7 +59,7 @@ def subscription(topic: str, expression: Expression, version_ms: int) -> Subscri
             expression_type=SQL92,
             sub_version=version_ms,
         )
-    text = " || ".join(expression.names) if isinstance(expression, Tags) else expression
+    text = _tags_text(topic, expression)
     try:
         tags = parse_tags(text)
     except FilterSyntaxError as error:
@@ -70,6 +70,16 @@ def subscription(topic: str, expression: Expression, version_ms: int) -> Subscri
         tags_set=list(tags.tags),
         code_set=sorted(tags.codes),
         sub_version=version_ms,
+    )
+
+
+def _tags_text(topic: str, expression: object) -> str | None:
+    if isinstance(expression, Tags):
+        return " || ".join(expression.names)
+    if expression is None or isinstance(expression, str):
+        return expression
+    raise ConfigError(
+        f"the subscription {expression!r} of {topic} is wrong: give 'TagA || TagB', Tags or Sql"
     )
 
 

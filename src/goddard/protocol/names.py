@@ -75,8 +75,10 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
 
 
-def topic_problem(topic: str) -> str | None:
+def topic_problem(topic: object) -> str | None:
     """Why this cannot be a topic's name, in RocketMQ's words; None if it can."""
+    if not isinstance(topic, str):
+        return f"The specified topic is {topic!r}; it has to be text"
     if not topic.strip():
         return "The specified topic is blank."
     if not _ALLOWED(topic):
@@ -95,8 +97,10 @@ def topic_problem(topic: str) -> str | None:
     return None
 
 
-def group_problem(group: str) -> str | None:
+def group_problem(group: object) -> str | None:
     """Why this cannot be a group's name, in RocketMQ's words; None if it can."""
+    if not isinstance(group, str):
+        return f"The specified group is {group!r}; it has to be text"
     if not group.strip():
         return "The specified group is blank."
     if not _ALLOWED(group):

@@ -103,6 +103,28 @@ def test_times_are_not_negative() -> None:
             setattr(Message("T", b"body"), name, -1)
 
 
+@pytest.mark.parametrize("value", [1.5, "3"])
+def test_times_are_whole_numbers(value: Any) -> None:
+    for name in ("delay_level", "delay_seconds", "delay_ms", "deliver_at_ms"):
+        with pytest.raises(TypeError, match="whole number, not"):
+            setattr(Message("T", b"body"), name, value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"tags": ["a", "b"]}, "tags is one text, not"),
+        ({"tags": 3}, "tags is one text, not 3"),
+        ({"keys": 3}, "keys are text, or several texts, not 3"),
+        ({"keys": [3]}, "keys are text, or several texts"),
+        ({"properties": [("a", "1")]}, "properties are a dict"),
+    ],
+)
+def test_wrong_types_are_told(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        Message("T", b"body", **wrong)
+
+
 def test_a_message_shows_itself() -> None:
     text = repr(Message("T", b"four", tags="A"))
     assert "'T'" in text

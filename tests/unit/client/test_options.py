@@ -6,13 +6,21 @@ from typing import Any, cast
 import pytest
 
 from goddard.client import options as options_module
-from goddard.client.errors import BrokerError, ClientError, ForkedError, NoNameServerError
+from goddard.client.errors import (
+    BrokerError,
+    ClientError,
+    ForkedError,
+    NameServerError,
+    NoNameServerError,
+    NoRouteError,
+)
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
 from goddard.client.nameservers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
 from goddard.client.producer import Producer
 from goddard.client.producer_options import RETRY_CODES, ProducerOptions
-from goddard.errors import ConfigError
+from goddard.errors import ConfigError, RemotingError
+from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.ids import parse_unique_id
 
@@ -186,6 +194,36 @@ def test_ranges() -> None:
     assert check_range("x", 5, 1, 5) == 5
     with pytest.raises(ConfigError, match="x is 6; it must be 1 to 5"):
         check_range("x", 6, 1, 5)
+
+
+@pytest.mark.parametrize("name_servers", [["127.0.0.1:9876"], 9876])
+def test_name_servers_are_text(name_servers: Any) -> None:
+    with pytest.raises(ConfigError, match="write it as 'host:port;host:port'"):
+        Producer("g", name_servers=name_servers)
+
+
+@pytest.mark.parametrize("option", ["avoid_slow_brokers", "back_pressure", "accumulate", "trace"])
+def test_options_of_a_kind(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is True; a [A-Z][A-Za-z]+ is wanted"):
+        ProducerOptions(**cast("Any", {option: True}))
+
+
+@pytest.mark.parametrize("group", [None, 3])
+def test_groups_are_text(group: Any) -> None:
+    with pytest.raises(ConfigError, match="it has to be text"):
+        Producer(group)
+
+
+def test_why_there_is_no_route() -> None:
+    assert "create the topic" in str(NoRouteError("T"))
+    unanswered = NoRouteError("T", NameServerError(["10.0.0.1:9876"]))
+    assert str(unanswered) == (
+        "No route info of this topic: T, no name server answers; code 10005; at 10.0.0.1:9876; "
+        "is one running, and reachable from here?"
+    )
+    broker = BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "105 not supported", "b:1")
+    assert "at b:1; is this the address of a name server" in str(NoRouteError("T", broker))
+    assert str(NoRouteError("T", RemotingError("cut"))).endswith("T, cut; code 10005")
 
 
 def test_errors_tell_code_address_and_advice() -> None:

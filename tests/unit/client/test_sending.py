@@ -1,5 +1,6 @@
 """The wire of sends: both ways of encoding agree, answers are read, batches are cut."""
 
+import random
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from goddard.client.errors import BrokerError, InvalidMessageError
 from goddard.client.hooks import MessageType, message_type
 from goddard.client.message import Message
 from goddard.client.sending import (
+    MAX_BATCH_MESSAGES,
     FrameTemplate,
     Outgoing,
     SendSettings,
@@ -164,6 +166,16 @@ def test_batches_are_cut_by_size() -> None:
     # A namespace takes room as well.
     named = [len(chunk) for chunk, _ in split_batch(messages, "n" * 50, 500)]
     assert max(named) < 3
+
+
+def test_a_batch_has_no_more_messages_than_brokers_take() -> None:
+    messages = [Message("T", b"x")] * (MAX_BATCH_MESSAGES + 1)
+    sizes = [len(chunk) for chunk, _ in split_batch(messages, "", 64 * 1024 * 1024)]
+    assert sizes == [MAX_BATCH_MESSAGES, 1]
+
+
+def test_what_compression_makes_longer_is_not_compressed() -> None:
+    assert compress_body(random.Random(1).randbytes(5_000), SendSettings(group="g")) is None
 
 
 def test_properties_that_fit_no_batch() -> None:

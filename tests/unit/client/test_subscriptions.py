@@ -1,5 +1,7 @@
 """What a consumer wants, as the wire has it, and how the members of a group may differ."""
 
+from typing import Any
+
 import pytest
 
 from goddard.client.subscriptions import Expression, Sql, Tags, differences, is_sql, subscription
@@ -41,6 +43,12 @@ def test_what_cannot_be_read_is_refused() -> None:
         Sql(" ")
     with pytest.raises(ConfigError, match=r"the subscription '\|\|' of T is wrong"):
         subscription("T", "||", 1)
+
+
+@pytest.mark.parametrize("expression", [3, ["TagA"]])
+def test_what_is_no_expression_is_refused(expression: Any) -> None:
+    with pytest.raises(ConfigError, match="Tags or Sql"):
+        subscription("T", expression, 1)
 
 
 def test_the_same_in_other_words_is_no_difference() -> None:
