@@ -30,6 +30,7 @@ class Files:
     """A folder and what is in it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
         # Spark's Python has no public way to Hadoop's files.
         self._jvm: Any = attrgetter("_jvm")(spark)
         context: Any = attrgetter("_jsc")(spark.sparkContext)

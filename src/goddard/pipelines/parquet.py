@@ -21,7 +21,7 @@ import uuid
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from goddard.pipelines.batches import Batch
 from goddard.pipelines.files import File, Files
@@ -41,8 +41,7 @@ class ParquetTable:
 
     def __init__(
         self,
-        spark: SparkSession,
-        path: str,
+        files: Files,
         *,
         partition_by: tuple[str, ...] = (),
         options: dict[str, str] | None = None,
@@ -50,8 +49,7 @@ class ParquetTable:
         replaces: bool = False,
     ) -> None:
         """``replaces``: every batch is the whole table, as far as this query wrote it."""
-        self._files = Files(spark, path)
-        self._spark = spark
+        self._files = files
         self._partition_by = partition_by
         self._options = options or {}
         self._compacts = compacts
@@ -155,7 +153,7 @@ class ParquetTable:
         merge_id = uuid.uuid4().hex
         place = f"{_own_folder(batch)}/merges/{merge_id}"
         paths = [self._files.full(file.path) for file in group]
-        frame = self._spark.read.option("mergeSchema", "true").parquet(*paths)
+        frame = self._files.spark.read.option("mergeSchema", "true").parquet(*paths)
         frame.coalesce(1).write.options(**self._options).parquet(self._files.full(f"{place}/data"))
         (made,) = [
             file

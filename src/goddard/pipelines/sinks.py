@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from goddard.errors import ConfigError
 from goddard.pipelines.batches import Batch
+from goddard.pipelines.files import Files
 from goddard.pipelines.jobs import MESSAGES, Sink
 from goddard.pipelines.parquet import ParquetTable
 
@@ -30,8 +31,7 @@ def open_sink(sink: Sink, spark: SparkSession, *, replaces: bool = False) -> Bat
     """The sink that a job names; ``replaces``: every batch is the whole content."""
     if sink.format == "parquet":
         return ParquetTable(
-            spark,
-            sink.path or "",
+            Files(spark, sink.path or ""),
             partition_by=sink.partition_by,
             options=dict(sink.options),
             compacts=sink.compacts,

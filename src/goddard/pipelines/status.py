@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from goddard.errors import ConfigError, ProtocolError
+from goddard.errors import ConfigError, GoddardError
 from goddard.pipelines.jobs import Job
 from goddard.spark import offsets
 from goddard.spark.cluster import Cluster
@@ -83,6 +83,6 @@ def checkpoint_offsets(checkpoint: str) -> tuple[int, Offsets] | None:
             return None
         last_line = path.read_text(encoding="utf-8").strip().splitlines()[-1]
         found, _ = offsets.from_json(json.loads(last_line))
-    except (OSError, ValueError, IndexError, TypeError, ProtocolError):
+    except (OSError, ValueError, IndexError, TypeError, GoddardError):
         return None
     return max(numbers), found

@@ -54,7 +54,7 @@ def replay(
         found = Replay({row["originTopic"]: row["count"] for row in counts})
         if found.total and not only_show:
             _send(chosen, job)
-            table = ParquetTable(spark, sent_path)
+            table = ParquetTable(Files(spark, sent_path))
             ids = chosen.select("msgId", "originTopic", sf.current_timestamp().alias("sentAt"))
             table.write(ids.coalesce(1), single("replay", sorted_ids(chosen)))
         return found

@@ -61,7 +61,7 @@ def finish(job: Job, spark: SparkSession) -> str:
     if lags:
         rows = [(now, each.group, each.topic, each.lag) for each in lags]
         schema = "sampledAt timestamp, consumerGroup string, topic string, lag bigint"
-        table = ParquetTable(spark, f"{job.sink.path}_lag")
+        table = ParquetTable(Files(spark, f"{job.sink.path}_lag"))
         table.write(spark.createDataFrame(rows, schema).coalesce(1), single("lag", now.isoformat()))
     minutes = read_minutes(spark, job.sink.path)
     if not minutes:

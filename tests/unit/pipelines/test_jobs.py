@@ -1,0 +1,285 @@
+"""Job files: what is accepted, and what is said about the rest."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goddard.errors import ConfigError
+from goddard.pipelines.jobs import Job, load_job, parse_job
+
+WHOLE = """
+name = "orders"
+description = "all there is"
+[source]
+nameServers = "127.0.0.1:9876"
+subscribe = "orders"
+startingOffsets = "earliest"
+group = "orders-pipeline"
+maxOffsetsPerTrigger = 1000
+[parse]
+format = "json"
+schema = "id long, amount double, city string, at timestamp"
+[[expect]]
+name = "positive amount"
+condition = "amount > 0"
+[[expect]]
+condition = "city IS NOT NULL"
+otherwise = "drop"
+[deduplicate]
+keys = ["id"]
+within = "10 minutes"
+time = "at"
+[[transform]]
+sql = "SELECT id, amount * 2 AS amount, at, city FROM input"
+[[transform]]
+python = "my_module:my_function"
+[aggregate]
+time = "at"
+window = "1 minute"
+late = "5 minutes"
+by = ["city"]
+values = { orders = "count(*)", total = "sum(amount)" }
+[sink]
+format = "parquet"
+path = "tables/orders"
+partitionBy = ["city"]
+compact = true
+[quarantine]
+path = "tables/orders_quarantine"
+[run]
+trigger = "10 seconds"
+checkpoint = "checkpoints/orders"
+settings = { "spark.sql.shuffle.partitions" = 4 }
+"""
+
+SMALL = """
+name = "small"
+[source]
+nameServers = "127.0.0.1:9876"
+subscribe = "t"
+[sink]
+path = "tables/t"
+"""
+
+
+def job(text: str = SMALL, **tables: Any) -> Job:
+    return parse_job(tomllib.loads(text) | tables)
+
+
+def refused(words: str, text: str = SMALL, **tables: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job(text, **tables)
+    assert words in str(caught.value)
+
+
+def test_a_job_with_everything() -> None:
+    whole = job(WHOLE)
+    assert whole.source.is_stream
+    assert whole.source.options["maxOffsetsPerTrigger"] == "1000"
+    assert whole.parse is not None
+    assert whole.parse.otherwise == "quarantine"
+    assert [each.name for each in whole.expectations] == ["positive amount", "city IS NOT NULL"]
+    assert [each.otherwise for each in whole.expectations] == ["quarantine", "drop"]
+    assert whole.deduplicate is not None
+    assert whole.deduplicate.within == "10 minutes"
+    assert [bool(each.sql) for each in whole.transforms] == [True, False]
+    assert whole.aggregate is not None
+    assert whole.aggregate.by == ("city",)
+    assert whole.sink.is_exactly_once
+    assert whole.sink.compacts
+    assert whole.quarantine is not None
+    assert whole.quarantine.format == "parquet"
+    assert whole.run.settings == {"spark.sql.shuffle.partitions": "4"}
+    assert whole.is_stateful
+    assert whole.judges_rows
+
+
+def test_a_small_job_has_sensible_defaults() -> None:
+    small = job()
+    assert small.run.trigger == "availableNow"
+    assert small.run.checkpoint == "checkpoints/small"
+    assert small.sink.format == "parquet"
+    assert not small.is_stateful
+    assert not small.judges_rows
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"snik": {}}, "snik is unknown; did you mean sink?"),
+        ({"sink": {"path": "x", "partitonBy": []}}, "did you mean partitionBy?"),
+        ({"sink": {"format": "parquett", "path": "x"}}, "did you mean parquet?"),
+        ({"sink": {"format": "parquet"}}, "[sink] path is missing"),
+        ({"sink": {"path": ""}}, "[sink] path is empty"),
+        ({"sink": {"path": 5}}, "[sink] path is 5; a text in quotes is wanted"),
+        ({"sink": {"path": "x", "partitionBy": "day"}}, "is no list of texts"),
+        ({"sink": {"path": "x", "partitionBy": ["a", "a"]}}, "or one twice"),
+        ({"sink": {"path": "x", "compact": "yes"}}, "write true or false"),
+        ({"sink": ["x"]}, "[sink] is a list; a table is wanted"),
+        ({"sink": {"format": "iceberg", "table": "orders"}}, "with its namespace"),
+        ({"sink": {"format": "iceberg", "table": "a.b"}}, "[sink] catalog is missing"),
+        ({"sink": {"format": "console", "rows": 0}}, "a whole number from 1"),
+        ({"sink": {"format": "rocketmq", "topik": "x"}}, "did you mean topic?"),
+        ({"source": {"nameServers": "h:1"}}, "[source] give one of subscribe"),
+        ({"source": {"nameServers": "h:1", "subscrib": "t"}}, "did you mean subscribe?"),
+        ({"source": {"nameServers": "h:1", "subscribe": ["t"]}}, "[source] subscribe is a list"),
+        (
+            {"source": {"nameServers": "h:1", "subscribe": "t", "endingOffsets": "latest"}},
+            "a stream has no end",
+        ),
+        ({"source": {"format": "rocketmq-log", "path": "/nowhere"}}, "is no directory"),
+        ({"parse": {"format": "jsn"}}, "did you mean json?"),
+        ({"parse": {"format": "json"}}, "schema is wanted"),
+        ({"parse": {"schema": "id lng"}}, "unknown type lng; did you mean long?"),
+        ({"parse": {"schema": "topic string"}}, "a column that messages have already"),
+        ({"parse": {"schema": "infer", "format": "csv"}}, "infer, which is for json"),
+        ({"parse": {"format": "avro"}}, "[parse] schemaFile is missing"),
+        ({"parse": {"schema": "a int", "into": "body"}}, "no column has yet"),
+        ({"expect": {"condition": "a"}}, "write [[expect]]"),
+        ({"expect": [{"name": "x"}]}, "condition is missing"),
+        ({"expect": [{"condition": "a"}]}, "there is no table [quarantine]"),
+        (
+            {"expect": [{"condition": "a", "otherwise": "drop"}, {"condition": "a"}]},
+            "a second time",
+        ),
+        ({"quarantine": {"path": "q"}}, "nothing puts rows into it"),
+        ({"quarantine": {"format": "console"}}, "a table is wanted"),
+        (
+            {"quarantine": {"path": "tables/t"}, "expect": [{"condition": "a"}]},
+            "the same place",
+        ),
+        ({"deduplicate": {"within": "10m"}}, "write it as '30 seconds'"),
+        ({"transform": [{"sql": "SELECT 1"}]}, "does not read from input"),
+        ({"transform": [{}]}, "either sql or python"),
+        ({"transform": [{"python": "f"}]}, "module:function"),
+        ({"aggregate": {"values": {"n": "count(*)"}}}, "window is missing"),
+        ({"aggregate": {"window": "1 minute"}}, "values is missing"),
+        (
+            {"aggregate": {"window": "1 minute", "slide": "1 hour", "values": {"n": "1"}}},
+            "longer than the window",
+        ),
+        (
+            {"aggregate": {"window": "1 minute", "values": {"windowEnd": "1"}}},
+            "the name of another column",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "time": "at"},
+                "deduplicate": {},
+            },
+            "one query has one time",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "all"},
+                "sink": {"format": "delta", "path": "x"},
+            },
+            "writes the whole table anew",
+        ),
+        ({"run": {"trigger": "often"}}, "write availableNow or '10 seconds'"),
+        ({"run": {"after": "f"}}, "module:function"),
+        ({"name": "a/b"}, "make a name"),
+    ],
+)
+def test_what_is_wrong_is_said(tables: dict[str, Any], words: str) -> None:
+    refused(words, **tables)
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(ConfigError, match="name is missing"):
+        parse_job({})
+    with pytest.raises(ConfigError, match=r"the table \[sink\] is missing"):
+        parse_job({"name": "x", "source": {}})
+
+
+def test_bad_rows_fail_the_job_when_there_is_no_quarantine() -> None:
+    parse = job(parse={"schema": "a int"}).parse
+    assert parse is not None
+    assert parse.otherwise == "fail"
+
+
+def test_text_is_one_column() -> None:
+    parse = job(parse={"format": "text", "into": "line"}).parse
+    assert parse is not None
+    assert (parse.schema, parse.into) == ("`line` string", None)
+
+
+def test_a_topic_as_sink_is_at_the_same_cluster_unless_said_otherwise() -> None:
+    same = job(sink={"format": "rocketmq", "topic": "out"})
+    assert same.sink.options == {"nameServers": "127.0.0.1:9876", "topic": "out"}
+    assert not same.sink.is_exactly_once
+    other = job(sink={"format": "rocketmq", "topic": "out", "nameServers": "h:1"})
+    assert other.sink.options["nameServers"] == "h:1"
+
+
+def test_any_format_of_spark_is_a_sink() -> None:
+    sink = job(sink={"format": "jdbc", "url": "jdbc:x", "batchsize": 10, "truncate": True}).sink
+    assert sink.options == {"url": "jdbc:x", "batchsize": "10", "truncate": "true"}
+
+
+def test_values_can_be_changed_from_outside() -> None:
+    changes = {
+        "sink.path": "elsewhere",
+        "sink.compact": "false",
+        "sink.partitionBy": "day, city",
+        "source.maxOffsetsPerTrigger": "5",
+        "source.fetchOffset.numRetries": "9",
+        "name": "renamed",
+    }
+    changed = parse_job(tomllib.loads(WHOLE), changes=changes)
+    assert changed.name == "renamed"
+    assert changed.sink.path == "elsewhere"
+    assert not changed.sink.compacts
+    assert changed.sink.partition_by == ("day", "city")
+    assert changed.source.options["maxOffsetsPerTrigger"] == "5"
+    assert changed.source.options["fetchOffset.numRetries"] == "9"
+    with pytest.raises(ConfigError, match="is no table"):
+        parse_job(tomllib.loads(WHOLE), changes={"name.x": "1"})
+    with pytest.raises(ConfigError, match="did you mean path"):
+        parse_job(tomllib.loads(SMALL), changes={"sink.pth": "1"})
+
+
+def test_files_are_named_in_what_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_job(tmp_path / "none.toml")
+    path = tmp_path / "job.toml"
+    path.write_text("name = ")
+    with pytest.raises(ConfigError, match=r"job\.toml is no TOML"):
+        load_job(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load_job(path)
+    path.write_text(SMALL + "\n[run]\ntriger = 'x'")
+    with pytest.raises(ConfigError, match=r"job\.toml: \[run\] triger is unknown"):
+        load_job(path)
+    path.write_bytes(b"#" * (1024 * 1024 + 1))
+    with pytest.raises(ConfigError, match="is no job file"):
+        load_job(path)
+    path.write_text(WHOLE)
+    assert load_job(path).folder == tmp_path
+
+
+def test_avro_schemas_come_from_files_beside_the_job(tmp_path: Path) -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "city", "type": ["null", "string"]}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL + "[parse]\nformat = 'avro'\nschemaFile = 'order.avsc'\n")
+    parse = load_job(path).parse
+    assert parse is not None
+    assert parse.schema == "`id` bigint, `city` string"
+    (tmp_path / "order.avsc").write_text("{")
+    with pytest.raises(ConfigError, match="has no JSON"):
+        load_job(path)
+
+
+def test_schemas_of_json_may_be_in_files_too(tmp_path: Path) -> None:
+    (tmp_path / "order.ddl").write_text("id long,\n  city string\n")
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL + "[parse]\nschemaFile = 'order.ddl'\n")
+    parse = load_job(path).parse
+    assert parse is not None
+    assert parse.schema == "id long,\n  city string"

@@ -1,0 +1,236 @@
+"""The parts of pipelines that need no Spark to run."""
+
+import datetime as dt
+import io
+import json
+import tomllib
+import uuid
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import fastavro
+import pytest
+from click.testing import CliRunner
+
+from goddard.cli.main import goddard
+from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError
+from goddard.pipelines.avro import AvroDecoder
+from goddard.pipelines.batches import Batch, query_name, single
+from goddard.pipelines.files import File
+from goddard.pipelines.jobs import load_job
+from goddard.pipelines.lake import partition_values
+from goddard.pipelines.parquet import groups_to_merge
+from goddard.pipelines.ready import find_job, ready_names
+from goddard.pipelines.ready.traffic import GroupLag, Minute, chart, largest
+from goddard.pipelines.running import sentence
+from goddard.pipelines.sections import interval_ms
+from goddard.pipelines.status import checkpoint_offsets
+from goddard.spark import offsets
+
+
+def test_files_say_which_batch_wrote_them() -> None:
+    query = query_name("E94B6249-13b2-4e8a-8521-67a8b1e0d13d")
+    batch = Batch(query, 7)
+    name = batch.file_name(3, "c000.snappy.parquet")
+    assert name == f"part-{query}-0000000007-00003.c000.snappy.parquet"
+    assert batch.owns(name)
+    assert not batch.follows(name)
+    assert Batch(query, 8).follows(name)
+    assert not Batch(query, 8).owns(name)
+    assert not Batch("f" * 32, 7).owns(name)
+    assert not Batch("f" * 32, 8).follows(name)
+    for foreign in ("part-0-x.parquet", f"merged-{query}-1.parquet", "", f"x{name}"):
+        assert not batch.owns(foreign)
+        assert not batch.follows(foreign)
+
+
+def test_single_batches_are_known_by_what_they_are_about() -> None:
+    assert single("a", 1, None) == single("a", 1, None)
+    assert single("a", 1, None) != single("a", 1, 2)
+    assert not single("a").is_of_stream
+    assert single("a").owns(single("a").file_name(0, "parquet"))
+
+
+def test_small_files_are_merged_in_groups() -> None:
+    def files(*sizes_mib: int) -> list[File]:
+        return [File(f"f{at}", size << 20) for at, size in enumerate(sizes_mib)]
+
+    assert groups_to_merge(files()) == []
+    assert groups_to_merge(files(1, 1, 1)) == []
+    assert [len(group) for group in groups_to_merge(files(1, 1, 1, 1))] == [4]
+    assert [len(group) for group in groups_to_merge(files(*[31] * 10))] == [4, 4]
+
+
+def test_folders_say_what_a_partition_is() -> None:
+    assert partition_values("") == {}
+    assert partition_values("day=2026-01-31/city=a%2Fb") == {"day": "2026-01-31", "city": "a/b"}
+    assert partition_values("city=__HIVE_DEFAULT_PARTITION__") == {"city": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10 minutes", 600_000), ("1 day", 86_400_000), ("5m", None), ("", None), ("-1 day", None)],
+)
+def test_intervals(text: str, expected: int | None) -> None:
+    assert interval_ms(text) == expected
+
+
+# Avro
+
+_SCHEMA = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "amounts", "type": {"type": "array", "items": "double"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+
+
+def _body(order_id: uuid.UUID, at: dt.datetime) -> bytes:
+    stream = io.BytesIO()
+    record = {"id": order_id, "amounts": [1.5, 2.5], "at": at}
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(_SCHEMA), record)
+    return stream.getvalue()
+
+
+def test_avro_bodies_become_rows() -> None:
+    order_id, at = uuid.uuid4(), dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    body = _body(order_id, at)
+    expected = {"id": str(order_id), "amounts": [1.5, 2.5], "at": at}
+    assert AvroDecoder(_SCHEMA, 0, "problem")(body) == expected
+    assert AvroDecoder(_SCHEMA, 5, "problem")(b"\0\0\0\0\1" + body) == expected
+
+
+def test_other_bytes_are_a_problem_of_their_row() -> None:
+    body = _body(uuid.uuid4(), dt.datetime(2026, 1, 31, tzinfo=dt.UTC))
+    decode = AvroDecoder(_SCHEMA, 0, "problem")
+    for wrong in (b"", None, body[:-1], body[:5], b"\xff" * 30, b"\x01" * 40):
+        assert set(decode(wrong)) == {"problem"}
+    assert decode(body + b"x") == {"problem": "the body has bytes after its AVRO"}
+
+
+# Checkpoints
+
+
+def _checkpoint(folder: Path, commits: list[int], ends: dict[int, str]) -> None:
+    for name in ("commits", "offsets"):
+        (folder / "query" / name).mkdir(parents=True)
+    for number in commits:
+        (folder / "query" / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    for number, text in ends.items():
+        (folder / "query" / "offsets" / str(number)).write_text(f"v1\n{{}}\n{text}")
+
+
+def test_checkpoints_tell_where_the_last_batch_ended(tmp_path: Path) -> None:
+    queue = MessageQueue("t", "b", 0)
+    ends = {at: json.dumps(offsets.to_json({queue: 10 * at})) for at in (9, 10, 11)}
+    _checkpoint(tmp_path, [9, 10], ends)
+    (tmp_path / "query" / "commits" / ".10.crc").write_text("")
+    assert checkpoint_offsets(str(tmp_path)) == (10, {queue: 100})
+    assert checkpoint_offsets(f"file://{tmp_path}") == (10, {queue: 100})
+
+
+def test_a_checkpoint_that_tells_nothing_is_none(tmp_path: Path) -> None:
+    assert checkpoint_offsets(str(tmp_path)) is None
+    _checkpoint(tmp_path / "a", [], {})
+    assert checkpoint_offsets(str(tmp_path / "a")) is None
+    _checkpoint(tmp_path / "b", [0], {0: "no JSON"})
+    assert checkpoint_offsets(str(tmp_path / "b")) is None
+    _checkpoint(tmp_path / "c", [0], {0: "[1]"})
+    assert checkpoint_offsets(str(tmp_path / "c")) is None
+
+
+# Errors
+
+
+def test_an_error_is_one_sentence() -> None:
+    wrapped = RuntimeError(
+        "[STREAM_FAILED] Query failed\nTraceback (most recent call last):\n  File x\n"
+        "goddard.pipelines.quality.ExpectationError: 3 rows are not accepted: positive\n"
+    )
+    assert sentence(wrapped) == "3 rows are not accepted: positive"
+    assert sentence(RuntimeError("[X] first line\n\tat java")) == "[X] first line"
+    assert sentence(RuntimeError()) == "RuntimeError"
+
+
+# Ready pipelines
+
+
+def test_ready_pipelines_are_valid_and_described() -> None:
+    assert ready_names() == ("archive", "dead-letter", "traffic")
+    for name in ready_names():
+        job = find_job(name, {"source.nameServers": "h:1"})
+        assert job.name == name
+        assert job.description
+        assert job.source.options["nameServers"] == "h:1"
+
+
+def test_a_name_that_is_none_is_said() -> None:
+    with pytest.raises(ConfigError, match="did you mean archive"):
+        find_job("archiv")
+    with pytest.raises(ConfigError, match=r"x\.toml does not exist"):
+        find_job("x.toml")
+
+
+def test_examples_are_valid() -> None:
+    examples = Path(__file__).parents[3] / "examples" / "pipelines"
+    found = sorted(examples.glob("*.toml"))
+    assert len(found) >= 3
+    for path in found:
+        assert load_job(path).name
+        tomllib.loads(path.read_text())
+
+
+# The command
+
+
+def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert "archive: fine" in runner.invoke(goddard, ["pipeline", "validate", "archive"]).output
+    listed = runner.invoke(goddard, ["pipeline", "list"]).output
+    assert all(name in listed for name in ready_names())
+    args = ["pipeline", "plan", "archive", "-n", "h:1", "--set", "sink.path=elsewhere"]
+    planned = runner.invoke(goddard, args).output
+    assert "nameServers=h:1" in planned
+    assert "parquet elsewhere, by day, topic (exactly once)" in planned
+    secret = ["--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
+    assert "hush" not in runner.invoke(goddard, [*args, *secret]).output
+    wrong = runner.invoke(goddard, ["pipeline", "validate", "archive", "--set", "sink.pth=x"])
+    assert wrong.exit_code == 1
+    assert "did you mean path?" in wrong.output
+    wrong = runner.invoke(goddard, ["pipeline", "run", "archive", "--from", "yesterday"])
+    assert wrong.exit_code == 1
+    assert "--from is 'yesterday'" in wrong.output
+
+
+# The chart
+
+
+def _minutes(topics: int) -> list[Minute]:
+    start = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    return [
+        Minute(start + dt.timedelta(minutes=minute), f"topic-{topic}", 10 + topic, 1_000, 1, 2, 3)
+        for minute in (0, 1, 3)
+        for topic in range(topics)
+    ]
+
+
+def test_only_the_busiest_topics_have_a_color_of_their_own() -> None:
+    assert list(largest(_minutes(3), "messages")) == ["topic-2", "topic-1", "topic-0"]
+    series = largest(_minutes(20), "messages")
+    assert next(iter(series)) == "topic-19"
+    assert list(series)[-1] == "13 others"
+    assert sum(sum(values.values()) for values in series.values()) == sum(
+        each.messages for each in _minutes(20)
+    )
+
+
+@pytest.mark.parametrize("topics", [1, 20])
+def test_charts_are_drawn(topics: int) -> None:
+    lags = [GroupLag(f"group-{number}", "topic-0", number * 10) for number in range(topics - 1)]
+    root = ET.fromstring(chart(_minutes(topics), lags))
+    assert root.tag.endswith("svg")
+    assert len(list(root.iter())) > 50
