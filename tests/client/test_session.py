@@ -223,6 +223,8 @@ async def test_dead_name_servers_are_passed_over(site: Site) -> None:
             await session.publish_route(topic)
         assert isinstance(lost.value.__cause__, NameServerError)
         assert dead in str(lost.value.__cause__)
+        # Not that the topic should be created.
+        assert f"no name server answers; code 10005; at {dead}" in str(lost.value)
         with pytest.raises(NameServerError):
             await session.refresh_route(topic)
 

@@ -57,11 +57,12 @@ def fetch_name_servers(endpoint: str, timeout_ms: int) -> tuple[str, ...]:
 class NameServers:
     """The addresses, and the one in use."""
 
-    __slots__ = ("_addresses", "_position")
+    __slots__ = ("_addresses", "_position", "_silent")
 
     def __init__(self, addresses: Sequence[str] = ()) -> None:
         self._addresses: tuple[str, ...] = ()
         self._position = 0
+        self._silent: set[str] = set()
         self.replace(addresses)
 
     @property
@@ -86,7 +87,13 @@ class NameServers:
             raise NoNameServerError
         return self._addresses[self._position]
 
-    def failed(self, address: str) -> None:
-        """Go on to the next, unless somebody else did already."""
+    def answered(self, address: str) -> None:
+        self._silent.discard(address)
+
+    def failed(self, address: str) -> bool:
+        """Go on to the next, unless somebody else did already. True if it answered so far."""
+        is_news = address not in self._silent
+        self._silent.add(address)
         if self._addresses and self._addresses[self._position] == address:
             self._position = (self._position + 1) % len(self._addresses)
+        return is_news

@@ -260,7 +260,7 @@ class Session:
                         topic, default_route(pattern, default_queues)
                     )
         except _NO_ANSWER as error:
-            raise NoRouteError(topic) from error
+            raise NoRouteError(topic, error) from error
         route = self.known_publish_route(topic)
         if route is None:
             raise NoRouteError(topic)
@@ -283,7 +283,7 @@ class Session:
                 await self._fetch(topic)
             except _NO_ANSWER as error:
                 if topic not in self._routes:
-                    raise NoRouteError(topic) from error
+                    raise NoRouteError(topic, error) from error
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)
         queues = self._known_queues(topic)
         if not queues:
@@ -616,11 +616,15 @@ class Session:
             share_ms = left_ms // max(1, len(names.addresses) - tried)
             try:
                 # A copy: what is added in preparing a request is added once.
-                return await self.request(address, replace(command), max(1, share_ms))
+                answer = await self.request(address, replace(command), max(1, share_ms))
             except RemotingError as error:
-                _logger.warning("the name server %s does not answer: %s", address, error)
-                names.failed(address)
+                # Once, not with every request for as long as it is away.
+                level = logging.WARNING if names.failed(address) else logging.DEBUG
+                _logger.log(level, "the name server %s does not answer: %s", address, error)
                 failure = error
+            else:
+                names.answered(address)
+                return answer
         raise NameServerError(names.addresses) from failure
 
     async def _fetch_name_servers(self) -> None:

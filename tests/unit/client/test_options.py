@@ -166,6 +166,16 @@ def test_name_servers_are_used_in_turn() -> None:
     assert names.chosen() == "d:1"
 
 
+def test_a_silent_name_server_is_news_once() -> None:
+    names = NameServers(["a:1", "b:1"])
+    assert names.failed("a:1")
+    assert names.failed("b:1")
+    assert not names.failed("a:1")
+    names.answered("a:1")
+    assert names.failed("a:1")
+    assert not names.failed("b:1")
+
+
 def test_name_servers_are_chosen_at_random() -> None:
     assert {NameServers(["a:1", "b:1", "c:1"]).chosen() for _ in range(200)} == {
         "a:1",
