@@ -308,6 +308,8 @@ class _Driver:
         self._committed: Offsets | None = None
         self._stop_at: Offsets | None = None
         self._last_batch_at = time.monotonic()
+        # Whether a batch was planned, by this process or one before it.
+        self._has_begun = False
         self._has_answered = False
         self._failing_since: float | None = None
 
@@ -345,7 +347,9 @@ class _Driver:
             return start
         self._failing_since = None
         self._has_answered = True
-        is_written_down = bool(began) or begins != self._initial or self._options.start == _EARLIEST
+        if began or begins != self._initial:
+            self._has_begun = True
+        is_written_down = self._has_begun or self._options.start == _EARLIEST
         begins, latest, first = self._since(begins, latest)
         ahead = offsets.available(begins, latest)
         if not ahead or self._waits_for_more(ahead):
@@ -394,7 +398,7 @@ class _Driver:
                 if queue in self._stop_at
             }
         first: Offsets = {}
-        if self._initial is not None and begins == self._initial:
+        if not self._has_begun:
             first |= begins
         fresh = latest.keys() - begins.keys()
         if fresh - self._earliest.keys():

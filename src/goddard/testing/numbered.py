@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class NumberedTopic:
     """A topic with numbered messages in it; bodies are the numbers."""
 
-    def __init__(self, site: Site, label: str, queues: int = 4) -> None:
+    def __init__(self, site: Site, label: str, queues: int = 4, *, is_exact: bool = False) -> None:
         self.site = site
-        self.name = site.create_topic(label, queues=queues)
+        self.name = site.create_topic(label, queues=queues, is_exact=is_exact)
         self.count = 0
 
     def fill(self, count: int) -> None:

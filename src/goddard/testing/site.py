@@ -60,9 +60,14 @@ class Site:
         own = {"brokerName": name, "namesrvAddr": self.namesrv, **(properties or {})}
         return self._add(name, cluster.start_broker(properties={**BROKER_PROPERTIES, **own}))
 
-    def create_topic(self, label: str, *, queues: int = 4, order: bool = False) -> str:
-        """A new topic with this many queues on each broker, known to the name server."""
-        topic = f"{label}-{next(_numbers)}"
+    def create_topic(
+        self, label: str, *, queues: int = 4, order: bool = False, is_exact: bool = False
+    ) -> str:
+        """A new topic with this many queues on each broker, known to the name server.
+
+        Its name begins with the label, or is the label if ``is_exact``.
+        """
+        topic = label if is_exact else f"{label}-{next(_numbers)}"
         for broker in self.brokers.values():
             _create_topic(broker.address, topic, queues, order=order)
         wait_until(

@@ -1,0 +1,69 @@
+"""Writes the checkpoint folders that tests restart from: what this version leaves behind.
+
+    python -m tools.write_spark_checkpoint tests/golden/data/spark-checkpoint-v1
+
+Run once for a version of the offset's JSON, never again: later versions must read what this one
+wrote. Each folder is as after kill -9 in mid-batch: its last batch was planned and not committed.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from goddard.spark import spark_session
+from goddard.testing.cluster import Cluster
+from goddard.testing.numbered import NumberedTopic
+from goddard.testing.site import Site
+
+BROKER = "broker-golden"
+_SECONDS = 300
+
+
+def run(spark: SparkSession, topic: NumberedTopic, checkpoint: Path, **options: str) -> None:
+    """Read what is there, a batch at a time, to nowhere."""
+
+    def look(frame: DataFrame, _: int) -> None:
+        frame.count()
+
+    source = spark.readStream.format("rocketmq").options(**topic.options(**options))
+    query = (
+        source.load()
+        .writeStream.foreachBatch(look)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    if not query.awaitTermination(_SECONDS):
+        raise TimeoutError("the query does not end")
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def main(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch, Cluster(Path(scratch)) as cluster:
+        site = Site(cluster.start_name_server())
+        site.start_goddard_broker(cluster, BROKER)
+        spark = spark_session("local[2]", name="checkpoints")
+        # In mid-life: three batches, of which the last has to be repeated.
+        middle = NumberedTopic(site, "GoldenMiddle", is_exact=True)
+        middle.fill(90)
+        limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
+        run(spark, middle, target / "middle", **limits)
+        forget_last_commit(target / "middle")
+        # At its beginning: "latest" was 40 when the query started, and is more by now.
+        beginning = NumberedTopic(site, "GoldenBeginning", queues=2, is_exact=True)
+        beginning.fill(40)
+        run(spark, beginning, target / "beginning", startingOffsets="latest")
+        forget_last_commit(target / "beginning")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
