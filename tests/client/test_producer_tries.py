@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,13 +23,15 @@ from goddard.client.message import Message
 from goddard.client.options import Credentials
 from goddard.client.producer import Producer
 from goddard.client.producer_options import RETRY_CODES
-from goddard.client.values import MessageQueue, SendStatus
+from goddard.client.tracer import TraceOptions
+from goddard.client.values import MessageQueue, SendStatus, ServiceState
 from goddard.errors import ConnectFailedError, ProtocolError, RequestTimeoutError
 from goddard.protocol.acl import verify
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
+from goddard.testing import pushing
 from goddard.testing.fakecluster import Answerer, FakeCluster, mute
 
 
@@ -42,6 +45,10 @@ def answering(fields: dict[str, str]) -> Answerer:
 
 def brokers_of(cluster: FakeCluster) -> dict[str, int]:
     return {broker.name: len(broker.sends) for broker in cluster.brokers}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await pushing.until(condition, "it does not happen")
 
 
 async def test_another_broker_is_tried(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,6 +157,35 @@ async def test_time_is_for_all_tries_together() -> None:
             assert soon.value.code == ClientCode.ACCESS_BROKER_TIMEOUT
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("soon", [False, True])
+async def test_time_is_for_the_route_as_well(key: str | None, soon: bool) -> None:
+    async with FakeCluster("a") as cluster:
+        cluster.answer_route = mute
+        # Were it not limited, the route would have half a minute.
+        async with Producer("g", name_servers=cluster.namesrv, api_timeout_ms=30_000) as producer:
+            started = time.monotonic()
+            send = producer.send_soon if soon else producer.send
+            with pytest.raises(TooManyRequestsError, match="no route of T within"):
+                await send(Message("T", b"x"), key=key, timeout_ms=200)
+            assert time.monotonic() - started < 20
+
+
+async def test_time_is_for_finding_a_broker_as_well() -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        Producer("g", name_servers=cluster.namesrv, api_timeout_ms=30_000) as producer,
+    ):
+        await producer.send(Message("T", b"x"))
+        cluster.answer_route = mute
+        gone = MessageQueue("T", "gone", 0)
+        started = time.monotonic()
+        with pytest.raises(SendFailedError) as failed:
+            await producer.send(Message("T", b"x"), queue=gone, timeout_ms=200)
+        assert failed.value.code == ClientCode.BROKER_NOT_EXIST
+        assert time.monotonic() - started < 20
+
+
 async def test_no_try_may_take_all_the_time() -> None:
     async with FakeCluster("a", "b") as cluster:
         cluster.broker("a").answer = mute
@@ -221,6 +257,54 @@ async def test_order_of_what_is_sent_soon() -> None:
             await asyncio.gather(*futures)
         bodies = [int(bytes(request.body)) for request in cluster.broker("a").sends]
     assert bodies == list(range(1000))
+
+
+async def test_order_of_long_and_short_messages() -> None:
+    async with FakeCluster("a", queues=1) as cluster:
+        async with Producer("g", name_servers=cluster.namesrv) as producer:
+            await producer.send(Message("T", b"first"))
+            # A thread compresses the long ones.
+            sizes = [2_000_000, 10, 500_000, 20, 30]
+            await asyncio.gather(*(producer.send_soon(Message("T", b"x" * n)) for n in sizes))
+        flags = [decode_send(request.fields) for request in cluster.broker("a").sends[1:]]
+        assert [bool(header.sys_flag) for header in flags] == [True, False, True, False, False]
+
+
+async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        broker.silent.add(RequestCode.HEART_BEAT)
+        producer = Producer("g", name_servers=cluster.namesrv, topics=["T"], trace=TraceOptions())
+        starting = asyncio.create_task(producer.start())
+        await broker.asked[RequestCode.HEART_BEAT].wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert producer.state is ServiceState.START_FAILED
+        await until(lambda: all(each.is_closed for each in broker.connections))
+
+
+async def test_a_stop_that_is_given_up_leaves_nothing_open() -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        broker.silent.add(RequestCode.UNREGISTER_CLIENT)
+        producer = Producer("g", name_servers=cluster.namesrv)
+        await producer.start()
+        await producer.send(Message("T", b"x"))
+        broker.answer = mute
+        unanswered = producer.send_soon(Message("T", b"x"))
+        stopping = asyncio.create_task(producer.stop())
+        await until(lambda: len(broker.sends) == 2)
+        # Gives up what is under way, and then the farewell.
+        stopping.cancel()
+        await broker.asked[RequestCode.UNREGISTER_CLIENT].wait()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        with pytest.raises(ClientError):
+            await unanswered
+        assert producer.state is ServiceState.STOPPED
+        await until(lambda: all(each.is_closed for each in broker.connections))
 
 
 async def test_a_cancelled_future_harms_nobody() -> None:

@@ -17,6 +17,7 @@ from goddard.client.errors import (
     NameServerError,
     NoNameServerError,
     NoRouteError,
+    NotRunningError,
 )
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import SessionKeywords, session_options
@@ -365,18 +366,45 @@ async def test_heartbeats_say_who_is_here() -> None:
         ]
 
 
-async def test_a_new_connection_is_greeted_at_once() -> None:
+async def test_who_waits_for_a_start_that_is_given_up_is_told() -> None:
+    asked: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    # An HTTP server that never answers.
+    server = await asyncio.start_server(lambda _, writer: asked.put_nowait(writer), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        session = session_of(None, name_server_endpoint=f"http://127.0.0.1:{port}/rocketmq/nsaddr")
+        first = asyncio.create_task(session.start())
+        held = await asked.get()
+        second = asyncio.create_task(session.start())
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(NotRunningError, match="start the client anew"):
+            await second
+        assert first.cancelled()
+        assert not session.is_running
+        held.close()
+        await held.wait_closed()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_new_connection_is_greeted_at_once(host: str) -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
         broker = cluster.broker("a")
+        address = cluster.elsewhere["a"] = f"{host}:{broker.server.port}"
+
+        def greetings() -> int:
+            return sum(each.code == RequestCode.HEART_BEAT for each in broker.requests)
+
         consumer = Consumer()
         session.add_consumer("cg", consumer)
         await session.publish_route("T")
-        await session.heartbeat()
+        # A second after the start; the next one is half a minute away.
+        await until(lambda: greetings() == 1)
         rebalanced = consumer.rebalanced
         broker.connections[0].abort()
-        await until(lambda: session.connection(broker.address) is None)
-        await session.request(broker.address, RemotingCommand(RequestCode.GET_MIN_OFFSET), 3_000)
-        await until(lambda: [r.code for r in broker.requests].count(RequestCode.HEART_BEAT) == 2)
+        await until(lambda: session.connection(address) is None)
+        await session.request(address, RemotingCommand(RequestCode.GET_MIN_OFFSET), 3_000)
+        await until(lambda: greetings() == 2)
         await until(lambda: consumer.rebalanced > rebalanced)
         await session.remove_consumer("cg")
 

@@ -346,14 +346,17 @@ class Accumulator:
         return future
 
     async def flush(self) -> None:
-        """Send what is held, and wait until nothing is without a result."""
+        """Send what is held, and wait until nothing is without a result; cancelled, give it up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for batch in self._held.close():
             self._dispatch(batch)
-        while self._sending:
-            await asyncio.wait(self._sending)
+        try:
+            while self._sending:
+                await asyncio.wait(self._sending)
+        finally:
+            await self._tasks.stop()
 
     def _set_timer(self) -> None:
         due_ms = self._held.next_due_ms

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from goddard.client.errors import BrokerNotFoundError, ClientError
+from goddard.client.errors import BrokerNotFoundError, ClientError, TooManyRequestsError
 from goddard.client.faults import Faults, next_queue
 from goddard.client.hooks import (
     ForbiddenContext,
@@ -136,21 +136,35 @@ class Courier:
             message_id = properties[PROPERTY_UNIQUE_ID] = self.session.unique_id()
         return message_id
 
-    async def route(self, topic: str) -> PublishRoute:
+    async def route(self, topic: str, timeout_ms: int | None = None) -> PublishRoute:
+        """Where a topic can be written to; TooManyRequestsError if that takes too long."""
+        known = self.session.known_publish_route(topic)
+        if known is not None:
+            return known
         settings = self.settings
-        return await self.session.publish_route(
-            topic, default_topic=settings.default_topic, default_queues=settings.default_queues
-        )
+        try:
+            async with _within(timeout_ms):
+                return await self.session.publish_route(
+                    topic,
+                    default_topic=settings.default_topic,
+                    default_queues=settings.default_queues,
+                )
+        except TimeoutError as error:
+            raise TooManyRequestsError(
+                f"sendDefaultImpl call timeout, no route of {topic} within {timeout_ms} ms",
+                advice="do the name servers answer? Or give the send more time",
+            ) from error
 
     # The way
 
-    async def locate(self, queue: MessageQueue, topic: str) -> str:
+    async def locate(self, queue: MessageQueue, topic: str, timeout_ms: int | None = None) -> str:
         """The address of a queue's broker; the route is asked for again if there is none."""
         address = self.session.broker_address(queue.broker_name)
         if address is None:
             try:
-                await self.session.refresh_route(topic)
-            except (ClientError, RemotingError) as error:
+                async with _within(timeout_ms):
+                    await self.session.refresh_route(topic)
+            except (ClientError, RemotingError, TimeoutError) as error:
                 raise BrokerNotFoundError(queue.broker_name) from error
             address = self.session.broker_address(queue.broker_name)
             if address is None:
@@ -190,7 +204,10 @@ class Courier:
         hook raised; the broker's faults are written down."""
         clock = self.session.clock
         started_ms = clock.monotonic_ms()
-        address = await self.locate(queue, out.topic)
+        address = self.session.broker_address(queue.broker_name)
+        if address is None:
+            address = await self.locate(queue, out.topic, timeout_ms)
+            timeout_ms -= clock.monotonic_ms() - started_ms
         context = self.before(out, messages, queue, address, mode)
         try:
             response = await self._exchange(out, queue, address, timeout_ms)
@@ -206,20 +223,20 @@ class Courier:
     async def _exchange(
         self, out: Outgoing, queue: MessageQueue, address: str, timeout_ms: int
     ) -> RemotingCommand:
-        session = self.session
-        ends_ms = session.clock.monotonic_ms() + timeout_ms
+        session, clock = self.session, self.session.clock
+        ends_ms = clock.monotonic_ms() + timeout_ms
         for _ in range(2):
             connection = session.connection(address)
             if connection is None:
-                left_ms = max(1, ends_ms - session.clock.monotonic_ms())
-                connection = await session.connect(address, left_ms)
-            left_ms = max(1, ends_ms - session.clock.monotonic_ms())
+                connection = await session.connect(address, max(1, timeout_ms))
+                timeout_ms = ends_ms - clock.monotonic_ms()
             response = await connection.request_encoded(
-                lambda opaque: self.frame(out, queue, opaque), out.code, left_ms
+                lambda opaque: self.frame(out, queue, opaque), out.code, max(1, timeout_ms)
             )
             if response.code != _GO_AWAY:
                 return response
             session.retire(address)
+            timeout_ms = ends_ms - clock.monotonic_ms()
         raise OverloadedError(f"{address} is going away", address)
 
     async def carry_oneway(
@@ -308,3 +325,7 @@ class Courier:
         self._faults.record(
             queue.broker_name, now_ms - started_ms, now_ms, isolate=True, reachable=reachable
         )
+
+
+def _within(timeout_ms: int | None) -> asyncio.Timeout:
+    return asyncio.timeout(None if timeout_ms is None else max(1, timeout_ms) / 1000)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from goddard.client.backpressure import SendPermits
 from goddard.client.courier import COMPRESS_BY_THREAD_BYTES, Courier
@@ -36,6 +36,8 @@ from goddard.errors import (
 )
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
+
+_T = TypeVar("_T")
 
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
@@ -118,6 +120,8 @@ class Flights:
         self._under_way = 0
         # How many wait to take off; later ones may not overtake them.
         self._grounded = 0
+        # The last of those in line for a topic, then for a queue: done when it is through.
+        self._last_in_line: dict[str | MessageQueue, asyncio.Future[None]] = {}
         self._all_landed: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -269,26 +273,47 @@ class Flights:
 
     async def _fly(self, flight: Flight) -> SendResult:
         try:
-            if not flight.has_permit and self._permits is not None:
-                await self._permits.acquire(len(flight.message.body), max(1, flight.left_ms))
-                flight.has_permit = True
-            if flight.out is None:
-                flight.out = await self._courier.prepare_anyhow(flight.message, flight.topic)
-            if flight.queue is None:
-                route = await self._courier.route(flight.topic)
-                if flight.is_fixed:
-                    flight.queue = self._courier.select(
-                        route, flight.message, flight.selector, flight.key
-                    )
-                else:
-                    flight.queue = self._courier.choose(route)
+            queue = await self._in_line(flight.topic, self._prepare(flight))
             # What fails here is found again by the first try, and then tried elsewhere.
             with contextlib.suppress(RemotingError, BrokerNotFoundError):
-                address = await self._courier.locate(flight.queue, flight.topic)
-                await self._session.connect(address, max(1, flight.left_ms))
+                await self._in_line(queue, self._connect(flight, queue))
         finally:
             self._grounded -= 1
         return await self._carry(flight)
+
+    async def _in_line(self, place: str | MessageQueue, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do something beside others, but be through with it in the order of coming: a long message
+        takes longer to prepare than a short one that follows it."""
+        before = self._last_in_line.get(place)
+        through = self._last_in_line[place] = self.loop.create_future()
+        try:
+            result = await work
+            if before is not None and not before.done():
+                await asyncio.wait((before,))
+            return result
+        finally:
+            through.set_result(None)
+            if self._last_in_line[place] is through:
+                del self._last_in_line[place]
+
+    async def _prepare(self, flight: Flight) -> MessageQueue:
+        courier = self._courier
+        if not flight.has_permit and self._permits is not None:
+            await self._permits.acquire(len(flight.message.body), max(1, flight.left_ms))
+            flight.has_permit = True
+        if flight.out is None:
+            flight.out = await courier.prepare_anyhow(flight.message, flight.topic)
+        if flight.queue is None:
+            route = await courier.route(flight.topic, flight.left_ms)
+            if flight.is_fixed:
+                flight.queue = courier.select(route, flight.message, flight.selector, flight.key)
+            else:
+                flight.queue = courier.choose(route)
+        return flight.queue
+
+    async def _connect(self, flight: Flight, queue: MessageQueue) -> None:
+        address = await self._courier.locate(queue, flight.topic, flight.left_ms)
+        await self._session.connect(address, max(1, flight.left_ms))
 
     async def _fly_again(self, flight: Flight) -> SendResult:
         await self._turn(flight)
@@ -315,7 +340,7 @@ class Flights:
     async def _turn(self, flight: Flight) -> None:
         """To another broker, if the user left that open and there is one."""
         if not flight.is_fixed and flight.queue is not None:
-            route = await self._courier.route(flight.topic)
+            route = await self._courier.route(flight.topic, flight.left_ms)
             flight.queue = self._courier.choose(route, flight.queue.broker_name)
 
     # The end

@@ -44,7 +44,7 @@ from goddard.protocol.bodies_client import (
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.names import group_problem, topic_problem, with_namespace, without_namespace
 from goddard.protocol.responses import ResponseError
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -252,19 +252,22 @@ class LitePullConsumer:
         if opened is None or self._state is not ServiceState.RUNNING:
             return
         self._state = ServiceState.STOPPED
-        await self._tasks.stop()
-        await opened.pulls.stop()
+        await finish(
+            self._tasks.stop,
+            opened.pulls.stop,
+            partial(self._keep_offsets, opened.offsets),
+            partial(opened.session.remove_consumer, self._group),
+            opened.session.stop,
+        )
+        _logger.info("the consumer [%s] shutdown OK", self._group)
+
+    async def _keep_offsets(self, offsets: Offsets) -> None:
         if self._auto_commit:
             self._note_done()
         try:
-            await opened.offsets.flush(opened.offsets.table())
+            await offsets.flush(offsets.table())
         except GoddardError as error:
             _logger.warning("the offsets of %s could not be written: %s", self._group, error)
-        try:
-            await opened.session.remove_consumer(self._group)
-        finally:
-            await opened.session.stop()
-        _logger.info("the consumer [%s] shutdown OK", self._group)
 
     async def __aenter__(self) -> Self:
         await self.start()

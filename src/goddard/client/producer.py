@@ -62,7 +62,7 @@ from goddard.errors import (
 from goddard.protocol.headers_message import CheckTransactionRequest
 from goddard.protocol.message import PROPERTY_UNIQUE_ID
 from goddard.protocol.names import group_problem
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 __all__ = ("Producer", "ProducerKeywords")
 
@@ -80,13 +80,20 @@ class _Running:
 
     __slots__ = ("accumulator", "courier", "flights", "requests", "session", "tracer")
 
-    def __init__(self, session: Session, courier: Courier, flights: Flights) -> None:
+    def __init__(
+        self,
+        session: Session,
+        courier: Courier,
+        flights: Flights,
+        requests: Requests,
+        tracer: Tracer | None,
+    ) -> None:
         self.session = session
         self.courier = courier
         self.flights = flights
+        self.requests = requests
+        self.tracer = tracer
         self.accumulator: Accumulator | None = None
-        self.requests: Requests | None = None
-        self.tracer: Tracer | None = None
 
 
 class Producer:
@@ -176,23 +183,21 @@ class Producer:
             )
         session = Session.shared(self._session_options, clock=self._clock)
         group = session.with_namespace(self._group)
+        running = self._assemble(session, group)
         self._state = ServiceState.START_FAILED
         await session.start()
         try:
-            try:
-                session.add_producer(group, self)
-            except ClientError:
-                self._state = ServiceState.CREATED
-                raise
-            try:
-                self._running = await self._begin(session, group)
-            except BaseException:
-                await self._tasks.stop()
-                await session.remove_producer(group)
-                raise
-        except BaseException:
+            session.add_producer(group, self)
+        except ClientError:
+            self._state = ServiceState.CREATED
             await session.stop()
             raise
+        try:
+            await self._join(running)
+        except BaseException:
+            await self._leave(running)
+            raise
+        self._running = running
         self._state = ServiceState.RUNNING
         _logger.info(
             "the producer [%s] start OK. sendMessageWithVIPChannel=%s",
@@ -200,7 +205,7 @@ class Producer:
             str(session.options.vip_channel).lower(),
         )
 
-    async def _begin(self, session: Session, group: str) -> _Running:
+    def _assemble(self, session: Session, group: str) -> _Running:
         own = self.options
         hooks: list[SendHook] = list(own.send_hooks)
         tracer = None
@@ -234,10 +239,12 @@ class Producer:
         )
         permits = None if own.back_pressure is None else SendPermits(own.back_pressure)
         running = _Running(
-            session, courier, Flights(courier, retries=own.async_retries, permits=permits)
+            session,
+            courier,
+            Flights(courier, retries=own.async_retries, permits=permits),
+            Requests(session, self._send_request),
+            tracer,
         )
-        running.requests = Requests(session, self._send_request)
-        session.add_reply_listener(running.requests.take)
         if own.accumulate is not None:
             running.accumulator = Accumulator(
                 own.accumulate,
@@ -247,46 +254,53 @@ class Producer:
                 alone_from_bytes=own.compress_from_bytes,
                 namespace=session.options.namespace,
             )
-        if tracer is not None:
-            running.tracer = tracer
-            await tracer.start()
-        for topic in own.topics:
+        return running
+
+    async def _join(self, running: _Running) -> None:
+        session = running.session
+        session.add_reply_listener(running.requests.take)
+        if running.tracer is not None:
+            await running.tracer.start()
+        for topic in self.options.topics:
             wire_topic = session.with_namespace(topic)
             self._topics[topic] = wire_topic
             try:
-                await courier.route(wire_topic)
+                await running.courier.route(wire_topic)
             except GoddardError as error:
                 _logger.warning("the route of %s is not there at the start: %s", topic, error)
-        if self._faults is not None and own.detect_brokers:
+        if self._faults is not None and self.options.detect_brokers:
             self._tasks.periodic("DetectBrokers", _DETECTOR_SECONDS, self._detect)
         await session.heartbeat()
-        return running
 
     async def stop(self) -> None:
         """Wait for what is under way (each send ends in its own time), leave the cluster and close.
 
-        Does nothing if the producer is not running.
+        Does nothing if the producer is not running. Cancelled, it waits no more and closes.
         """
         running = self._running
         if running is None:
             return
         self._state = ServiceState.STOPPED
         self._running = None
+        await self._leave(running)
+        _logger.info("the producer [%s] shutdown OK", self._group)
+
+    async def _leave(self, running: _Running) -> None:
         session = running.session
-        try:
-            if running.accumulator is not None:
-                await running.accumulator.flush()
-            await running.flights.drain()
-            if running.tracer is not None:
-                await running.tracer.stop()
-        finally:
-            await self._tasks.stop()
-            if running.requests is not None:
-                session.remove_reply_listener(running.requests.take)
-                running.requests.stop()
-            await session.remove_producer(running.courier.settings.group)
-            await session.stop()
-            _logger.info("the producer [%s] shutdown OK", self._group)
+
+        async def hang_up() -> None:
+            session.remove_reply_listener(running.requests.take)
+            running.requests.stop()
+
+        await finish(
+            *(() if running.accumulator is None else (running.accumulator.flush,)),
+            running.flights.drain,
+            *(() if running.tracer is None else (running.tracer.stop,)),
+            self._tasks.stop,
+            hang_up,
+            partial(session.remove_producer, running.courier.settings.group),
+            session.stop,
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -349,13 +363,19 @@ class Producer:
                 if batched is not None:
                     return await batched
             timeout_ms = self.options.send_timeout_ms
+        started_ms = self._clock.monotonic_ms()
         courier = running.courier
-        out = await courier.prepare_anyhow(message, topic)
-        if queue is not None:
-            queue = courier.fixed(queue, message, topic)
-        elif selector is not None or key is not None:
-            queue = courier.select(await courier.route(topic), message, selector, key)
-        return await self._deliver(running, out, (message,), queue, timeout_ms)
+        running.flights.begin()
+        try:
+            out = await courier.prepare_anyhow(message, topic)
+            if queue is not None:
+                queue = courier.fixed(queue, message, topic)
+            elif selector is not None or key is not None:
+                route = await courier.route(topic, timeout_ms)
+                queue = courier.select(route, message, selector, key)
+            return await self._try(courier, out, (message,), queue, started_ms, timeout_ms)
+        finally:
+            running.flights.end()
 
     def send_soon(
         self,
@@ -465,7 +485,6 @@ class Producer:
         """Send a message that asks, and wait for its reply; the time is for both together."""
         requests = self._check_running().requests
         self._check(message)
-        assert requests is not None
         timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
         return await requests.ask(message, timeout_ms)
 
@@ -506,10 +525,10 @@ class Producer:
         fixed: MessageQueue | None,
         timeout_ms: int,
     ) -> SendResult:
-        """Try until a broker has it, or all tries or the time are used up."""
+        started_ms = self._clock.monotonic_ms()
         running.flights.begin()
         try:
-            return await self._try(running.courier, out, messages, fixed, timeout_ms)
+            return await self._try(running.courier, out, messages, fixed, started_ms, timeout_ms)
         finally:
             running.flights.end()
 
@@ -519,19 +538,29 @@ class Producer:
         out: Outgoing,
         messages: Sequence[Message],
         fixed: MessageQueue | None,
+        started_ms: int,
         timeout_ms: int,
     ) -> SendResult:
-        started_ms = self._clock.monotonic_ms()
+        """Try until a broker has it, or all tries or the time are used up."""
         own = self.options
         tries = 1 if fixed is not None else 1 + own.retries
         brokers: list[str] = []
         stored: SendResult | None = None
         failure: GoddardError | None = None
         while len(brokers) < tries:
-            route = await courier.route(out.topic) if fixed is None else None
             left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
             if left_ms <= 0:
                 break
+            route: PublishRoute | None = None
+            if fixed is None:
+                try:
+                    route = await courier.route(out.topic, left_ms)
+                except ClientError:
+                    if not brokers:
+                        raise
+                    # What became of it before says more.
+                    break
+                left_ms = max(1, timeout_ms - (self._clock.monotonic_ms() - started_ms))
             if own.max_timeout_per_try_ms is not None and len(brokers) < tries - 1:
                 left_ms = min(left_ms, own.max_timeout_per_try_ms)
             last_broker = brokers[-1] if brokers else None

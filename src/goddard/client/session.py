@@ -21,6 +21,7 @@ from goddard.client.errors import (
     NameServerError,
     NoNameServerError,
     NoRouteError,
+    NotRunningError,
 )
 from goddard.client.identity import ProcessGuard, unique_ids
 from goddard.client.members import (
@@ -57,7 +58,7 @@ from goddard.protocol.names import AUTO_CREATE_TOPIC, with_namespace, without_na
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 __all__ = ("ConsumerMember", "ProducerMember", "Session")
 
@@ -91,6 +92,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._users = 0
+        self._is_over = False
         self._changing = asyncio.Lock()
         self._names = NameServers(options.name_servers)
         handlers = Handlers()
@@ -137,6 +139,11 @@ class Session:
         """Begin to use the session. Each client calls this once, and ``stop`` once."""
         self._guard.check()
         async with self._changing:
+            if self._is_over:
+                # Whoever began to start it gave up while we waited.
+                raise NotRunningError(
+                    f"the session of {self.client_id} is closed", advice="start the client anew"
+                )
             if self._users == 0:
                 try:
                     await self._begin()
@@ -190,8 +197,8 @@ class Session:
         sessions = Session._by_loop.get(self._loop, {})
         if sessions.get(self.client_id) is self:
             del sessions[self.client_id]
-        await self._tasks.stop()
-        await self._client.close()
+        self._is_over = True
+        await finish(self._tasks.stop, self._client.close)
         _logger.info("the client factory [%s] shutdown OK", self.client_id)
 
     async def __aenter__(self) -> Self:
@@ -460,9 +467,12 @@ class Session:
 
     def _connected(self, connection: Connection) -> None:
         """A broker that lost us must know us again before it answers consumers."""
-        address = connection.remote
-        if address not in self._greeting and address in self._greeted() and self.is_running:
-            self._tasks.spawn(self._greet_anew(address), f"heartbeat to {address}")
+        if not self.is_running:
+            return
+        for address in self._greeted():
+            # By the connection, as a route may name a broker's host where its peer is an address.
+            if self.connection(address) is connection and address not in self._greeting:
+                self._tasks.spawn(self._greet_anew(address), f"heartbeat to {address}")
 
     async def _greet_anew(self, address: str) -> None:
         await self._greet(address)

@@ -19,7 +19,7 @@ from goddard.client.trace import TraceRecord, encode_trace, trace_keys
 from goddard.client.values import SendResult
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.names import TRACE_TOPIC, topic_problem
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -103,14 +103,18 @@ class Tracer:
 
     async def stop(self) -> None:
         """Send what is queued, and end."""
-        running = len(self._tasks) > 0
-        await self._tasks.stop()
         self._loop = None
-        if running:
+        if len(self._tasks):
+            await finish(self._tasks.stop, self._send_rest, self._producer.stop)
+
+    async def _send_rest(self) -> None:
+        try:
             await self._send_batches(least=1)
             while self._sending:
                 await asyncio.wait(self._sending)
-            await self._producer.stop()
+        finally:
+            for task in self._sending:
+                task.cancel()
 
     def append(self, record: TraceRecord) -> bool:
         """Take a record; false if there was no room for it."""

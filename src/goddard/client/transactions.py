@@ -40,7 +40,7 @@ from goddard.protocol.message import (
     PROPERTY_TRANSACTION_PREPARED,
     TransactionType,
 )
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 __all__ = ("TransactionListener", "TransactionProducer", "TransactionResult", "TransactionState")
 
@@ -176,13 +176,16 @@ class TransactionProducer(Producer):
 
     async def stop(self) -> None:
         """Stop. What listeners have not decided yet is left to the other producers of the group."""
-        await self._checks.stop()
+        await finish(self._checks.stop, self._leave_listener, super().stop)
+
+    async def _leave_listener(self) -> None:
         pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            await pool.close(0)
-        for call in self._calls:
-            call.give_up()
-        await super().stop()
+        try:
+            for pool in pools.values():
+                await pool.close(0)
+        finally:
+            for call in self._calls:
+                call.give_up()
 
     async def send_in_transaction(
         self, message: Message, argument: Any = None, *, timeout_ms: int | None = None

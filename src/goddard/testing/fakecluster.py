@@ -39,12 +39,19 @@ async def mute(request: RemotingCommand) -> None:
     await asyncio.Event().wait()
 
 
+async def answered(answerer: Answerer, request: RemotingCommand) -> RemotingCommand | None:
+    answer = answerer(request)
+    return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
+
+
 class FakeBroker:
     """One broker: ``answer`` is asked about sends, everything else succeeds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.answer: Answerer = self.store
+        # Codes of requests that are never answered.
+        self.silent: set[int] = set()
         self.requests: list[RemotingCommand] = []
         self.connections: list[Connection] = []
         # Set when the first request of a code has come.
@@ -88,10 +95,11 @@ class FakeBroker:
     ) -> RemotingCommand | None:
         self.requests.append(request)
         self.asked[request.code].set()
+        if request.code in self.silent:
+            await mute(request)
         if request.code not in _SENDS:
             return request.reply()
-        answer = self.answer(request)
-        return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
+        return await answered(self.answer, request)
 
 
 class FakeCluster:
@@ -109,7 +117,7 @@ class FakeCluster:
         self.perm = int(Permission.READ | Permission.WRITE)
         self.route_requests: list[str] = []
         # Answers what is asked about routes, if it is set.
-        self.answer_route: Callable[[RemotingCommand], RemotingCommand] | None = None
+        self.answer_route: Answerer | None = None
         self._exits = contextlib.AsyncExitStack()
         handlers = Handlers()
         handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
@@ -144,11 +152,11 @@ class FakeCluster:
     ) -> None:
         await self._exits.aclose()
 
-    def _route(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    async def _route(self, request: RemotingCommand, _: Connection) -> RemotingCommand | None:
         topic = request.fields.get("topic", "")
         self.route_requests.append(topic)
         if self.answer_route is not None:
-            return self.answer_route(request)
+            return await answered(self.answer_route, request)
         if topic not in self.topics:
             remark = f"No topic route info in name server for the topic: {topic}"
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -1,12 +1,14 @@
 """Background tasks with an owner: whoever starts one also cancels and awaits it.
 
 A ``Tasks`` belongs to one daemon or component. ``stop`` ends its tasks in the reverse order of
-their start, so that a task may rely on those started before it until its own end.
+their start, so that a task may rely on those started before it until its own end. ``finish`` ends
+a component of several parts.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
@@ -84,3 +86,14 @@ class Tasks:
         self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._logger.error("the task %s failed", task.get_name(), exc_info=error)
+
+
+async def finish(*steps: Callable[[], Awaitable[object]]) -> None:
+    """Do the steps of an end in turn, each of them whatever became of those before it.
+
+    What a step raises is raised at last. A cancellation cuts short only the step that is under way,
+    so that who cannot wait leaves nothing open.
+    """
+    async with AsyncExitStack() as stack:
+        for step in reversed(steps):
+            stack.push_async_callback(step)
