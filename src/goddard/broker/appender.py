@@ -299,6 +299,8 @@ class Appender:
                 for group, entries in waiting:
                     late = FlushTimeoutError(entries, self.flush_timeout_ms, cause)
                     _tell(group.done, entries, None if error is None else late)
+                if self._held_back is not None and not self._waits:
+                    self._append_queued()  # what came during the sync; the next is for all of it
 
             synced.add_done_callback(settle)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from goddard.broker import appender
 from goddard.broker.appender import Appender, Done, FlushTimeoutError, LateError
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode
@@ -184,6 +185,48 @@ async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path, outcomes:
         assert outcomes.errors == {"does not": None, "waits": None, "waits too": None}
         assert appender.undurable_records == 0
         small.flush_worker.is_held = False
+
+
+async def test_what_comes_during_a_sync_is_appended_as_soon_as_that_is_over(
+    tmp_path: Path, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "_MAX_HELD_BACK_SECONDS", 60)
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        appending = appender_of(store)
+        small.flush_worker.is_held = True
+        appending.submit([prepared()], outcomes.of("first"))
+        await ticks()
+        appending.submit([prepared()], outcomes.of("during the sync"))
+        appending.submit([prepared()], outcomes.of("with it"))
+        await ticks()
+        assert (appending.queued_records, outcomes.names) == (2, [])
+        small.flush_worker.run()
+        await ticks()
+        assert (appending.queued_records, outcomes.names) == (0, ["first"])
+        small.flush_worker.run()
+        await ticks()
+        assert outcomes.names == ["first", "during the sync", "with it"]
+        assert store.max_offset("TopicA", 0) == 3
+        small.flush_worker.is_held = False
+
+
+async def test_what_comes_during_a_slow_sync_does_not_wait_for_its_end(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
+    with small as store:
+        appending = appender_of(store)
+        small.flush_worker.is_held = True
+        appending.submit([prepared()], outcomes.of("first"))
+        await ticks()
+        async with asyncio.timeout(10):
+            await appending.put([prepared()], wait_durable=False)
+        assert outcomes.names == []
+        small.flush_worker.is_held = False
+        small.flush_worker.run()
+        await ticks()
+        assert outcomes.names == ["first"]
 
 
 async def test_sync_flush_shows_messages_that_nobody_waits_for(tmp_path: Path) -> None:
