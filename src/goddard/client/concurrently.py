@@ -157,10 +157,12 @@ class ConcurrentConsumption:
 
     async def close(self, wait_ms: int) -> None:
         """Call the listener no more; wait so long for the calls that run."""
-        await self._workers.close(wait_ms)
-        if self._giving_back:
-            await asyncio.wait(self._giving_back, timeout=max(wait_ms, 1000) / 1000)
-        await self._tasks.stop()
+        try:
+            await self._workers.close(wait_ms)
+            if self._giving_back:
+                await asyncio.wait(self._giving_back, timeout=max(wait_ms, 1000) / 1000)
+        finally:
+            await self._tasks.stop()
 
     # --- In the worker ----------------------------------------------------------------------------
 

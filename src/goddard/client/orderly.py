@@ -167,8 +167,10 @@ class OrderlyConsumption:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        await self._workers.close(wait_ms)
-        await self._tasks.stop()
+        try:
+            await self._workers.close(wait_ms)
+        finally:
+            await self._tasks.stop()
 
     # --- In the worker ----------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class Assignment:
             await self._changed(topic, queues, ours)
         # Alone in a group, nobody has to be waited for.
         delay_ms = HANDOVER_MS if len(self.members) > 1 else 0
-        for held in added:
+        for held in added if not self._is_closed else ():
             self._feeder.start(held, self._consumption, delay_ms)
         return are_gone and share <= self._owned.keys()
 
@@ -259,7 +259,10 @@ class Assignment:
     async def close(self) -> None:
         """Pull no more. The queues stay known until ``release``."""
         self._is_closed = True
-        async with self._changing:
+        try:
+            async with self._changing:
+                pass  # a rebalance that is under way ends first
+        finally:
             for held in self._owned.values():
                 held.drop()
             await self._feeder.close()

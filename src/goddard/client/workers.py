@@ -277,21 +277,23 @@ class Coroutines(Generic[_J]):
     async def close(self, wait_ms: int) -> None:
         self._max_tasks = 0
         self._jobs.clear()
-        if self._current:
-            self._quiet = asyncio.Event()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
-                    await self._quiet.wait()
-        self._collect()
-        if self._current:
-            _logger.warning(
-                "%d listener calls of %s did not end within %d ms; they are cancelled and their "
-                "messages are delivered again",
-                len(self._current),
-                self._name,
-                wait_ms,
-            )
-        await self._tasks.stop()
+        try:
+            if self._current:
+                self._quiet = asyncio.Event()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
+                        await self._quiet.wait()
+            self._collect()
+            if self._current:
+                _logger.warning(
+                    "%d listener calls of %s did not end within %d ms; they are cancelled and "
+                    "their messages are delivered again",
+                    len(self._current),
+                    self._name,
+                    wait_ms,
+                )
+        finally:
+            await self._tasks.stop()
 
     def _grow(self) -> None:
         """Have one more task at work as long as jobs wait: the last took none, or has to wait."""
