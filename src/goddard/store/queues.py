@@ -1,6 +1,8 @@
 """All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
 
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,6 +13,18 @@ from goddard.store.files import Files, disk_errors
 from goddard.store.syncing import DirectorySync
 
 _ROCKSDB_MARK: Final = "CURRENT"
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: of opening 100,000 queues it takes a quarter, and finds none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class QueueDamage(NamedTuple):
@@ -47,11 +61,12 @@ class QueueTable:
             self._files.make_directories(self._directory)
             self._syncing.open()
             keys = list(self._keys())
-        for topic, queue_id in keys:
-            queue = self.get_or_create(topic, queue_id)
-            refill_from = queue.load(has_record, log_min_offset)
-            if refill_from is not None:
-                damages.append(QueueDamage(queue, refill_from, queue.max_offset))
+        with _uncollected():
+            for topic, queue_id in keys:
+                queue = self.get_or_create(topic, queue_id)
+                refill_from = queue.load(has_record, log_min_offset)
+                if refill_from is not None:
+                    damages.append(QueueDamage(queue, refill_from, queue.max_offset))
         return damages
 
     def _keys(self) -> Iterator[QueueKey]:
