@@ -45,7 +45,9 @@ def _columns(parse: Parse, schema: StructType) -> tuple[Column, Column]:
         return value, sf.when(~is_text, sf.lit(NOT_UTF8))
     if parse.format == "avro":
         # Python decodes it, and says itself what is wrong.
-        decode = sf.udf(AvroDecoder(parse.avro_schema, parse.skip_bytes, _CORRUPT), with_corrupt)
+        decode = sf.udf(
+            AvroDecoder(parse.avro_schema, parse.skip_bytes, _CORRUPT), with_corrupt, useArrow=False
+        )
         return decode(sf.col("body")), sf.col(_VALUE)[_CORRUPT]
     options = dict(parse.options) | {
         "mode": "PERMISSIVE",
@@ -55,7 +57,7 @@ def _columns(parse: Parse, schema: StructType) -> tuple[Column, Column]:
     if parse.format == "json":
         value = sf.from_json(text, with_corrupt, options)
     else:
-        value = sf.from_csv(text, with_corrupt.simpleString()[7:-1], options)
+        value = sf.from_csv(text, ", ".join(_ddl(field) for field in with_corrupt), options)
     # An empty body is null for one and a row of nulls for the other.
     is_nothing = sf.col(_VALUE).isNull() | (sf.length(sf.trim(text)) == 0)
     problem = (
@@ -64,6 +66,11 @@ def _columns(parse: Parse, schema: StructType) -> tuple[Column, Column]:
         .when(sf.col(_VALUE)[_CORRUPT].isNotNull(), sf.lit(f"the body is no {name} of the schema"))
     )
     return value, problem
+
+
+def _ddl(field: StructField) -> str:
+    name = field.name.replace("`", "``")
+    return f"`{name}` {field.dataType.simpleString()}"
 
 
 def inferred(frame: DataFrame, parse: Parse) -> StructType:

@@ -1,0 +1,280 @@
+"""Jobs at work: from messages to tables, and again after a crash."""
+
+import copy
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import fastavro
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import DataFrame, SparkSession
+
+from goddard import Message, Producer
+from goddard.pipelines.jobs import Parse, parse_job
+from goddard.pipelines.parsing import PROBLEM, parsed
+from goddard.pipelines.running import Pipeline, PipelineError, Progress
+from goddard.pipelines.status import job_status
+from goddard.spark.rows import ROW_PROPERTY
+from goddard.testing.numbered import NumberedTopic
+from goddard.testing.site import Site
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": ["null", "string"]}],
+}
+
+
+def send_orders(site: Site, topic: str, numbers: range) -> None:
+    """Orders with ascending ids; every tenth is sent twice, one is no JSON, one has no amount."""
+    with Producer("orders", name_servers=site.namesrv) as producer:
+        for number in numbers:
+            order: dict[str, Any] = {"id": number, "amount": number % 7, "city": f"c{number % 2}"}
+            body = json.dumps(order)
+            if number == 13:
+                body = '{"id": 13, '
+            if number == 15:
+                body = '{"id": 15, "city": "c1"}'
+            message = Message(topic, body.encode(), keys=str(number))
+            producer.send(message)
+            if number % 10 == 1:
+                producer.send(Message(topic, body.encode(), keys=str(number)))
+
+
+def job_of(site: Site, topic: str, folder: Path, **tables: Any) -> dict[str, Any]:
+    source = {
+        "nameServers": site.namesrv,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 25,
+    }
+    return {
+        "name": "orders",
+        "source": source,
+        "parse": {"schema": "id long, amount double, city string"},
+        "expect": [{"name": "positive", "condition": "amount > 0"}],
+        "quarantine": {"path": str(folder / "quarantine")},
+        "run": {"checkpoint": str(folder / "checkpoint")},
+        **tables,
+    }
+
+
+def run(spark: SparkSession, given: dict[str, Any], folder: Path = Path()) -> list[Progress]:
+    told: list[Progress] = []
+    Pipeline(parse_job(copy.deepcopy(given), folder=folder), spark).run(told.append)
+    return told
+
+
+def forget_the_last_commit(checkpoint: Path) -> int:
+    """As after kill -9 between the write of a batch and the commit of its checkpoint."""
+    commits = checkpoint / "query" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink()
+    return last
+
+
+def table_of(spark: SparkSession, kind: str, folder: Path) -> list[int]:
+    if kind == "delta":
+        table = deltalake.DeltaTable(str(folder / "table"))
+        ids = [row["id"] for row in table.to_pyarrow_table().to_pylist()]
+        assert table.count() == len(ids)
+    elif kind == "iceberg":
+        catalog = load_catalog("default", **catalog_of(folder))
+        rows = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
+        ids = [row["id"] for row in rows]
+    else:
+        ids = [row["id"] for row in spark.read.parquet(str(folder / "table")).collect()]
+    return sorted(ids)
+
+
+def catalog_of(folder: Path) -> dict[str, str]:
+    (folder / "warehouse").mkdir(exist_ok=True)
+    uri = f"sqlite:///{folder}/catalog.db"
+    return {"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_tables_have_each_order_once_whatever_is_repeated(
+    spark: SparkSession, ours: Site, tmp_path: Path, kind: str
+) -> None:
+    topic = ours.create_topic(f"pipeline-{kind}")
+    send_orders(ours, topic, range(40))
+    sink: dict[str, Any] = {"format": kind, "partitionBy": ["city"]}
+    if kind == "iceberg":
+        sink |= {"table": "shop.orders", "catalog": catalog_of(tmp_path)}
+    else:
+        sink["path"] = str(tmp_path / "table")
+    given = job_of(
+        ours,
+        topic,
+        tmp_path,
+        sink=sink,
+        deduplicate={"keys": ["id"], "within": "10 minutes"},
+        transform=[{"sql": "SELECT id, amount * 2 AS doubled, city FROM input"}],
+    )
+    told = run(spark, given)
+    assert sum(each.rows for each in told) == 44
+    assert told[-1].lag == 0
+    expected = [number for number in range(40) if number % 7 and number not in (13, 15)]
+    assert table_of(spark, kind, tmp_path) == expected
+    forget_the_last_commit(tmp_path / "checkpoint")
+    send_orders(ours, topic, range(40, 50))
+    run(spark, given)
+    expected += [number for number in range(40, 50) if number % 7]
+    assert table_of(spark, kind, tmp_path) == expected
+    bad = spark.read.parquet(str(tmp_path / "quarantine")).collect()
+    reasons = {int(row["keys"]): row["reason"] for row in bad}
+    # A bad row has no id to go by: order 21 came twice, and is kept twice.
+    assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15, 21, 21, 28, 35, 42, 49]
+    assert reasons[13] == "the body is no JSON of the schema"
+    assert reasons[15] == reasons[0] == "positive"
+    (row,) = [row for row in bad if row["keys"] == "13"]
+    assert row["body"] == b'{"id": 13, '
+    assert row["topic"] == topic
+    assert row["msgId"]
+    assert row["queueId"] in range(4)
+    assert row["queueOffset"] >= 0
+
+
+def test_windows_quarantine_status_and_back_fill(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-windows")
+    send_orders(ours, topic, range(20))
+    given = job_of(
+        ours,
+        topic,
+        tmp_path,
+        aggregate={
+            "time": "storeTimestamp",
+            "window": "1 hour",
+            "by": ["city"],
+            "values": {"orders": "count(*)", "total": "sum(amount)"},
+            "emit": "all",
+        },
+        sink={"path": str(tmp_path / "table")},
+    )
+    given["source"]["group"] = ours.new_group("windows")
+    before = job_status(parse_job(copy.deepcopy(given)))
+    assert (before.lag, before.last_batch) == (22, None)
+    run(spark, given)
+    good = [number for number in range(20) if number % 7 and number not in (13, 15)]
+    good += [1, 11]
+
+    def totals(path: Path) -> dict[str, int]:
+        sums: dict[str, int] = {"c0": 0, "c1": 0}
+        for row in spark.read.parquet(str(path)).collect():
+            sums[row["city"]] += row["orders"]
+        return sums
+
+    expected = {f"c{rest}": sum(number % 2 == rest for number in good) for rest in (0, 1)}
+    assert totals(tmp_path / "table") == expected
+    bad = spark.read.parquet(str(tmp_path / "quarantine")).collect()
+    assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15]
+    after = job_status(parse_job(copy.deepcopy(given)))
+    assert (after.lag, after.last_batch) == (0, 0)
+    assert sum(queue.position or 0 for queue in after.queues) == 22
+    # The same job as a batch, into tables of its own; twice, which is the same as once.
+    filled = copy.deepcopy(given)
+    filled["sink"]["path"] = str(tmp_path / "filled")
+    filled["quarantine"]["path"] = str(tmp_path / "filled_quarantine")
+    for _ in range(2):
+        told: list[Progress] = []
+        Pipeline(parse_job(copy.deepcopy(filled)), spark).back_fill(0, None, told.append)
+        assert told[0].rows == 22
+    assert totals(tmp_path / "filled") == expected
+    assert spark.read.parquet(str(tmp_path / "filled_quarantine")).count() == 5
+
+
+def test_rows_that_are_not_accepted_end_the_job_with_a_clear_word(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-fail")
+    send_orders(ours, topic, range(3))
+    sink = {"path": str(tmp_path / "table")}
+    given = job_of(ours, topic, tmp_path, sink=sink)
+    del given["quarantine"]
+    given["parse"] = {"schema": "infer"}
+    given["expect"][0]["otherwise"] = "fail"
+    with pytest.raises(PipelineError, match="orders: 1 rows are not accepted: positive; one of"):
+        run(spark, given)
+    assert not (tmp_path / "table").exists()
+    # Once it is accepted, the job goes on where it was; the schema is the one it began with.
+    given["expect"][0]["otherwise"] = "drop"
+    run(spark, given)
+    assert table_of(spark, "parquet", tmp_path) == [1, 1, 2]
+    schema = json.loads((tmp_path / "checkpoint" / "schema.json").read_text())
+    assert {field["name"] for field in schema["fields"]} == {"id", "amount", "city"}
+    given["expect"][0]["condition"] = "amonut > 0"
+    given["run"]["checkpoint"] = str(tmp_path / "other")
+    with pytest.raises(PipelineError, match="amonut"):
+        run(spark, given)
+
+
+def test_python_transforms_and_topics_as_sinks(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    numbered = NumberedTopic(ours, "pipeline-python")
+    numbered.fill(30)
+    out = ours.create_topic("pipeline-out")
+    (tmp_path / "halving_of_numbers.py").write_text(
+        "def halve(frame):\n"
+        "    return frame.where('cast(cast(body AS string) AS int) % 2 = 0')"
+        ".select('body', 'keys')\n"
+    )
+    given = {
+        "name": "halves",
+        "source": numbered.options(startingOffsets="earliest"),
+        "transform": [{"python": "halving_of_numbers:halve"}],
+        "sink": {"format": "rocketmq", "topic": out},
+        "run": {"checkpoint": str(tmp_path / "checkpoint")},
+    }
+    run(spark, given, tmp_path)
+    forget_the_last_commit(tmp_path / "checkpoint")
+    run(spark, given, tmp_path)
+    options = {"nameServers": ours.namesrv, "subscribe": out}
+    sent = spark.read.format("rocketmq").options(**options).load()
+    # At least once, and what is there twice has the same idempotence key.
+    assert sent.count() == 30
+    keys = sent.selectExpr("cast(body AS string) AS b", f"properties['{ROW_PROPERTY}'] AS k")
+    assert keys.distinct().count() == 15
+
+
+def test_bodies_of_every_format(spark: SparkSession) -> None:
+    stream = io.BytesIO()
+    schema = fastavro.parse_schema(AVRO)
+    fastavro.schemaless_writer(stream, schema, {"id": 5, "city": "x"})
+    ddl = "id long, city string"
+    none = (None, None)
+    cases: list[tuple[Parse, bytes, tuple[Any, ...], str | None]] = []
+    json_parse = Parse(format="json", schema=ddl)
+    cases.append((json_parse, b'{"id": 5, "city": "x", "more": 1}', (5, "x"), None))
+    cases.append((json_parse, b"{}", none, None))
+    cases.append((json_parse, b"", none, "the body is no JSON"))
+    cases.append((json_parse, b"nothing", none, "the body is no JSON of the schema"))
+    cases.append((json_parse, b'{"id": "five"}', none, "the body is no JSON of the schema"))
+    cases.append((json_parse, b'{"city": "\xff"}', none, "the body is not UTF-8"))
+    csv_parse = Parse(format="csv", schema=ddl, options={"sep": ";"})
+    cases.append((csv_parse, b"5;x", (5, "x"), None))
+    cases.append((csv_parse, b"five;x", none, "the body is no CSV of the schema"))
+    cases.append((csv_parse, b"5", none, "the body is no CSV of the schema"))
+    avro_parse = Parse(format="avro", schema=ddl, avro_schema=AVRO)
+    cases.append((avro_parse, stream.getvalue(), (5, "x"), None))
+    cases.append((avro_parse, b"\x01", none, "the body is no AVRO of the schema"))
+    for kind in ("json", "csv", "avro"):
+        chosen = [case for case in cases if case[0].format == kind]
+        frame = spark.createDataFrame([(body,) for _, body, _, _ in chosen], "body binary")
+        found = parsed(frame.coalesce(1), chosen[0][0], as_schema(spark, ddl)).collect()
+        for row, (_, body, values, problem) in zip(found, chosen, strict=True):
+            assert row[PROBLEM] == problem, body
+            if problem is None:
+                assert (row["id"], row["city"]) == values
+
+
+def as_schema(spark: SparkSession, ddl: str) -> Any:
+    empty: DataFrame = spark.createDataFrame([], ddl)
+    return empty.schema

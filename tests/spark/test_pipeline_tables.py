@@ -1,0 +1,136 @@
+"""Tables of Parquet files: a batch may be killed at any point, and is there once in the end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typing_extensions import override
+
+from goddard.pipelines.batches import Batch, single
+from goddard.pipelines.files import Files
+from goddard.pipelines.parquet import ParquetTable
+
+QUERY = "a" * 32
+
+
+class KilledError(Exception):
+    """What a process sees of kill -9, as far as its files are concerned."""
+
+
+class MortalFiles(Files):
+    """Files of a process that dies before its n-th change of them."""
+
+    lives: int | None = None
+
+    def _age(self) -> None:
+        if self.lives is not None:
+            self.lives -= 1
+            if self.lives < 0:
+                raise KilledError
+
+    @override
+    def make_folder(self, path: str) -> None:
+        self._age()
+        super().make_folder(path)
+
+    @override
+    def delete(self, path: str) -> None:
+        self._age()
+        super().delete(path)
+
+    @override
+    def rename(self, source: str, target: str) -> None:
+        self._age()
+        super().rename(source, target)
+
+
+def rows(spark: SparkSession, start: int, count: int) -> DataFrame:
+    numbers = spark.range(start, start + count, 1, 1)
+    return numbers.selectExpr("id AS number", "concat('c', id % 2) AS city")
+
+
+def content(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row["number"] for row in spark.read.parquet(str(folder)).collect())
+
+
+def data_files(folder: Path) -> dict[str, int]:
+    """Every file of the table, and when it was written."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("*.parquet")
+        if "_goddard" not in path.parts
+    }
+
+
+def die_at_every_point(files: MortalFiles, attempt: Callable[[], None]) -> int:
+    """Kill the first attempt at its first change, the second at its second ...; the deaths."""
+    for lives in range(100):
+        files.lives = lives
+        try:
+            attempt()
+        except KilledError:
+            continue
+        finally:
+            files.lives = None
+        return lives
+    pytest.fail("it never came to its end")
+
+
+def test_a_batch_that_is_killed_anywhere_is_there_once(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    files = MortalFiles(spark, str(folder))
+    table = ParquetTable(files, partition_by=("city",))
+    table.write(rows(spark, 0, 4), Batch(QUERY, 0))
+    other = ParquetTable(files, partition_by=("city",))
+    other.write(rows(spark, 100, 2), single("somebody else"))
+    before = data_files(folder)
+    frame = rows(spark, 4, 4).persist()
+    deaths = die_at_every_point(files, lambda: table.write(frame, Batch(QUERY, 1)))
+    # Two lists, two files, two folders, the staging folder twice: many ways to die.
+    assert deaths >= 8
+    assert content(spark, folder) == [*range(8), 100, 101]
+    after = data_files(folder)
+    assert before.items() <= after.items()
+    # Once more, as when the checkpoint was not written: the same, and nothing else is touched.
+    table.write(frame, Batch(QUERY, 1))
+    assert content(spark, folder) == [*range(8), 100, 101]
+    assert before.items() <= data_files(folder).items()
+    # With other rows, as of a transform that is not the same twice: the old ones are gone.
+    table.write(rows(spark, 50, 1), Batch(QUERY, 1))
+    assert content(spark, folder) == [0, 1, 2, 3, 50, 100, 101]
+    table.withdraw(Batch(QUERY, 1))
+    assert content(spark, folder) == [0, 1, 2, 3, 100, 101]
+    assert data_files(folder) == before
+    frame.unpersist()
+
+
+def test_a_merge_that_is_killed_anywhere_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    files = MortalFiles(spark, str(folder))
+    table = ParquetTable(files, compacts=True)
+    for number in range(5):
+        table.write(rows(spark, number, 1), Batch(QUERY, number))
+    other = ParquetTable(files)
+    other.write(rows(spark, 100, 1), single("somebody else"))
+    deaths = die_at_every_point(files, table.finish)
+    assert deaths >= 5
+    assert content(spark, folder) == [0, 1, 2, 3, 4, 100]
+    names = sorted(name.split("-")[0] for name in data_files(folder))
+    # The last batch may be repeated, so it is not merged; what others wrote never is.
+    assert names == ["merged", "part", "part"]
+    table.write(rows(spark, 4, 1), Batch(QUERY, 4))
+    table.write(rows(spark, 5, 1), Batch(QUERY, 5))
+    assert content(spark, folder) == [*range(6), 100]
+
+
+def test_a_table_that_is_replaced_keeps_what_others_wrote(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    files = Files(spark, str(folder))
+    ParquetTable(files).write(rows(spark, 100, 1), single("somebody else"))
+    table = ParquetTable(files, replaces=True)
+    for number in range(3):
+        table.write(rows(spark, 0, number + 1), Batch(QUERY, number))
+    assert content(spark, folder) == [0, 1, 2, 100]
