@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
@@ -168,9 +168,10 @@ class Broker:
         stack.push_async_callback(self._save_at_stop)
 
         self.topics = Topics(self.topic_table, self.settings, clock=self._clock)
+        changed_ms = self.topic_table.data_version.timestamp
         self.topics.add_system_topics()
         if not self.store.report.is_clean:
-            self.topics.restore((queue.topic, queue.queue_id) for queue in self.store.queues)
+            self.topics.restore(self._queues_since(changed_ms))
         self.topics.add_listener(lambda _: self._saver.save_soon(self.topic_table))
         self.groups = Groups(self.group_table, self.settings)
         self.groups.add_system_groups()
@@ -196,6 +197,15 @@ class Broker:
         self.transactions.start()
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
+
+    def _queues_since(self, time_ms: int) -> Iterator[tuple[str, int]]:
+        """The queues of unknown topics whose last message was stored at a time or later."""
+        for queue in self.store.queues:
+            if queue.topic not in self.topics:
+                topic, queue_id, last = queue.topic, queue.queue_id, queue.max_offset - 1
+                stored_ms = self.store.message_store_time(topic, queue_id, last)
+                if stored_ms is not None and stored_ms >= time_ms:
+                    yield topic, queue_id
 
     async def _load_tables(self) -> None:
         directory = self.store.config.root / "config"

@@ -96,10 +96,11 @@ class Topics:
             self.table.data_version = DataVersion(timestamp=self._clock.now_ms())
 
     def restore(self, stored: Iterable[tuple[str, int]]) -> None:
-        """Bring back topics that the file lost; ``stored`` are the queues of the store.
+        """Bring back topics that the file lost; ``stored``: queues with messages younger than it.
 
         A topic that a send created is acknowledged before the file has it; a crash may come between
-        the two. Its messages must not be lost because nobody knows their topic.
+        the two. Its messages must not be lost because nobody knows their topic. Queues whose
+        messages are all older are of a topic that was deleted, and that recovery found in the log.
         """
         counts: dict[str, int] = {}
         for topic, queue_id in stored:

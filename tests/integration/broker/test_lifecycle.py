@@ -19,7 +19,7 @@ from goddard.errors import ConfigError, StoreError
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import CreateTopicRequest
+from goddard.protocol.headers_admin import CreateTopicRequest, DeleteTopicRequest
 from goddard.protocol.headers_message import (
     PullRequest,
     PullResponse,
@@ -86,15 +86,19 @@ def pulling(topic: str, queue_offset: int = 0, queue_id: int = 0) -> RemotingCom
     return RemotingCommand(RequestCode.PULL_MESSAGE, header.encode())
 
 
-async def send(client: Client, address: str, topic: str, body: bytes) -> SendResponse:
-    answer = check(await client.request(address, sending(topic, body), _TIMEOUT_MS), address)
+async def send(
+    client: Client, address: str, topic: str, body: bytes, queue_id: int = 0
+) -> SendResponse:
+    request = sending(topic, body, queue_id)
+    answer = check(await client.request(address, request, _TIMEOUT_MS), address)
     return SendResponse.decode(answer.fields)
 
 
-async def bodies(client: Client, address: str, topic: str) -> list[bytes]:
+async def bodies(client: Client, address: str, topic: str, queue_id: int = 0) -> list[bytes]:
     found: list[bytes] = []
     while True:
-        answer = await client.request(address, pulling(topic, len(found)), _TIMEOUT_MS)
+        request = pulling(topic, len(found), queue_id)
+        answer = await client.request(address, request, _TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             return found
         records = list(iter_records(answer.body))
@@ -123,6 +127,35 @@ async def test_messages_live_through_a_restart(tmp_path: Path) -> None:
                 assert await bodies(client, broker.address, "orders") == expected
             assert broker.store.report.is_clean
             assert not (tmp_path / "store" / "abort").exists()
+
+
+def deleting(topic: str) -> RemotingCommand:
+    header = DeleteTopicRequest(topic=topic)
+    return RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, header.encode())
+
+
+async def test_a_crash_does_not_bring_back_a_deleted_topic(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+        await send(client, broker.address, "orders", b"x")
+        check(await client.request(broker.address, deleting("orders"), _TIMEOUT_MS))
+        broker.store.abandon()
+    async with Broker(config(tmp_path)) as broker:
+        assert broker.store.max_offset("orders", 0) == 1, "its message is still in the log"
+        assert "orders" not in broker.topics
+
+
+async def test_a_topic_that_no_file_had_yet_is_known_after_a_crash(tmp_path: Path) -> None:
+    table = tmp_path / "config" / "topics.json"
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+        await send(client, broker.address, "orders", b"before it was deleted")
+        check(await client.request(broker.address, deleting("orders"), _TIMEOUT_MS))
+        saved = table.read_bytes()
+        await send(client, broker.address, "orders", b"after", queue_id=2)
+        broker.store.abandon()
+    table.write_bytes(saved)
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+        assert broker.topics.configs["orders"].read_queue_nums >= 3
+        assert await bodies(client, broker.address, "orders", queue_id=2) == [b"after"]
 
 
 async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
