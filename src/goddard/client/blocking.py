@@ -9,7 +9,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -142,6 +141,9 @@ class BlockingClient(Generic[Core]):
 
     def _wait_for_room(self, thread: LoopThread) -> None:
         thread.check_caller()
+        if thread.is_calling_back:
+            # Room is made by callbacks that end, this one first.
+            return
         while True:
             self._is_crowded = True
             self._room.clear()
@@ -220,6 +222,15 @@ class _Handover(Generic[T]):
             self._end()
 
     def _end(self) -> None:
-        self._ended(self)
-        if self._callback is not None:
-            self._thread.call_back(partial(self._callback, self.result))
+        if self._callback is None:
+            self._ended(self)
+        else:
+            self._thread.call_back(self._call_back)
+
+    def _call_back(self) -> None:
+        # Under way until its callback has run: what a slow one has not seen yet must not pile up.
+        assert self._callback is not None
+        try:
+            self._callback(self.result)
+        finally:
+            self._ended(self)

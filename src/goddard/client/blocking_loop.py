@@ -114,6 +114,11 @@ class LoopThread:
                     callbacks = self._callbacks = _CallbackThread()
         callbacks.put(function)
 
+    @property
+    def is_calling_back(self) -> bool:
+        """Whether the caller is a callback."""
+        return self._callbacks is not None and self._callbacks.is_current
+
     def close(self, timeout_seconds: float | None = None) -> None:
         """End the loop, cancelling what it still does, and both threads."""
         self.call_soon(self._end)
@@ -218,10 +223,14 @@ class _CallbackThread:
         self._thread = threading.Thread(target=self._main, name=_CALLBACK_THREAD_NAME, daemon=True)
         self._thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        return self._thread is threading.current_thread()
+
     def close(self, timeout_seconds: float | None) -> None:
         """Run what is there, then end."""
         self._functions.put(None)
-        if self._thread is not threading.current_thread():
+        if not self.is_current:
             self._thread.join(timeout_seconds)
 
     def _main(self) -> None:

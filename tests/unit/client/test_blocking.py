@@ -235,6 +235,36 @@ class TestHandingOver:
         eleventh.join(WAIT_SECONDS)
         assert [future.result(WAIT_SECONDS) for future in [*futures, *more]] == list(range(11))
 
+    def test_what_waits_for_a_slow_callback_takes_room(
+        self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(blocking, "_MAX_UNDER_WAY", 10)
+        client.release()
+        begun, go = threading.Event(), threading.Event()
+        called: list[int] = []
+
+        def callback(future: Future[int]) -> None:
+            begun.set()
+            go.wait(WAIT_SECONDS)
+            if len(called) < 20:
+                # Callbacks do not wait for the room that they make.
+                client.echo_async(100)
+            called.append(future.result())
+
+        futures = [client.echo_async(number, callback=callback) for number in range(10)]
+        assert begun.wait(WAIT_SECONDS)
+        assert [future.result(WAIT_SECONDS) for future in futures] == list(range(10))
+        more: list[Future[int]] = []
+        eleventh = threading.Thread(target=lambda: more.append(client.echo_async(10)))
+        eleventh.start()
+        assert client.echo(1) == 1
+        assert more == []
+        go.set()
+        eleventh.join(WAIT_SECONDS)
+        assert more[0].result(WAIT_SECONDS) == 10
+        client.stop()
+        assert called == list(range(10))
+
     def test_a_stop_ends_what_is_under_way(self) -> None:
         called = threading.Event()
         with BlockingEcho() as client:
