@@ -266,6 +266,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._at_driver().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
         begins, _ = offsets.from_json(start)
         ends, first = offsets.from_json(end)
         ranges, losses = offsets.ranges_between(begins | first, ends, {})

@@ -89,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        return _write(iterator, self._options, self._job)
+        return Sent(write_batches(iterator, self._options, _identity(self._job)))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -99,16 +99,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        return _write(iterator, self._options, "stream")
+        return Sent(write_batches(iterator, self._options, _identity("stream")))
 
 
-def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, job: str) -> Sent:
-    identity = _identity(job)
+def write_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: str) -> int:
+    """Send all rows; what a task does. How many there were."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         sender = runner.run(_open(options))
         try:
             rows = 0
-            for batch in iterator:
+            for batch in batches:
                 runner.run(
                     sender.send(
                         messages(batch, topic=options.topic, identity=identity, first_row=rows)
@@ -118,7 +118,7 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, job: str) -
             runner.run(sender.finish())
         finally:
             runner.run(sender.close())
-    return Sent(rows)
+    return rows
 
 
 def _identity(job: str) -> str:
