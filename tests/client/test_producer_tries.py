@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -268,6 +268,33 @@ async def test_order_of_long_and_short_messages() -> None:
             await asyncio.gather(*(producer.send_soon(Message("T", b"x" * n)) for n in sizes))
         flags = [decode_send(request.fields) for request in cluster.broker("a").sends[1:]]
         assert [bool(header.sys_flag) for header in flags] == [True, False, True, False, False]
+
+
+async def test_a_refusal_after_a_try_without_answer_says_nothing_of_that() -> None:
+    """The first broker may have stored it: "nothing was sent" would be a lie."""
+    async with FakeCluster("a", "b") as cluster:
+        first = MessageQueue("T", "a", 0)
+        for broker in cluster.brokers:
+            broker.answer = refusing(ResponseCode.GO_AWAY)
+        async with Producer(
+            "g", name_servers=cluster.namesrv, retries=1, max_timeout_per_try_ms=200
+        ) as producer:
+            with pytest.raises(TooManyRequestsError, match="going away"):
+                await producer.send(Message("T", b"x"))
+            with pytest.raises(TooManyRequestsError, match="going away"):
+                await producer.send(Message("T", b"x"), queue=first)
+            # Whichever comes first is silent.
+            asked = []
+
+            def answer(request: RemotingCommand) -> RemotingCommand | Awaitable[None]:
+                asked.append(request)
+                return mute(request) if len(asked) == 1 else request.reply(ResponseCode.GO_AWAY)
+
+            for broker in cluster.brokers:
+                broker.answer = answer
+            with pytest.raises(SendFailedError) as failed:
+                await producer.send(Message("T", b"x"))
+            assert failed.value.tries == 2
 
 
 async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:

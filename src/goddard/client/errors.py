@@ -138,7 +138,8 @@ class SendFailedError(ClientError):
 class BatchFailedError(SendFailedError):
     """A batch was too long for one request, and of its parts one failed.
 
-    ``results`` are those of the messages before it, in order; the others were not sent.
+    ``results`` are those of the messages before it, in order. What came after it was not sent; of
+    the part itself the cause says why, and if it had no answer it may have been stored.
     """
 
     def __init__(self, failure: ClientError, results: Sequence[SendResult]) -> None:

@@ -356,7 +356,7 @@ class Flights:
     def _failure(self, flight: Flight, error: Exception) -> ClientError:
         failure: ClientError
         address = getattr(error, "address", "")
-        if isinstance(error, OverloadedError):
+        if isinstance(error, OverloadedError) and flight.tries == 1:
             failure = TooManyRequestsError(str(error), address=address)
         elif isinstance(error, BrokerNotFoundError):
             failure = error

@@ -47,12 +47,13 @@ from goddard.client.sending import (
     split_batch,
 )
 from goddard.client.session import Session
-from goddard.client.tracer import Tracer, trace_group
+from goddard.client.tracer import MAX_TRACE_BYTES, SEND_TIMEOUT_MS, Tracer, trace_group
 from goddard.client.tracing import SendTracing
 from goddard.client.values import MessageQueue, SendResult, SendStatus, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import (
     ConfigError,
+    ConnectFailedError,
     GoddardError,
     OverloadedError,
     ProtocolError,
@@ -70,9 +71,9 @@ _logger: Final = logging.getLogger("goddard.client")
 
 _DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DETECTOR_SECONDS: Final = 3.0
-# Of the producer that sends traces.
-_TRACE_TIMEOUT_MS: Final = 5_000
-_TRACE_MESSAGE_BYTES: Final = 128_000
+_NO_TIME: Final = "no time was left for a try: raise timeout_ms, or send_timeout_ms"
+# Failures after which a message is certainly not stored.
+_NOT_SENT: Final = (OverloadedError, ConnectFailedError, BrokerNotFoundError, BrokerError)
 
 
 class _Running:
@@ -213,8 +214,8 @@ class Producer:
             inner = Producer.within(
                 session,
                 trace_group(self._group, "PRODUCE"),
-                send_timeout_ms=_TRACE_TIMEOUT_MS,
-                max_message_bytes=_TRACE_MESSAGE_BYTES,
+                send_timeout_ms=SEND_TIMEOUT_MS,
+                max_message_bytes=MAX_TRACE_BYTES,
             )
             tracer = Tracer(own.trace, inner)
             hooks.append(SendTracing(tracer, session))
@@ -547,6 +548,8 @@ class Producer:
         brokers: list[str] = []
         stored: SendResult | None = None
         failure: GoddardError | None = None
+        # A try without an answer may have been stored all the same.
+        was_sent = False
         while len(brokers) < tries:
             left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
             if left_ms <= 0:
@@ -586,25 +589,26 @@ class Producer:
                     error,
                 )
                 failure = error
+                was_sent = was_sent or not isinstance(error, _NOT_SENT)
                 continue
             if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
                 return stored
         if stored is not None:
             return stored
+        if failure is None:
+            raise TooManyRequestsError("sendDefaultImpl call timeout", advice=_NO_TIME)
+        if isinstance(failure, OverloadedError) and not was_sent:
+            raise TooManyRequestsError(str(failure), address=failure.address) from failure
         raise self._failure(out, brokers, failure, started_ms, tries) from failure
 
     def _failure(
         self,
         out: Outgoing,
         brokers: Sequence[str],
-        failure: GoddardError | None,
+        failure: GoddardError,
         started_ms: int,
         tries: int,
-    ) -> ClientError:
-        if failure is None:
-            return TooManyRequestsError("sendDefaultImpl call timeout")
-        if isinstance(failure, OverloadedError):
-            return TooManyRequestsError(str(failure), address=failure.address)
+    ) -> SendFailedError:
         cost_ms = self._clock.monotonic_ms() - started_ms
         text = (
             f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, "
