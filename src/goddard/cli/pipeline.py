@@ -321,6 +321,7 @@ def _session(
 ) -> Iterator["SparkSession"]:
     session: Any = importlib.import_module("goddard.spark.session")
     given = dict(_pair("--conf", each) for each in settings)
+    _quiet_spark()
     with _spinner("Spark starts"):
         spark: SparkSession = session.spark_session(
             master, name=job.name, settings=dict(job.run.settings) | given, log=log
@@ -329,6 +330,13 @@ def _session(
         yield spark
     finally:
         spark.stop()
+
+
+def _quiet_spark() -> None:
+    """Spark logs the errors that it raises, in JSON; ours say what is needed of them."""
+    logger: Any = importlib.import_module("pyspark.logger").PySparkLogger
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logger.getLogger(name).setLevel("CRITICAL")
 
 
 @contextlib.contextmanager

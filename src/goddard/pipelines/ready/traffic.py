@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from pyspark.sql import SparkSession
 
 from goddard.client.blocking_admin import Admin
+from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.pipelines.batches import single
 from goddard.pipelines.files import Files
@@ -78,19 +79,29 @@ def sample_lags(options: SourceOptions) -> list[GroupLag]:
     """How far every consumer group is behind in every topic that it consumes; the longest first."""
     reach = options.connecting
     lags: dict[tuple[str, str], int] = defaultdict(int)
+    latest: dict[MessageQueue, int | None] = {}
     with Admin(name_servers=reach.name_servers, **reach.keywords) as admin:
-        for group in admin.groups():
-            if is_system_group(group):
-                continue
-            try:
-                progress = admin.group_progress(group)
-            except GoddardError:
-                continue  # nobody of the group has been there yet
-            for queue, at in progress.queues.items():
-                if not is_retry_topic(queue.topic) and not is_dlq_topic(queue.topic):
-                    lags[group, queue.topic] += max(0, at.broker_offset - at.consumer_offset)
+        masters = [place for place in admin.brokers() if place.is_master]
+        for place in masters:
+            # By offsets and not by group: groups of Spark and of old clients are declared nowhere.
+            for (topic, group), positions in admin.consumer_offsets(place.address).items():
+                if is_system_group(group) or is_retry_topic(topic) or is_dlq_topic(topic):
+                    continue
+                for queue_id, position in positions.items():
+                    queue = MessageQueue(topic, place.name, queue_id)
+                    if queue not in latest:
+                        latest[queue] = _max_offset(admin, queue)
+                    if (end := latest[queue]) is not None:
+                        lags[group, topic] += max(0, end - position)
     found = [GroupLag(group, topic, lag) for (group, topic), lag in lags.items()]
     return sorted(found, key=lambda each: (-each.lag, each.group, each.topic))
+
+
+def _max_offset(admin: Admin, queue: MessageQueue) -> int | None:
+    try:
+        return admin.max_offset(queue)
+    except GoddardError:
+        return None  # its topic was deleted; offsets stay behind for a while
 
 
 def read_minutes(spark: SparkSession, path: str) -> list[Minute]:
@@ -201,8 +212,8 @@ def _draw_latency(axes: Axes, times: Sequence[dt.datetime], minutes: Sequence[Mi
     plot: Any = axes.plot
     for color, (label, values) in zip(_COLORS, lines.items(), strict=False):
         plot(times, values, marker="o", markersize=3, linewidth=1.5, color=color, label=label)
-    axes.legend(fontsize=8, frameon=False)
-    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    axes.set_ylim(0, max(1, *(each.p99_ms for each in minutes)) * 1.35)
     _dress(axes, "Milliseconds from sending to being stored")
     _dress_times(axes, times)
 
