@@ -19,6 +19,15 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from goddard.broker.sendforms import Form, Property, make_form
+from goddard.broker.sendproperties import WAIT, PropertyReader
+from goddard.broker.sendwire import (
+    JSON_READERS,
+    JSON_START_BYTES,
+    BinarySends,
+    SendHeader,
+    SendReader,
+)
 from goddard.client.pulling import decode_messages
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
@@ -35,7 +44,7 @@ from goddard.protocol import (
     message,
     record,
 )
-from goddard.protocol.codes import RequestCode
+from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.compression import CompressionKind, compress, decompress, with_compression
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.header import Header
@@ -48,6 +57,12 @@ WRAPPED: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEED_UNWRAP)
 
 T = TypeVar("T")
 
+SENDS: Final = {
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+}
+FORM_TRIALS: Final = 8
 RECORD_ANSWERS: Final = {
     RequestCode.PULL_MESSAGE,
     RequestCode.QUERY_MESSAGE,
@@ -210,6 +225,93 @@ def run_pulled(data: bytes) -> None:
                 read(pulled)
 
 
+def run_send(data: bytes) -> None:
+    """What the readers of send headers take is what the general decoder reads; so are their forms.
+
+    The chosen bytes are the encoding, the rest is a header.
+    """
+    kind, header = _chosen(data, [SerializeType.JSON, SerializeType.ROCKETMQ])
+    read: SendReader | None = BinarySends().read
+    if kind is SerializeType.JSON:
+        read = JSON_READERS.get(header[:JSON_START_BYTES])
+    request = None if read is None else read(memoryview(header))
+    if read is None or request is None:
+        raise ProtocolError("left to the general decoder")
+    _expect_same_send(kind, header, request)
+    found = PropertyReader(waits=False).read(request.fields.properties, None)
+    if found is None:
+        return
+    pairs = [pair.split(b"\x01") for pair in found[0].split(b"\x02")[:-1]]
+    properties = [Property(name, value, name == WAIT) for name, value in pairs]
+    form = make_form(header, kind, request, properties, read)
+    if form is None:
+        return
+    _expect(_fits(form, kind, header), "a form does not fit what it was made from")
+    random = Random(zlib.crc32(data))
+    for _ in range(FORM_TRIALS):
+        bent = bytearray(header)
+        for _ in range(random.randint(1, 4)):
+            bent[random.randrange(len(bent))] = random.choice(b'0179aZ"\\,:{}\x01\x02\xc3 _')
+        _fits(form, kind, bytes(bent))
+
+
+def _fits(form: Form, kind: SerializeType, header: bytes) -> bool:
+    """Whether a form fits a header; then what it says must be what the general decoder reads."""
+    found = form.fit(bytes(4) + header)
+    if found is None or not found[1].isdigit():  # there is no such queue
+        return False
+    opaque, queue_id, born_timestamp, texts = found
+    command, request = _read_send(kind, header)
+    is_binary = kind is SerializeType.ROCKETMQ
+    number = int.from_bytes(opaque, "big", signed=True) if is_binary else int(opaque)
+    _expect(
+        (command.opaque, request.queue_id, request.born_timestamp)
+        == (number, int(queue_id), int(born_timestamp)),
+        "a form has other numbers",
+    )
+    stored = (request.properties or "").encode().removesuffix(b"\x02") + b"\x02"
+    _expect(form.properties % texts == stored, "a form has other properties")
+    return True
+
+
+def _read_send(
+    kind: SerializeType, header: bytes
+) -> tuple[RemotingCommand, headers_message.SendRequest]:
+    word = int(kind) << 24 | len(header)
+    command = decode_frame(memoryview(word.to_bytes(4, "big") + header))
+    return command, headers_message.decode_send(command.fields)
+
+
+def _expect_same_send(kind: SerializeType, header: bytes, read: SendHeader) -> None:
+    """The general decoder reads the same."""
+    command, request = _read_send(kind, header)
+    fields = read.fields
+    is_same = all(
+        getattr(fields, name) == getattr(request, name)
+        for name in (
+            "producer_group",
+            "topic",
+            "default_topic",
+            "default_topic_queue_nums",
+            "queue_id",
+            "sys_flag",
+            "born_timestamp",
+            "flag",
+            "max_reconsume_times",
+        )
+    )
+    _expect(is_same, "the fields are others")
+    _expect(fields.properties == (request.properties or ""), "the properties are others")
+    _expect((fields.reconsume_times or 0) == (request.reconsume_times or 0), "other tries")
+    # Of other texts than these the hot path leaves the decision to the general decoder.
+    if fields.batch in ("true", "false", "", None):
+        _expect((fields.batch == "true") == bool(request.batch), "a batch is none")
+    _expect(
+        (read.code, read.opaque, read.flag) == (command.code, command.opaque, command.flag),
+        "the command is another",
+    )
+
+
 def run_batch(data: bytes) -> None:
     entries = message.decode_batch(data)
     _expect(message.decode_batch(message.encode_batch(entries)) == entries, "the batch changed")
@@ -288,6 +390,14 @@ def _register_samples(seen: list[Exchange]) -> Iterator[bytes]:
             yield _with_choice(version, body)
 
 
+def _send_samples(seen: list[Exchange]) -> Iterator[bytes]:
+    for exchange in seen:
+        command = exchange.command
+        if command.code in SENDS and not command.is_response:
+            header_length = int.from_bytes(exchange.frame[5:8], "big")
+            yield _with_choice(command.serialize_type, exchange.frame[8 : 8 + header_length])
+
+
 def _records(seen: list[Exchange]) -> Iterator[bytes]:
     for exchange in seen:
         command = exchange.command
@@ -331,6 +441,7 @@ def targets() -> list[Target]:
         Target("header classes", run_header, list(_header_samples(seen))),
         Target("JSON", run_json, [*json_samples, *_DIALECT]),
         Target("body classes", run_body, list(_body_samples(some_json))),
+        Target("send headers", run_send, list(_send_samples(seen))),
         Target("registration", run_register, list(_register_samples(seen))),
         Target("record", run_record, records),
         Target("pulled messages", run_pulled, records),

@@ -18,7 +18,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from goddard.broker.sendwire import SendHeader, SendReader
+from goddard.broker.sendwire import (
+    LongFields,
+    SendHeader,
+    SendReader,
+    ShortFields,
+    encode_opaque,
+)
 from goddard.protocol.codes import RequestCode, SerializeType
 
 _BINARY: Final = int(SerializeType.ROCKETMQ)
@@ -33,6 +39,8 @@ _I32: Final = Struct(">i")
 KEY_START: Final = _HEADER_AT + _FIELDS_AT
 KEY_END: Final = KEY_START + 40
 
+# Longer headers are rare, and thousands of their forms would take much memory.
+_MAX_HEADER_BYTES: Final = 2048
 _MAX_VALUES: Final = 24
 _Names: TypeAlias = tuple[bytes, bytes, bytes]
 _SHORT_NAMES: Final[_Names] = (b"e", b"g", b"i")
@@ -44,8 +52,13 @@ _ZERO: Final = ord("0")
 _PLAIN: Final = (
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$&()*+,-.:;=?@[]^_`{|}~ "
 )
-_TRIAL_DIGIT: Final = b"7"
-_TRIAL_TEXT: Final = b"Q"
+# For a trial: another digit (of a number that begins with none, no zero), another plain character.
+_OTHERS: Final = bytes(
+    ord("0") + (byte - ord("0")) % 9 + 1
+    if byte in b"0123456789"
+    else ord("R" if byte == ord("Q") else "Q")
+    for byte in range(256)
+)
 _ESCAPED_SEPARATORS: Final = re.compile(rb"\\u000[12]")
 _SEPARATORS: Final = re.compile(rb"[\x01\x02]")
 
@@ -135,6 +148,8 @@ def make_form(
 
     ``properties`` are all that the request has, in order.
     """
+    if len(header) > _MAX_HEADER_BYTES:
+        return None
     is_binary = encoding == _BINARY
     names = _LONG_NAMES if request.code == RequestCode.SEND_MESSAGE else _SHORT_NAMES
     spans = _binary_spans(header, names) if is_binary else _json_spans(header, names)
@@ -169,31 +184,42 @@ def make_form(
 def _proves_true(
     form: Form, pieces: Sequence[bytes], request: SendHeader, read: SendReader
 ) -> bool:
-    """Whether a header with other values is read as the form says."""
-    trial = [
-        (_TRIAL_DIGIT if piece.isdigit() else _TRIAL_TEXT) * len(piece) if place % 2 else piece
-        for place, piece in enumerate(pieces)
-    ]
-    header = b"".join(trial)
+    """Whether the header itself, and one with other values, are read as the form says.
+
+    The values differ at every place: those that are read elsewhere, and were the same by chance,
+    cannot be the same both times.
+    """
+    trial = b"".join(
+        piece.translate(_OTHERS) if at % 2 else piece for at, piece in enumerate(pieces)
+    )
+    got = read(memoryview(trial))
+    return (
+        got is not None
+        and _says(form, b"".join(pieces), request, request.fields)
+        and _says(form, trial, got, request.fields)
+        and (got.code, got.flag) == (request.code, request.flag)
+    )
+
+
+def _says(form: Form, header: bytes, got: SendHeader, fixed: ShortFields | LongFields) -> bool:
+    """Whether a form finds in a header what was read, but for what is ``fixed``."""
     found = form.fit(bytes(_HEADER_AT) + header)
-    got = read(memoryview(header))
-    if found is None or got is None:
+    if found is None:
         return False
     opaque, queue_id, born_timestamp, texts = found
     properties = got.fields.properties.encode()
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     wanted = msgspec.structs.replace(
-        request.fields,
+        fixed,
         queue_id=int(queue_id),
         born_timestamp=int(born_timestamp),
         properties=got.fields.properties,
     )
-    opaque_number = int.from_bytes(opaque, "big") if form.is_binary else int(opaque)
     return (
         got.fields == wanted
         and properties == form.properties % texts
-        and (got.code, got.flag, got.opaque) == (request.code, request.flag, opaque_number)
+        and opaque == encode_opaque(got.opaque, int(form.is_binary))
     )
 
 
