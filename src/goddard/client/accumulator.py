@@ -2,11 +2,11 @@
 
 Messages of one topic, queue (if chosen), tag and durability share a batch. It leaves when it has
 ``max_batch_bytes`` or is ``max_delay_ms`` old, and each message gets its own result. A failure is
-that of every message in the batch. Batches for a chosen queue leave one after the other, each when
-the one before it has its result, because a broker may handle two at a time.
+that of every message in the batch. What is for a chosen queue leaves in the order of coming, each
+batch when the one before it has its result, because a broker may handle two at a time.
 
-What cannot or should not wait goes alone: delayed messages, retries, halves of transactions,
-replies, bodies large enough to be compressed (a batch never is), and anything while
+What cannot or should not wait for others goes alone: delayed messages, retries, halves of
+transactions, replies, bodies large enough to be compressed (a batch never is), and anything while
 ``max_held_bytes`` are held already.
 
 ``HeldBatches`` decides and is pure; ``Accumulator`` has the timer and the tasks, and belongs to a
@@ -16,10 +16,11 @@ loop. A message is encoded once, when it comes; there is no task and no timer pe
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
@@ -45,6 +46,7 @@ from goddard.transport.tasks import Tasks
 
 _logger: Final = logging.getLogger(__name__)
 
+_UNFORESEEN: Final = "a send to %s failed in an unforeseen way"
 _MAX_DELAY_MS: Final = 30_000
 _MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 # A message with one of these goes alone.
@@ -66,6 +68,8 @@ _PAIR_END: Final = b"\x02"
 _ENTRY_HEAD: Final = Struct(">iiiii")
 _PROPERTIES_LENGTH: Final = Struct(">h")
 _ENTRY_BYTES: Final = _ENTRY_HEAD.size + _PROPERTIES_LENGTH.size
+
+_Delivery: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
 """Topic, queue, WAIT and TAGS of the messages that share a batch."""
@@ -172,22 +176,19 @@ class Batch:
                 )
             queue_offset += 1
 
-    def fail(self, error: BaseException) -> None:
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error)
-
 
 class HeldBatches:
     """The batches that wait, in the order in which they were opened."""
 
-    __slots__ = ("_max_entry_bytes", "_open", "_options", "_unsettled_bytes")
+    __slots__ = ("_max_entry_bytes", "_of_queue", "_open", "_options", "_unsettled_bytes")
 
     def __init__(self, options: AccumulatorOptions, *, alone_from_bytes: int) -> None:
         """``alone_from_bytes``: bodies of this size and more are better sent alone."""
         self._options = options
         self._max_entry_bytes = min(alone_from_bytes, options.max_batch_bytes)
         self._open: dict[BatchKey, Batch] = {}
+        # Of a chosen queue one batch is open at most: what is of another kind comes after it.
+        self._of_queue: dict[MessageQueue, Batch] = {}
         self._unsettled_bytes = 0
 
     @property
@@ -215,6 +216,8 @@ class HeldBatches:
 
     def open(self, key: BatchKey, now_ms: int) -> Batch:
         batch = self._open[key] = Batch(key, now_ms)
+        if batch.queue is not None:
+            self._of_queue[batch.queue] = batch
         return batch
 
     def add(
@@ -241,12 +244,22 @@ class HeldBatches:
         self._unsettled_bytes += size
         if batch.size_bytes < self._options.max_batch_bytes:
             return False
-        del self._open[batch.key]
+        self._close(batch)
         return True
 
-    def take(self, key: BatchKey) -> Batch | None:
-        """The open batch of this kind, closed now; so that a message sent alone stays behind it."""
-        return self._open.pop(key, None)
+    def take_before(self, queue: MessageQueue, key: BatchKey | None) -> Batch | None:
+        """The open batch of a queue, closed now, unless it is of this kind: what comes next for the
+        queue stays behind it."""
+        batch = self._of_queue.get(queue)
+        if batch is None or batch.key == key:
+            return None
+        self._close(batch)
+        return batch
+
+    def _close(self, batch: Batch) -> None:
+        del self._open[batch.key]
+        if batch.queue is not None:
+            del self._of_queue[batch.queue]
 
     def due(self, now_ms: int) -> list[Batch]:
         """Close the batches that are old enough."""
@@ -257,13 +270,14 @@ class HeldBatches:
                 break
             ready.append(batch)
         for batch in ready:
-            del self._open[batch.key]
+            self._close(batch)
         return ready
 
     def close(self) -> list[Batch]:
         """Close all batches."""
         ready = list(self._open.values())
         self._open.clear()
+        self._of_queue.clear()
         return ready
 
     def settled(self, batch: Batch) -> None:
@@ -272,7 +286,10 @@ class HeldBatches:
 
 
 class Accumulator:
-    """Holds messages and sends them in batches through ``send``."""
+    """Holds messages and sends them in batches through ``send``.
+
+    ``send_alone`` is for those that have to follow a batch, but not in another.
+    """
 
     __slots__ = (
         "_clock",
@@ -281,6 +298,7 @@ class Accumulator:
         "_loop",
         "_namespace",
         "_send",
+        "_send_alone",
         "_sending",
         "_tasks",
         "_timer",
@@ -291,6 +309,7 @@ class Accumulator:
         self,
         options: AccumulatorOptions,
         send: Callable[[Batch], Awaitable[SendResult]],
+        send_alone: Callable[[Message, MessageQueue], Awaitable[SendResult]],
         *,
         clock: Clock,
         unique_id: Callable[[], str],
@@ -299,14 +318,15 @@ class Accumulator:
     ) -> None:
         self._held = HeldBatches(options, alone_from_bytes=alone_from_bytes)
         self._send = send
+        self._send_alone = send_alone
         self._clock = clock
         self._unique_id = unique_id
         self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._sending: set[asyncio.Task[None]] = set()
-        # Of a chosen queue that a batch is on its way to: those that come after it.
-        self._lines: dict[BatchKey, deque[Batch]] = {}
+        # Of a chosen queue that something is on its way to: what comes after it.
+        self._lines: dict[MessageQueue, deque[_Delivery]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
@@ -318,10 +338,17 @@ class Accumulator:
         """
         held = self._held
         key = batch_key(message, queue)
-        if not held.admits(message):
-            # Only in a chosen queue is there an order to keep.
-            if queue is not None and (before := held.take(key)) is not None:
+        admits = held.admits(message)
+        # Only in a chosen queue is there an order to keep.
+        if queue is not None:
+            before = held.take_before(queue, key if admits else None)
+            if before is not None:
                 self._dispatch(before)
+            if not admits and queue in self._lines:
+                alone: asyncio.Future[SendResult] = self._loop.create_future()
+                self._in_line(queue, partial(self._deliver_alone, message, queue, alone))
+                return alone
+        if not admits:
             return None
         properties = message.properties
         message_id = properties.get(PROPERTY_UNIQUE_ID)
@@ -371,39 +398,69 @@ class Accumulator:
         self._set_timer()
 
     def _dispatch(self, batch: Batch) -> None:
-        if batch.queue is not None:
-            line = self._lines.get(batch.key)
-            if line is not None:
-                line.append(batch)
-                return
-            self._lines[batch.key] = deque()
-        self._begin(batch)
+        delivery = partial(self._deliver, batch)
+        if batch.queue is None:
+            self._begin(delivery(), batch.topic)
+        else:
+            self._in_line(batch.queue, delivery)
 
-    def _begin(self, batch: Batch) -> None:
-        task = self._tasks.spawn(self._deliver(batch), f"batch to {batch.topic}")
+    def _in_line(self, queue: MessageQueue, delivery: _Delivery) -> None:
+        line = self._lines.get(queue)
+        if line is not None:
+            line.append(delivery)
+            return
+        self._lines[queue] = deque()
+        self._begin(self._deliver_line(queue, delivery), queue.topic)
+
+    def _begin(self, delivering: Coroutine[Any, Any, None], topic: str) -> None:
+        task = self._tasks.spawn(delivering, f"batch to {topic}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    async def _deliver_line(self, queue: MessageQueue, delivery: _Delivery) -> None:
+        """One after the other, as long as there are others."""
+        line = self._lines[queue]
+        try:
+            await delivery()
+        finally:
+            if line:
+                self._begin(self._deliver_line(queue, line.popleft()), queue.topic)
+            else:
+                del self._lines[queue]
 
     async def _deliver(self, batch: Batch) -> None:
         try:
             batch.succeed(await self._send(batch))
         except GoddardError as error:
-            batch.fail(error)
+            _fail(batch.futures, error)
         except Exception as error:
-            _logger.exception("a batch to %s failed in an unforeseen way", batch.topic)
-            batch.fail(error)
+            _logger.exception(_UNFORESEEN, batch.topic)
+            _fail(batch.futures, error)
         except asyncio.CancelledError:
             for future in batch.futures:
                 future.cancel()
             raise
         finally:
             self._held.settled(batch)
-            if batch.queue is not None:
-                self._next_in_line(batch.key)
 
-    def _next_in_line(self, key: BatchKey) -> None:
-        line = self._lines[key]
-        if line:
-            self._begin(line.popleft())
-        else:
-            del self._lines[key]
+    async def _deliver_alone(
+        self, message: Message, queue: MessageQueue, future: "asyncio.Future[SendResult]"
+    ) -> None:
+        try:
+            result = await self._send_alone(message, queue)
+            if not future.done():
+                future.set_result(result)
+        except GoddardError as error:
+            _fail((future,), error)
+        except Exception as error:
+            _logger.exception(_UNFORESEEN, message.topic)
+            _fail((future,), error)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+
+
+def _fail(futures: "Iterable[asyncio.Future[SendResult]]", error: Exception) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)

@@ -250,6 +250,7 @@ class Producer:
             running.accumulator = Accumulator(
                 own.accumulate,
                 partial(self._send_accumulated, running),
+                partial(self._send_after_batch, running),
                 clock=self._clock,
                 unique_id=session.unique_id,
                 alone_from_bytes=own.compress_from_bytes,
@@ -634,6 +635,13 @@ class Producer:
         return await self._deliver(
             running, out, batch.messages, queue, self.options.send_timeout_ms
         )
+
+    def _send_after_batch(
+        self, running: _Running, message: Message, queue: MessageQueue
+    ) -> "asyncio.Future[SendResult]":
+        topic = self._topics[message.topic]
+        timeout_ms = self.options.send_timeout_ms
+        return running.flights.launch(message, topic, timeout_ms, queue, None, None)
 
     async def _send_request(self, message: Message, timeout_ms: int) -> SendResult:
         return await self.send_soon(message, timeout_ms=timeout_ms)

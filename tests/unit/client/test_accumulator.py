@@ -197,17 +197,26 @@ class Wire:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        # The ids of each request; those that came alone are known by their keys.
+        self.order: list[list[str]] = []
         self.open = asyncio.Event()
         self.open.set()
         self.error: Exception | None = None
 
     async def send(self, batch: Batch) -> SendResult:
         self.batches.append(batch)
+        stored = ",".join(f"AT{number}" for number in range(len(batch)))
+        return await self._answer(batch.ids, stored)
+
+    async def send_alone(self, message: Message, queue: MessageQueue) -> SendResult:
+        return await self._answer(message.keys, "AT0")
+
+    async def _answer(self, ids: list[str], stored: str) -> SendResult:
+        self.order.append(ids)
         await self.open.wait()
         if self.error is not None:
             raise self.error
-        stored = ",".join(f"AT{number}" for number in range(len(batch)))
-        return SendResult(SendStatus.SEND_OK, ",".join(batch.ids), stored, QUEUE, 40)
+        return SendResult(SendStatus.SEND_OK, ",".join(ids), stored, QUEUE, 40)
 
 
 def numbers() -> Callable[[], str]:
@@ -219,6 +228,7 @@ def accumulator(wire: Wire, options: AccumulatorOptions | None = None) -> Accumu
     return Accumulator(
         options or AccumulatorOptions(max_delay_ms=1),
         wire.send,
+        wire.send_alone,
         clock=SystemClock(),
         unique_id=numbers(),
         alone_from_bytes=4096,
@@ -283,13 +293,46 @@ async def test_a_caller_that_gives_up_harms_nobody() -> None:
     await held.flush()
 
 
-async def test_a_message_that_goes_alone_does_not_overtake() -> None:
+async def test_what_is_for_one_queue_leaves_in_its_order_whatever_it_is() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    messages = [
+        Message("T", b"0"),
+        Message("T", b"1"),
+        Message("T", b"2", tags="A"),
+        Message("T", bytes(5000), keys="3"),
+        Message("T", b"4"),
+        Message("T", bytes(5000), keys="5"),
+    ]
+    futures = [held.add(message, QUEUE) for message in messages]
+    # Others have nothing to wait for.
+    assert held.add(Message("T", bytes(5000))) is None
+    assert held.add(Message("T", bytes(5000)), QUEUE._replace(queue_id=7)) is None
+    await asyncio.sleep(0)
+    assert wire.order == [["ID0", "ID1"]]
+    wire.open.set()
+    results = await asyncio.gather(*(future for future in futures if future is not None))
+    assert wire.order == [["ID0", "ID1"], ["ID2"], ["3"], ["ID3"], ["5"]]
+    assert [each.message_id for each in results] == ["ID0", "ID1", "ID2", "3", "ID3", "5"]
+    # The line is at its end: the next one need not wait.
+    assert held.add(Message("T", bytes(5000)), QUEUE) is None
+    await held.flush()
+
+
+async def test_one_that_fails_alone_holds_up_nobody() -> None:
     wire = Wire()
     held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
-    small = held.add(Message("T", b"x"), QUEUE)
-    assert small is not None
-    assert held.add(Message("T", bytes(5000)), QUEUE) is None
-    assert (await small).status is SendStatus.SEND_OK
+    futures = [
+        held.add(message, QUEUE)
+        for message in (Message("T", b"0"), Message("T", bytes(5000), keys="1"), Message("T", b"2"))
+    ]
+    wire.error = ConnectFailedError("no broker")
+    await held.flush()
+    assert wire.order == [["ID0"], ["1"], ["ID1"]]
+    for future in futures:
+        assert future is not None
+        assert isinstance(future.exception(), ConnectFailedError)
 
 
 async def test_batches_for_a_chosen_queue_leave_one_after_the_other() -> None:
@@ -341,6 +384,7 @@ async def test_properties_are_the_same_however_they_are_encoded(namespace: str) 
     held = Accumulator(
         AccumulatorOptions(),
         wire.send,
+        wire.send_alone,
         clock=SystemClock(),
         unique_id=numbers(),
         alone_from_bytes=4096,
