@@ -20,7 +20,10 @@ $(READY): pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,spark,lake]'
 	@touch $@
 
-demo: $(READY) ## See it work: a name server, two brokers, messages of every kind
+demo: $(READY) ## See it work: a cluster, messages of every kind, a Spark pipeline and its chart
+	@$(BIN)/python -c 'import pyspark' 2>/dev/null || { \
+		echo "Adding Spark (once; some minutes) ..."; \
+		$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'; }
 	@$(BIN)/python -m goddard.cli.main demo
 
 test: check peers ## Everything: check, then all test suites

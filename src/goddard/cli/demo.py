@@ -1,11 +1,16 @@
 """``goddard demo``: a whole cluster at work for a few seconds, in a folder that is then deleted.
 
 A name server and two brokers run inside this process; what is shown goes over real connections, in
-RocketMQ's protocol, and into RocketMQ's files.
+RocketMQ's protocol, and into RocketMQ's files. Where Spark is installed, a pipeline reads it all
+again, in a process of its own, and draws a chart, which stays.
 """
 
 import asyncio
 import contextlib
+import importlib.util
+import os
+import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -47,14 +52,30 @@ _TIMEOUT_MS: Final = 5_000
 _GROUP: Final = "demo"
 _WITH_SUBSCRIPTION: Final = 4
 _MAY_WAIT: Final = 2
+_SPARK_SECONDS: Final = 300.0
 
 
 @click.command()
-def demo() -> None:
+@click.option(
+    "--spark/--no-spark",
+    "with_spark",
+    default=None,
+    help="Whether a Spark pipeline is shown too; by default where pyspark is installed.",
+)
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("goddard-demo.svg"),
+    show_default=True,
+    help="Where the pipeline's chart is put.",
+)
+def demo(with_spark: bool | None, chart: Path) -> None:
     """Show a cluster of a name server and two brokers at work; it cleans up after itself."""
+    if with_spark is None:
+        with_spark = importlib.util.find_spec("pyspark") is not None
     with tempfile.TemporaryDirectory(prefix="goddard-demo-") as folder:
-        run(_Demo(Path(folder)).show())
-        _check_stores(Path(folder))
+        run(_Demo(Path(folder), chart if with_spark else None).show())
+        _check_stores(Path(folder), step=6 if with_spark else 5)
     click.secho("\nThat was Goddard. Next: goddard up, goddard store --help, make test.", bold=True)
 
 
@@ -63,8 +84,9 @@ def _step(text: str) -> None:
 
 
 class _Demo:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chart: Path | None) -> None:
         self._folder = folder
+        self._chart = chart
         self._name_server = ""
         self._client = Client()
 
@@ -83,6 +105,8 @@ class _Demo:
             await self._create_topic(brokers)
             await self._send_and_read(brokers)
             await self._special_messages(brokers[0])
+            if self._chart is not None:
+                await self._run_pipeline(self._chart)
 
     def _name_server_config(self) -> NameServerConfig:
         folder = self._folder / "namesrv"
@@ -181,6 +205,39 @@ class _Demo:
         ]
         print_table("", ("message", "seen by a consumer"), rows)
 
+    async def _run_pipeline(self, chart: Path) -> None:
+        _step("5. A Spark pipeline reads it all, counts by second and draws a chart")
+        table = self._folder / "tables" / "traffic"
+        arguments = ["pipeline", "run", "traffic", "--name-servers", self._name_server]
+        click.echo(f"   goddard {' '.join(arguments)} ...")
+        own = {
+            "aggregate.window": "1 second",
+            "sink.path": str(table),
+            "run.checkpoint": str(self._folder / "checkpoint"),
+        }
+        settings = [part for name, value in own.items() for part in ("--set", f"{name}={value}")]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "goddard.cli.main", *arguments, *settings, "--master", "local[2]"),
+            # Whatever Spark leaves behind is deleted with the rest.
+            env=os.environ | {"TMPDIR": str(self._folder)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), _SPARK_SECONDS)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        for line in output.decode(errors="replace").splitlines():
+            if not line.startswith("chart:"):
+                click.echo(f"   {line.replace(str(self._folder), '...')}")
+        if process.returncode != 0:
+            raise click.ClickException("the pipeline failed; goddard demo --no-spark goes without")
+        shutil.copyfile(table.with_name("traffic.svg"), chart)
+        click.echo(f"   chart: {chart}")
+
     async def _transact(self, address: str, body: bytes, decision: int) -> None:
         properties = {"TRAN_MSG": "true", "PGROUP": _GROUP}
         half = await self._send(address, 0, body, properties, TransactionType.PREPARED)
@@ -255,8 +312,8 @@ def _when(seconds: float | None) -> str:
     return "never" if seconds is None else f"after {seconds:.1f} s"
 
 
-def _check_stores(folder: Path) -> None:
-    _step("5. Both brokers are stopped; every byte they wrote is checked")
+def _check_stores(folder: Path, *, step: int) -> None:
+    _step(f"{step}. Both brokers are stopped; every byte they wrote is checked")
     rows = []
     for name in _BROKERS:
         report = verify(StoreView(folder / name))

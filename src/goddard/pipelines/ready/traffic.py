@@ -27,7 +27,7 @@ from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_group
 from goddard.spark.options import SourceOptions, parse_source
 
 _MAX_LINES: Final = 8
-_MAX_MINUTES: Final = 24 * 60
+_MAX_SLOTS: Final = 24 * 60
 _COLORS: Final = (
     "#3b6fb6", "#e08a2e", "#4c9f70", "#c2504c", "#8468b0", "#8c6d5a", "#d07bb0", "#7f8790",
 )  # fmt: skip
@@ -35,10 +35,11 @@ _REST: Final = "#b9bec4"
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
-    """A topic's traffic in a minute."""
+class Slot:
+    """A topic's traffic in one window of time, a minute unless the job says otherwise."""
 
     at: dt.datetime
+    length: dt.timedelta
     topic: str
     messages: int
     bytes: int
@@ -64,14 +65,14 @@ def finish(job: Job, spark: SparkSession) -> str:
         schema = "sampledAt timestamp, consumerGroup string, topic string, lag bigint"
         table = ParquetTable(Files(spark, f"{job.sink.path}_lag"))
         table.write(spark.createDataFrame(rows, schema).coalesce(1), single("lag", now.isoformat()))
-    minutes = read_minutes(spark, job.sink.path)
-    if not minutes:
+    slots = read_slots(spark, job.sink.path)
+    if not slots:
         return "there was no traffic yet, so there is no chart"
     picture = f"{job.sink.path}.svg"
     folder, _, name = picture.rpartition("/")
     files = Files(spark, folder or ".")
     files.delete(name)
-    files.write_text(name, chart(minutes, lags))
+    files.write_text(name, chart(slots, lags))
     return f"chart: {picture}"
 
 
@@ -104,19 +105,21 @@ def _max_offset(admin: Admin, queue: MessageQueue) -> int | None:
         return None  # its topic was deleted; offsets stay behind for a while
 
 
-def read_minutes(spark: SparkSession, path: str) -> list[Minute]:
-    """The newest minutes of the table, at most a day's."""
+def read_slots(spark: SparkSession, path: str) -> list[Slot]:
+    """The newest windows of the table; of minutes, those of a day."""
     if not Files(spark, path).walk(""):
         return []
     table = spark.read.parquet(path)
     newest = table.selectExpr("max(windowStart) AS newest").collect()[0]["newest"]
     if newest is None:
         return []
-    since = newest - dt.timedelta(minutes=_MAX_MINUTES)
+    length = table.selectExpr("min(windowEnd - windowStart) AS length").collect()[0]["length"]
+    since = newest - _MAX_SLOTS * length
     rows = table.where(table["windowStart"] > since).orderBy("windowStart", "topic").collect()
     return [
-        Minute(
+        Slot(
             at=row["windowStart"],
+            length=row["windowEnd"] - row["windowStart"],
             topic=row["topic"],
             messages=row["messages"],
             bytes=row["bytes"] or 0,
@@ -131,20 +134,20 @@ def read_minutes(spark: SparkSession, path: str) -> list[Minute]:
 # Drawing
 
 
-def chart(minutes: Sequence[Minute], lags: Sequence[GroupLag]) -> str:
-    """The traffic as an SVG: messages and bytes a minute, latencies, and who is behind."""
+def chart(slots: Sequence[Slot], lags: Sequence[GroupLag]) -> str:
+    """The traffic as an SVG: messages and bytes over time, latencies, and who is behind."""
     figure = Figure(figsize=(11, 8.5), layout="constrained")
     axes: Any = figure.subplots(2, 2)
-    times = _times(minutes)
-    _draw_topics(axes[0][0], times, minutes, "messages", "Messages a minute")
-    _draw_topics(axes[0][1], times, minutes, "bytes", "Bytes a minute")
-    _draw_latency(axes[1][0], times, minutes)
+    times = _times(slots)
+    _draw_topics(axes[0][0], times, slots, "messages", f"Messages per {_length_text(slots)}")
+    _draw_topics(axes[0][1], times, slots, "bytes", f"Bytes per {_length_text(slots)}")
+    _draw_latency(axes[1][0], times, slots)
     _draw_lags(axes[1][1], lags)
-    total = sum(each.messages for each in minutes)
-    topics = len({each.topic for each in minutes})
+    total = sum(each.messages for each in slots)
+    topics = len({each.topic for each in slots})
     figure.suptitle(
-        f"{total:,} messages in {topics} topics, {times[0]:%Y-%m-%d %H:%M} to "
-        f"{times[-1]:%Y-%m-%d %H:%M} UTC",
+        f"{total:,} messages in {topics} topics, {times[0]:%Y-%m-%d %H:%M:%S} to "
+        f"{times[-1]:%H:%M:%S} UTC",
         fontsize=13,
     )
     output = io.StringIO()
@@ -152,17 +155,23 @@ def chart(minutes: Sequence[Minute], lags: Sequence[GroupLag]) -> str:
     return output.getvalue()
 
 
-def _times(minutes: Sequence[Minute]) -> list[dt.datetime]:
-    """Every minute from the first to the last, those without traffic too."""
-    first, last = min(each.at for each in minutes), max(each.at for each in minutes)
-    count = int((last - first).total_seconds()) // 60
-    return [first + dt.timedelta(minutes=number) for number in range(count + 1)]
+def _times(slots: Sequence[Slot]) -> list[dt.datetime]:
+    """Every window from the first to the last, those without traffic too."""
+    first, last = min(each.at for each in slots), max(each.at for each in slots)
+    step = slots[0].length
+    return [first + number * step for number in range((last - first) // step + 1)]
 
 
-def largest(minutes: Sequence[Minute], field: str) -> dict[str, dict[dt.datetime, int]]:
+def _length_text(slots: Sequence[Slot]) -> str:
+    seconds = slots[0].length.total_seconds()
+    known = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day"}
+    return known.get(int(seconds), f"{seconds:g} seconds")
+
+
+def largest(slots: Sequence[Slot], field: str) -> dict[str, dict[dt.datetime, int]]:
     """The values of the busiest topics, and of all others as one."""
     totals: dict[str, int] = defaultdict(int)
-    for each in minutes:
+    for each in slots:
         totals[each.topic] += getattr(each, field)
     ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
     own = set(ranked if len(ranked) <= _MAX_LINES else ranked[: _MAX_LINES - 1])
@@ -170,7 +179,7 @@ def largest(minutes: Sequence[Minute], field: str) -> dict[str, dict[dt.datetime
     series: dict[str, dict[dt.datetime, int]] = {}
     for topic in ranked:
         series.setdefault(topic if topic in own else rest, {})
-    for each in minutes:
+    for each in slots:
         values = series[each.topic if each.topic in own else rest]
         values[each.at] = values.get(each.at, 0) + int(getattr(each, field))
     return series
@@ -179,13 +188,13 @@ def largest(minutes: Sequence[Minute], field: str) -> dict[str, dict[dt.datetime
 def _draw_topics(
     axes: Axes,
     times: Sequence[dt.datetime],
-    minutes: Sequence[Minute],
+    slots: Sequence[Slot],
     field: str,
     title: str,
 ) -> None:
-    series = largest(minutes, field)
+    series = largest(slots, field)
     below = [0] * len(times)
-    width = dt.timedelta(seconds=54)
+    width = 0.9 * slots[0].length
     for number, (topic, values) in enumerate(series.items()):
         color = _REST if topic.endswith(" others") else _COLORS[number % len(_COLORS)]
         heights = [values.get(at, 0) for at in times]
@@ -196,13 +205,13 @@ def _draw_topics(
     # Room for the legend above the bars.
     axes.set_ylim(0, max(*below, 1) * 1.35)
     _dress(axes, title)
-    _dress_times(axes, times)
+    _dress_times(axes, times, slots[0].length)
 
 
-def _draw_latency(axes: Axes, times: Sequence[dt.datetime], minutes: Sequence[Minute]) -> None:
-    # Of all topics a minute's latency is that of its busiest topic for p50, of the worst else.
-    by_time: dict[dt.datetime, list[Minute]] = defaultdict(list)
-    for each in minutes:
+def _draw_latency(axes: Axes, times: Sequence[dt.datetime], slots: Sequence[Slot]) -> None:
+    # Percentiles of topics do not add up to one of all: the busiest and the worst stand for them.
+    by_time: dict[dt.datetime, list[Slot]] = defaultdict(list)
+    for each in slots:
         by_time[each.at].append(each)
     lines: Mapping[str, list[float]] = {
         "p50, busiest topic": _line(times, by_time, lambda some: _busiest(some).p50_ms),
@@ -213,18 +222,16 @@ def _draw_latency(axes: Axes, times: Sequence[dt.datetime], minutes: Sequence[Mi
     for color, (label, values) in zip(_COLORS, lines.items(), strict=False):
         plot(times, values, marker="o", markersize=3, linewidth=1.5, color=color, label=label)
     axes.legend(fontsize=8, frameon=False, loc="upper left")
-    axes.set_ylim(0, max(1, *(each.p99_ms for each in minutes)) * 1.35)
+    axes.set_ylim(0, max(1, *(each.p99_ms for each in slots)) * 1.35)
     _dress(axes, "Milliseconds from sending to being stored")
-    _dress_times(axes, times)
+    _dress_times(axes, times, slots[0].length)
 
 
-def _busiest(some: Sequence[Minute]) -> Minute:
+def _busiest(some: Sequence[Slot]) -> Slot:
     return max(some, key=lambda each: each.messages)
 
 
-def _line(
-    times: Sequence[dt.datetime], by_time: Mapping[dt.datetime, list[Minute]], of: Any
-) -> Any:
+def _line(times: Sequence[dt.datetime], by_time: Mapping[dt.datetime, list[Slot]], of: Any) -> Any:
     return [float(of(by_time[at])) if at in by_time else float("nan") for at in times]
 
 
@@ -250,13 +257,12 @@ def _dress(axes: Axes, title: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _dress_times(axes: Any, times: Sequence[dt.datetime]) -> None:
+def _dress_times(axes: Any, times: Sequence[dt.datetime], edge: dt.timedelta) -> None:
     # matplotlib takes times where its types say numbers.
     dates: Any = importlib.import_module("matplotlib.dates")
     locator = dates.AutoDateLocator(minticks=2, maxticks=7)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-    edge = dt.timedelta(minutes=1)
     axes.set_xlim(times[0] - edge, times[-1] + edge)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_formatter("{x:,.0f}")
