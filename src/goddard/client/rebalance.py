@@ -139,7 +139,9 @@ class Assignment:
             share = queues
         else:
             members = await member_ids(self._session, self._group, topic)
-            if members is None:
+            if members is None or self._session.client_id not in members:
+                # No broker answers, or one that was started anew does not know us yet: the queues
+                # stay where they are until the next heartbeat.
                 return False
             self.members = sorted(members)
             try:
