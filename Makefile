@@ -21,9 +21,6 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY) ## See it work: a cluster, messages of every kind, a Spark pipeline and its chart
-	@$(BIN)/python -c 'import pyspark' 2>/dev/null || { \
-		echo "Adding Spark (once; some minutes) ..."; \
-		$(BIN)/pip install --quiet --disable-pip-version-check -e '.[spark]'; }
 	@$(BIN)/python -m goddard.cli.main demo
 
 test: check peers ## Everything: check, then all test suites
