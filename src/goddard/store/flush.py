@@ -59,6 +59,8 @@ class LogFlusher:
                 if failure is None:
                     self._waiting.append((offset, callback))
                     return
+        if failure is None:
+            self._on_flushed()  # the flushing thread may be about to
         callback(failure)
 
     def flush(self) -> None:

@@ -1,0 +1,93 @@
+"""Who shows what SYNC_FLUSH held back; nobody is told of messages before they are shown."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from goddard.errors import StoreError
+from goddard.store.config import FlushMode, StoreConfig
+from goddard.store.records import LogEntry
+from goddard.store.store import MessageStore
+from goddard.testing.store import prepared
+
+TIMEOUT = 30.0
+
+
+@contextmanager
+def synced_store(root: Path) -> Iterator[MessageStore]:
+    """With a flushing thread of its own, as in a broker."""
+    config = StoreConfig(
+        root=root,
+        segment_bytes=1 << 20,
+        index_slots=16,
+        index_entries=40,
+        flush_mode=FlushMode.SYNC,
+    )
+    with MessageStore(config) as store:
+        yield store
+
+
+class Loop:
+    """Keeps what is to be run in this thread."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+        self.given = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def call_soon_threadsafe(self, job: Callable[[], None]) -> None:
+        self.given.set()
+        self.may_go_on.wait(TIMEOUT)
+        self.jobs.append(job)
+
+
+def test_the_given_thread_shows_what_was_held_back(tmp_path: Path) -> None:
+    shown: list[int] = []
+
+    def listen(entries: Sequence[LogEntry]) -> None:
+        shown.append(threading.get_ident())
+
+    loop = Loop()
+    loop.may_go_on.set()
+    with synced_store(tmp_path) as store:
+        store.add_listener(listen)
+        store.show_with(loop.call_soon_threadsafe)
+        told = threading.Event()
+        store.wait_durable(store.put(prepared()).end_offset, lambda error: told.set())
+        assert told.wait(TIMEOUT)
+        for job in loop.jobs:
+            job()
+        assert store.max_offset("TopicA", 0) == 1
+        assert shown == [threading.get_ident()]
+
+
+def test_who_waits_for_what_is_on_disk_already_sees_it(tmp_path: Path) -> None:
+    loop = Loop()
+    with synced_store(tmp_path) as store:
+        store.show_with(loop.call_soon_threadsafe)
+        entry = store.put(prepared())
+        assert loop.given.wait(TIMEOUT), "synced, and about to be shown"
+        seen: list[tuple[StoreError | None, int]] = []
+        store.wait_durable(
+            entry.end_offset, lambda error: seen.append((error, store.max_offset("TopicA", 0)))
+        )
+        assert seen == [(None, 1)]
+        loop.may_go_on.set()
+
+
+@pytest.mark.parametrize("is_closed_early", [True, False])
+def test_a_loop_that_is_gone_leaves_it_to_the_store(tmp_path: Path, is_closed_early: bool) -> None:
+    def refuse(job: Callable[[], None]) -> None:
+        if is_closed_early:
+            raise RuntimeError("Event loop is closed")
+
+    with synced_store(tmp_path) as store:
+        store.show_with(refuse)
+        store.put(prepared())
+    assert store.report.is_clean
+    with synced_store(tmp_path) as store:
+        assert store.report.is_clean
+        assert store.max_offset("TopicA", 0) == 1
