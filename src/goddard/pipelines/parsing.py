@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
 from goddard.pipelines.jobs import Parse
+from goddard.spark.columns import COLUMNS
 
 # Why a row is bad; null if it is not.
 PROBLEM: Final = "_goddard_problem"
@@ -87,4 +88,11 @@ def inferred(frame: DataFrame, parse: Parse) -> StructType:
     fields = [field for field in schema if not field.name.startswith("_corrupt")]
     if not fields:
         raise ConfigError("[parse] schema is infer, but no message of the sample is a JSON object")
+    taken = {name.lower() for name in COLUMNS} if parse.into is None else set()
+    for field in fields:
+        if field.name.lower() in taken:
+            raise ConfigError(
+                f"[parse] schema is infer, and bodies have {field.name}, a column that messages "
+                'have already; write into = "value"'
+            )
     return StructType(fields)

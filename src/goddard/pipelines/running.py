@@ -11,6 +11,7 @@ schema that was inferred when the job first ran.
 Spark calls ``foreachBatch`` from a thread of its own, one call at a time.
 """
 
+import importlib
 import json
 import logging
 import re
@@ -36,6 +37,9 @@ from goddard.pipelines.sinks import BatchSink, open_sink
 from goddard.spark import offsets
 
 _logger: Final = logging.getLogger("goddard.pipelines")
+
+# It has no types of its own.
+_JavaError: Any = importlib.import_module("py4j.protocol").Py4JError
 
 _POLL_SECONDS: Final = 0.2
 _STREAM_ONLY: Final = (
@@ -77,6 +81,18 @@ class Pipeline:
     def __init__(self, job: Job, spark: SparkSession) -> None:
         self.job = job
         self._spark = spark
+        # What the function after the run had to say.
+        self.last_words: str | None = None
+        # What a batch failed with, before Spark wraps it up.
+        self._failure: Exception | None = None
+        self._tallies: dict[int, Tally] = {}
+        # Spark may stop a query while a batch of it is being written, and does not wait for us.
+        self._writing = threading.Lock()
+        with self._clear_errors():
+            self._prepare()
+
+    def _prepare(self) -> None:
+        job, spark = self.job, self._spark
         self._steps = transform.steps(job.transforms, job.folder)
         after = job.run.after
         self._after = None if after is None else transform.load_function(after, job.folder)
@@ -87,11 +103,6 @@ class Pipeline:
         replaces = job.aggregate is not None and job.aggregate.emit == "all"
         self._sink = open_sink(job.sink, spark, replaces=replaces)
         self._quarantine = None if job.quarantine is None else open_sink(job.quarantine, spark)
-        # What the function after the run had to say.
-        self.last_words: str | None = None
-        # What a batch failed with, before Spark wraps it up.
-        self._failure: Exception | None = None
-        self._tallies: dict[int, Tally] = {}
 
     # What the job does to rows
 
@@ -189,8 +200,10 @@ class Pipeline:
 
         def take(rows: DataFrame, number: int) -> None:
             try:
+                # The id of the query in all its runs, which Spark keeps with the checkpoint.
                 query_id = json.loads(files.read_text("metadata"))["id"]
-                write(rows, Batch(query_name(query_id), number))
+                with self._writing:
+                    write(rows, Batch(query_name(query_id), number))
             except Exception as error:
                 self._failure = error
                 raise
@@ -221,13 +234,18 @@ class Pipeline:
             stop.wait(_POLL_SECONDS)
 
     def _tell(self, query: StreamingQuery, seen: dict[str, int], report: Report) -> None:
+        told = seen.get(query.name, -1)
+        last = query.lastProgress
+        # All that is recent is asked for only when there is news: it is up to a hundred batches.
+        if last is None or last.batchId <= told:
+            return
         for progress in query.recentProgress:
-            if progress.batchId <= seen.get(str(query.id), -1) or not _has_run(progress):
+            if progress.batchId <= seen.get(query.name, -1) or not _has_run(progress):
                 continue
-            seen[str(query.id)] = progress.batchId
+            seen[query.name] = progress.batchId
             report(
                 Progress(
-                    query=query.name or "",
+                    query=query.name,
                     batch=progress.batchId,
                     rows=progress.numInputRows,
                     seconds=progress.batchDuration / 1000,
@@ -263,9 +281,10 @@ class Pipeline:
         report(Progress(job.name, 0, rows or 0, seconds, None, self._tallies.pop(0, None)))
 
     def _finish(self) -> None:
-        for sink in (self._sink, self._quarantine):
-            if sink is not None:
-                sink.finish()
+        with self._writing:
+            for sink in (self._sink, self._quarantine):
+                if sink is not None:
+                    sink.finish()
         if self._after is not None:
             said = self._after(self.job, self._spark)
             self.last_words = said if isinstance(said, str) else None
@@ -327,7 +346,7 @@ class Pipeline:
         except StreamingQueryException as error:
             cause = self._failure if self._failure is not None else error
             raise PipelineError(f"{self.job.name}: {sentence(cause)}") from error
-        except (PySparkException, ConfigError, OSError) as error:
+        except (PySparkException, _JavaError, ConfigError, OSError) as error:
             raise PipelineError(f"{self.job.name}: {sentence(error)}") from error
 
 
