@@ -2,10 +2,19 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
-from goddard.aio import Message, Producer
+from goddard.aio import (
+    ClientError,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    ServiceState,
+    TraceOptions,
+)
 from goddard.protocol.codes import RequestCode
 from goddard.testing.fakecluster import FakeCluster
 
@@ -43,3 +52,73 @@ async def test_what_is_done_in_which_order_and_what_the_log_says(
         "the producer [ordered] shutdown OK",
     ]
     assert [line for line in said if line in lines] == lines
+
+
+async def consume(messages: object, context: object) -> None:
+    """A listener."""
+
+
+def consumer_of(kind: str, cluster: FakeCluster, **options: Any) -> PushConsumer | LitePullConsumer:
+    consumer: PushConsumer | LitePullConsumer
+    if kind == "lite":
+        consumer = LitePullConsumer("g", name_servers=cluster.namesrv, **options)
+    else:
+        options["trace"] = TraceOptions()
+        consumer = PushConsumer(
+            "g",
+            name_servers=cluster.namesrv,
+            listener=print if kind == "orderly" else consume,
+            orderly=kind == "orderly",
+            **options,
+        )
+    consumer.subscribe("T")
+    return consumer
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
+@pytest.mark.parametrize("at", [RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP])
+async def test_a_consumers_start_that_is_given_up_leaves_nothing_open(
+    kind: str, at: RequestCode
+) -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        broker.silent.add(at)
+        consumer = consumer_of(kind, cluster)
+        starting = asyncio.create_task(consumer.start())
+        async with asyncio.timeout(WAIT_SECONDS):
+            await broker.asked[at].wait()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            await asyncio.wait([each.closed for each in broker.connections])
+        assert consumer.state in (ServiceState.START_FAILED, ServiceState.STOPPED)
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
+async def test_a_consumers_stop_that_is_given_up_leaves_nothing_open(kind: str) -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        consumer = consumer_of(kind, cluster)
+        await consumer.start()
+        broker.silent |= {RequestCode.UNREGISTER_CLIENT, RequestCode.UPDATE_CONSUMER_OFFSET}
+        stopping = asyncio.create_task(consumer.stop())
+        async with asyncio.timeout(WAIT_SECONDS):
+            await broker.asked[RequestCode.UNREGISTER_CLIENT].wait()
+            stopping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stopping
+            await asyncio.wait([each.closed for each in broker.connections])
+        assert consumer.state is ServiceState.STOPPED
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "lite"])
+async def test_a_consumer_whose_group_is_taken_can_start_later(kind: str) -> None:
+    async with FakeCluster("a") as cluster:
+        second = consumer_of(kind, cluster, instance_name="one")
+        async with consumer_of(kind, cluster, instance_name="one"):
+            with pytest.raises(ClientError, match="has been created before"):
+                await second.start()
+            states = [second.state]
+        async with second:
+            states.append(second.state)
+        assert states == [ServiceState.CREATED, ServiceState.RUNNING]

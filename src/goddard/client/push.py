@@ -8,25 +8,26 @@ plain functions run elsewhere, in threads.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
-from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.concurrently import ConsumptionOptions
 from goddard.client.consumehooks import ConsumeHook, with_hooks
-from goddard.client.errors import BrokerNotFoundError, NotRunningError
+from goddard.client.errors import ClientError, NotRunningError
 from goddard.client.feeding import FeedingOptions
 from goddard.client.identity import ProcessGuard
+from goddard.client.joining import check_conditions, learn_route
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords, check_range, session_options
 from goddard.client.processqueue import ProcessQueue
 from goddard.client.push_running import Running
 from goddard.client.running_info import running_info
 from goddard.client.session import Session
-from goddard.client.subscriptions import Expression, is_sql, subscription
+from goddard.client.subscriptions import Expression, subscription
 from goddard.client.tracer import TraceOptions, Tracer
 from goddard.client.tracers import consume_tracer
 from goddard.client.tracing import ConsumeTracing
@@ -50,6 +51,7 @@ from goddard.protocol.names import (
     with_namespace,
     without_namespace,
 )
+from goddard.transport.tasks import finish
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -268,7 +270,11 @@ class PushConsumer:
             topic = retry_topic(self._group)
             self._subscriptions[topic] = subscription(topic, "*", self._next_version())
         session = Session.shared(self._session_options, clock=self._clock)
-        session.add_consumer(self._group, self)
+        try:
+            session.add_consumer(self._group, self)
+        except ClientError:
+            self._state = ServiceState.CREATED
+            raise
         try:
             listener = self._with_hooks(session, self._listener)
             self._running = running = Running(
@@ -309,40 +315,19 @@ class PushConsumer:
         except GoddardError as error:
             _logger.warning("the first rebalance of %s failed: %s", self._group, error)
             is_balanced = False
+        except BaseException:
+            await self.stop()
+            raise
         if not is_balanced:
             session.wake_rebalance()
 
     async def _join(self, session: Session) -> None:
         for topic in list(self._subscriptions):
             if not is_retry_topic(topic):
-                await self._refresh_route(session, topic)
-        for wanted in self._subscriptions.values():
-            if is_sql(wanted):
-                await self._check_sql(session, wanted)
+                await learn_route(session, topic)
+        await check_conditions(session, self._group, self._subscriptions.values())
         await session.heartbeat()
         self._announced = dict(self._subscriptions)
-
-    async def _refresh_route(self, session: Session, topic: str) -> None:
-        try:
-            await session.refresh_route(topic)
-        except GoddardError as error:
-            _logger.warning("the route of %s is not known yet: %s", topic, error)
-
-    async def _check_sql(self, session: Session, wanted: SubscriptionData) -> None:
-        """Ask a broker of the topic whether it can evaluate the condition."""
-        queues = await session.subscribe_queues(wanted.topic)
-        found = session.find_broker(queues[0].broker_name)
-        if found is None:
-            raise BrokerNotFoundError(queues[0].broker_name)
-        await calls.check_client_config(
-            session,
-            found[0],
-            session.client_id,
-            self._group,
-            wanted,
-            namespace=self._session_options.namespace or None,
-            timeout_ms=self._session_options.api_timeout_ms,
-        )
 
     async def stop(self) -> None:
         """Leave the group: call the listener no more, write the offsets, give the queues up."""
@@ -353,15 +338,17 @@ class PushConsumer:
         _logger.info("the consumer [%s] shutdown OK", self._group)
 
     async def _leave(self, running: Running) -> None:
-        await running.tasks.stop()
-        await running.assignment.close()
-        await running.consumption.close(self._await_termination_ms)
-        await running.offsets.persist_all(running.assignment.owned.keys(), wait=True)
-        await running.assignment.release()
-        if self._tracer is not None:
-            await self._tracer.stop()
-        await running.session.remove_consumer(self._group)
-        await running.session.stop()
+        assignment = running.assignment
+        await finish(
+            running.tasks.stop,
+            assignment.close,
+            partial(running.consumption.close, self._await_termination_ms),
+            partial(running.offsets.persist_all, assignment.owned.keys(), wait=True),
+            assignment.release,
+            *(() if self._tracer is None else (self._tracer.stop,)),
+            partial(running.session.remove_consumer, self._group),
+            running.session.stop,
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -496,7 +483,7 @@ class PushConsumer:
 
         async def announce() -> None:
             for topic in self._subscriptions.keys() - self._announced.keys():
-                await self._refresh_route(running.session, topic)
+                await learn_route(running.session, topic)
             told = dict(self._subscriptions)
             await running.session.heartbeat()
             changed = [
