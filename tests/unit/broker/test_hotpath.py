@@ -531,6 +531,24 @@ async def test_alike_sends_are_stored_and_answered_as_any(
     assert outcomes[0] == outcomes[1]
 
 
+async def test_limits_hold_for_known_forms(bench: SendBench) -> None:
+    bench.settings.replace(bench.settings.current.updated({"maxMessageSize": "1000"}))
+    requests = [alike(number) for number in range(20)]
+    assert await left_over(bench, *requests, alike(20, body=b"x" * 1000)) == []
+    assert bench.hot_path.known_forms == 1
+    assert len(await left_over(bench, alike(21, body=b"x" * 1001))) == 1
+
+
+async def test_forms_are_forgotten_when_the_configuration_changes(bench: SendBench) -> None:
+    assert await left_over(bench, *(alike(number) for number in range(20))) == []
+    assert bench.hot_path.known_forms == 1
+    changes = {"maxMessageSize": "1000", "brokerClusterName": "Other"}
+    bench.settings.replace(bench.settings.current.updated(changes))
+    assert len(await left_over(bench, alike(20, body=b"x" * 1001))) == 1
+    assert await left_over(bench, alike(21)) == []
+    assert b"CLUSTER\x01Other" in bench.records()[-1].properties
+
+
 async def test_forms_are_forgotten_when_their_topic_changes(bench: SendBench) -> None:
     bench.add_topic("TopicTest", 4)
     assert await left_over(bench, *(alike(number) for number in range(20))) == []
