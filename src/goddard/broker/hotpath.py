@@ -14,7 +14,6 @@ headers but for their values (``sendforms``). Each memory is bounded. Belongs to
 """
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from typing import Final, TypeAlias
@@ -22,34 +21,29 @@ from typing import Final, TypeAlias
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender, Group
 from goddard.broker.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
+from goddard.broker.sendanswers import Mark, Run, SendAnswers, mark_of
 from goddard.broker.sendforms import KEY_END, KEY_START, Form, Property, make_form
 from goddard.broker.sendproperties import TAGS, UNIQUE_ID, WAIT, PropertyReader, Shape
 from goddard.broker.sendwire import (
     BINARY_CODES,
     JSON_READERS,
     JSON_START_BYTES,
-    AnswerEncoder,
     BinarySends,
     LongFields,
     SendHeader,
     SendReader,
     ShortFields,
-    decode_opaque,
-    encode_opaque,
 )
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.topics import Topics
 from goddard.clock import Clock, SystemClock
-from goddard.errors import StoreError
 from goddard.protocol import message, names
-from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
-from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.codes import CommandFlag, SerializeType
 from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
     MAX_QUEUE_ID,
     AppendableRecord,
-    LogEntry,
     encode_joint,
     pack_host,
     plain_size,
@@ -82,11 +76,6 @@ _MAX_FORMS_OF_KEY: Final = 4
 # Longer frames are not copied, and their headers always read.
 _MAX_COPIED_BYTES: Final = 65_536
 
-# What the answer to a request needs besides where its messages went: opaque (empty: no answer is
-# wanted), queue id, unique id, header encoding, number of messages.
-_Mark: TypeAlias = tuple[bytes, bytes, bytes | None, int, int]
-# The requests of one chunk, and who sent it.
-_Run: TypeAlias = tuple[Connection, list[_Mark]]
 _FormKey: TypeAlias = tuple[int, bytes]
 
 
@@ -172,10 +161,9 @@ class HotPath:
         self._store = store
         self._appender = appender
         self._admission = admission
-        self._sends = sends
+        self._answers = SendAnswers(sends, stats)
         self._topics = topics
         self._clock: Clock = clock or SystemClock()
-        self._stats = stats
         self._open_topics: dict[str, _OpenTopic] = {}
         self._properties = PropertyReader(waits=store.config.flush_mode is FlushMode.SYNC)
         self._tag_codes = self._properties.tag_codes
@@ -188,7 +176,7 @@ class HotPath:
         # What this tick has gathered, as long as nobody else has submitted anything.
         self._group: Group | None = None
         self._records: list[AppendableRecord] = []
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         self._configure(settings.current)
         settings.add_listener(self._configure)
         topics.add_listener(self._forget)
@@ -208,8 +196,7 @@ class HotPath:
                 message.PROPERTY_CLUSTER: config.cluster_name,
             }
         )
-        host_hex = self._store_host.hex().upper().encode()
-        self._answers = AnswerEncoder(host_hex, trace, config.region_id)
+        self._answers.configure(self._store_host, trace, config.region_id)
         self._patterns.clear()
         self._sightings.clear()
 
@@ -242,7 +229,7 @@ class HotPath:
             return frames
         others: list[memoryview] = []
         records: list[AppendableRecord] = []
-        marks: list[_Mark] = []
+        marks: list[Mark] = []
         find_patterns, take_known = self._patterns.get, self._take_known
         for position, frame in enumerate(frames):
             size = len(frame)
@@ -281,7 +268,7 @@ class HotPath:
         frame: bytes,
         born: bytes,
         records: list[AppendableRecord],
-        marks: list[_Mark],
+        marks: list[Mark],
     ) -> bool:
         """Add the record of a message with a header of a known form; False when it is not."""
         form = pattern.form
@@ -296,7 +283,7 @@ class HotPath:
         topic = pattern.topic
         queue_key = topic.by_text.get(queue_text) or topic.find_queue(queue_text)
         unique_id = texts[pattern.unique_id_at]
-        if queue_key is None or not unique_id.isalnum():
+        if queue_key is None:
             return False
         if born_text != self._last_born_text:
             self._last_born_text = born_text
@@ -334,7 +321,7 @@ class HotPath:
         frame: bytes | memoryview,
         born: bytes,
         records: list[AppendableRecord],
-        marks: list[_Mark],
+        marks: list[Mark],
     ) -> bool:
         """Add what any send brings; False when it is not plain."""
         body_at = 4 + (word & 0xFFFFFF)
@@ -358,7 +345,7 @@ class HotPath:
         born: bytes,
         encoding: int,
         records: list[AppendableRecord],
-        marks: list[_Mark],
+        marks: list[Mark],
     ) -> bool:
         """Add the record of one message; False when it is not plain."""
         topic = self._topic_of(request, body)
@@ -396,7 +383,7 @@ class HotPath:
                 0,
             )
         )
-        marks.append(_mark(request, unique_id, encoding, 1))
+        marks.append(mark_of(request, unique_id, encoding, 1))
         return True
 
     def _topic_of(self, request: SendHeader, body: bytes | memoryview) -> _OpenTopic | None:
@@ -452,7 +439,7 @@ class HotPath:
         born: bytes,
         encoding: int,
         records: list[AppendableRecord],
-        marks: list[_Mark],
+        marks: list[Mark],
     ) -> bool:
         """Add the records of a batch; False when it is not plain."""
         topic = self._topic_of(request, body)
@@ -467,7 +454,7 @@ class HotPath:
         count = self._add_batch(topic, request.fields, bytes(body), born, records)
         if not count:
             return False
-        marks.append(_mark(request, unique_id, encoding, count))
+        marks.append(mark_of(request, unique_id, encoding, count))
         return True
 
     def _add_batch(
@@ -569,10 +556,10 @@ class HotPath:
         self._open_topics[name] = topic
         return topic
 
-    # Storing and answering
+    # Storing
 
     def _submit(
-        self, connection: Connection, records: list[AppendableRecord], marks: list[_Mark]
+        self, connection: Connection, records: list[AppendableRecord], marks: list[Mark]
     ) -> None:
         """Have records stored with all others of this tick, in the order of their coming."""
         appender = self._appender
@@ -584,96 +571,8 @@ class HotPath:
         self._records = records
         self._runs = runs = [(connection, marks)]
         self._group = appender.submit(
-            records, partial(self._answer, runs), max_wait_ms=self._admission.max_wait_ms
+            records, partial(self._answers.tell, runs), max_wait_ms=self._admission.max_wait_ms
         )
-
-    def _answer(
-        self, runs: list[_Run], entries: Sequence[LogEntry] | None, error: StoreError | None
-    ) -> None:
-        if entries is not None and self._stats is not None:
-            self._count(self._stats, runs, entries)
-        if entries is None or error is not None:
-            self._answer_unusual(runs, entries, error)
-            return
-        encode, encode_batch = self._answers.one, self._answers.batch
-        at = 0
-        for connection, marks in runs:
-            answers: list[bytes] = []
-            for opaque, queue_id, unique_id, encoding, count in marks:
-                entry = entries[at]
-                if not opaque:
-                    pass
-                elif count == 1:
-                    answers.append(
-                        encode(opaque, queue_id, unique_id, encoding, entry[2], entry[3])
-                    )
-                else:
-                    offsets = [each[3] for each in entries[at : at + count]]
-                    answers.append(
-                        encode_batch(opaque, queue_id, unique_id, encoding, entry[2], offsets)
-                    )
-                at += count
-            if answers and not connection.is_closed:
-                connection.send_now(b"".join(answers) if len(answers) > 1 else answers[0])
-
-    def _answer_unusual(
-        self, runs: list[_Run], entries: Sequence[LogEntry] | None, error: StoreError | None
-    ) -> None:
-        at = 0
-        for connection, marks in runs:
-            answers: list[bytes] = []
-            for mark in marks:
-                count = mark[-1]
-                if mark[0]:
-                    stored = None if entries is None else entries[at : at + count]
-                    answers.append(self._unusual_answer(mark, stored, error))
-                at += count
-            if answers and not connection.is_closed:
-                connection.send_now(b"".join(answers))
-
-    @staticmethod
-    def _count(stats: PutStats, runs: list[_Run], entries: Sequence[LogEntry]) -> None:
-        """Tell the statistics, once per run of requests for one topic."""
-        at = 0
-        topic, requests, count, size = entries[0].topic, 0, 0, 0
-        for _, marks in runs:
-            for mark in marks:
-                entry = entries[at]
-                if entry[0] != topic:
-                    stats.put(topic, count, size, requests)
-                    topic, requests, count, size = entry[0], 0, 0, 0
-                messages = mark[-1]
-                requests += 1
-                count += messages
-                size += (
-                    entry[4]
-                    if messages == 1
-                    else sum([each[4] for each in entries[at : at + messages]])
-                )
-                at += messages
-        stats.put(topic, count, size, requests)
-
-    def _unusual_answer(
-        self,
-        mark: _Mark,
-        entries: Sequence[LogEntry] | None,
-        error: StoreError | None,
-    ) -> bytes:
-        opaque, queue_id, unique_id, encoding, _ = mark
-        request = RemotingCommand(
-            RequestCode.SEND_MESSAGE_V2,
-            opaque=decode_opaque(opaque, encoding),
-            serialize_type=SerializeType(encoding),
-        )
-        if entries is None:
-            return encode_frame(self._sends.failure(request, error))
-        text = None if unique_id is None else unique_id.decode()
-        return encode_frame(self._sends.success(request, entries, int(queue_id), text, error))
-
-
-def _mark(request: SendHeader, unique_id: bytes | None, encoding: int, count: int) -> _Mark:
-    opaque = b"" if request.flag & _ONEWAY else encode_opaque(request.opaque, encoding)
-    return opaque, b"%d" % request.fields.queue_id, unique_id, encoding, count
 
 
 def _last_tags(properties: bytes) -> int:
