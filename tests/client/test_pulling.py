@@ -144,11 +144,11 @@ async def test_offsets_at_the_broker(site: Site, session: Session, sender: Dialo
     await offsets.flush([one])
     assert (await others.read(one), await others.read(one, refresh=True)) == (1, 0)
 
-    # Those of others are forgotten, and not written.
+    # What is not named is not written.
     offsets.update(one, 1)
     offsets.update(two, 0)
     await offsets.persist_all([one], wait=True)
-    assert offsets.table() == {one: 1}
+    assert offsets.table() == {one: 1, two: 0}
     assert (await others.read(one, refresh=True), await others.read(two, refresh=True)) == (1, 1)
     offsets.update(one, 0)
     await offsets.persist(one)

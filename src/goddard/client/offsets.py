@@ -151,18 +151,13 @@ class BrokerOffsets(_Memory):
         await self._write(queue, wait=False)
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
-        """Queues that are not among these are forgotten: they belong to somebody else now."""
-        if not queues:
-            return
-        owned = set(queues)
-        for queue in self.table():
-            if queue not in owned:
-                self.forget(queue)
+        """Others are left alone: one that was given up is written by whoever gives it up."""
         if wait:
             # Each broker answers in its own time.
-            await asyncio.gather(*(self._write(queue, wait=True) for queue in self.table()))
+            await asyncio.gather(*(self._write(queue, wait=True) for queue in queues))
             return
-        for queue in self.table():
+        # Copied: queues may come and go meanwhile.
+        for queue in list(queues):
             await self._write(queue, wait=False)
 
     async def flush(self, queues: Collection[MessageQueue]) -> None:

@@ -5,17 +5,20 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from goddard.client.offsets import (
     MAX_FILE_BYTES,
+    BrokerOffsets,
     LocalOffsets,
     read_offsets,
     write_offsets,
 )
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
+from goddard.protocol.frame import RemotingCommand
 
 ONE = MessageQueue("T", "broker-a", 0)
 TWO = MessageQueue("T", "broker-a", 1)
@@ -198,6 +201,31 @@ def test_the_usual_folder() -> None:
     assert LocalOffsets("c", "G").path == (
         Path.home() / ".rocketmq_offsets" / "c" / "G" / "offsets.json"
     )
+
+
+class Broker:
+    """Takes offsets."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, int] = {}
+
+    def find_broker(self, *_: object, **__: object) -> tuple[str, bool]:
+        return "127.0.0.1:10911", False
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        self.written[int(command.fields["queueId"])] = int(command.fields["commitOffset"])
+
+
+async def test_the_offset_of_a_queue_that_is_given_up_is_written_whatever_comes_between() -> None:
+    broker = Broker()
+    kept = BrokerOffsets(cast("Any", broker), "G")
+    kept.update(ONE, 5)
+    kept.update(TWO, 6)
+    # As a consumer does that gives one up while its time to write all offsets comes.
+    giving_up = asyncio.create_task(kept.persist(ONE))
+    await kept.persist_all([TWO])
+    await giving_up
+    assert broker.written == {0: 5, 1: 6}
 
 
 AT_EXIT = """
