@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goddard.broker import hotpath
 from goddard.broker.send import MAX_BATCH_MESSAGES
 from goddard.broker.sendwire import BinarySends, read_long, read_short
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -498,6 +499,37 @@ async def test_memories_are_bounded(bench: SendBench) -> None:
     )
     assert await left_over(bench, *requests) == []
     assert bench.hot_path.remembered <= 2 * 4096
+
+
+async def test_memories_of_headers_are_bounded(
+    bench: SendBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hotpath, "_MAX_MEMORIES", 16)
+    most = 0
+    for group in range(40):
+        requests = (alike(number, a=f"Group{group}") for number in range(12))
+        assert await left_over(bench, *requests) == []
+        most = max(most, bench.hot_path.known_forms)
+        assert bench.hot_path.remembered <= 2 * 16 + 8  # and a few shapes and tags
+    assert most == 16
+
+
+async def test_what_others_submit_keeps_its_place(bench: SendBench) -> None:
+    """Runs of the hot path are joined only if nothing came between them."""
+    hot_peer, hot = bench.connect(hot=True)
+    long_peer, long = bench.connect()
+    for body, connection in ((b"1", hot), (b"2", hot), (b"3", long), (b"4", hot), (b"5", hot)):
+        connection.data_received(encode_frame(send_request(body=body, properties=PLAIN)))
+    assert len(await hot_peer.receive(4)) == 4
+    assert len(await long_peer.receive(1)) == 1
+    assert [record.body for record in bench.records()] == [b"1", b"2", b"3", b"4", b"5"]
+    # What is submitted now is nothing to what was appended then.
+    long.data_received(encode_frame(send_request(body=b"6", properties=PLAIN)))
+    hot.data_received(encode_frame(send_request(body=b"7", properties=PLAIN)))
+    assert len(await hot_peer.receive(1)) == 1
+    assert [record.body for record in bench.records()][5:] == [b"6", b"7"]
+    for connection in (hot, long):
+        connection.close()
 
 
 def alike(number: int, **changes: Any) -> RemotingCommand:
