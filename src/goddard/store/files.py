@@ -24,6 +24,8 @@ from goddard.store.errors import StoreDiskError, StoreFullError
 Data: TypeAlias = bytes | bytearray | memoryview
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What sandboxes and strange file systems answer to a call that they do not offer.
+_NOT_OFFERED: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP})
 
 
 class FileFacts(NamedTuple):
@@ -192,6 +194,8 @@ class SystemFiles:
             return False
         if syncfs(fd) != 0:
             code = ctypes.get_errno()
+            if code in _NOT_OFFERED:
+                return False
             raise OSError(code, os.strerror(code))
         return True
 
