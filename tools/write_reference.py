@@ -49,7 +49,8 @@ PAGES: Final = {
         "Everything that is raised on purpose is a `GoddardError`.",
         (
             *("GoddardError", "ConfigError", "RemotingError", "ClientError", "NotRunningError"),
-            *("NoNameServerError", "NoRouteError", "BrokerError", "BrokerNotFoundError"),
+            *("NoNameServerError", "NameServerError", "NoRouteError"),
+            *("BrokerError", "BrokerNotFoundError", "ClusterNotFoundError"),
             *("SendFailedError", "BatchFailedError", "PartialFailureError", "InvalidMessageError"),
             *("TooManyRequestsError", "RequestReplyTimeoutError"),
             *("NoReplyAddressError", "OffsetNotFoundError", "ForkedError"),

@@ -11,7 +11,6 @@ import pytest
 from goddard.client.errors import BrokerError, NotRunningError
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import read_offsets
-from goddard.client.push import PushConsumer
 from goddard.client.subscriptions import Expression, Sql, Tags
 from goddard.client.values import ConsumeFrom, MessageModel, ServiceState
 from goddard.protocol.bodies import decode_body
@@ -55,12 +54,6 @@ async def until_told(sender: Dialogue, group: str, topic: str, expression: str) 
             if known[topic].sub_string == expression:
                 return
             await asyncio.sleep(0.02)
-
-
-def is_pulling(consumer: PushConsumer) -> bool:
-    """Whether every queue knows where it goes on."""
-    table = consumer.running_info(with_stacks=False).mq_table
-    return bool(table) and all(info.last_pull_timestamp for info in table.values())
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
@@ -157,6 +150,18 @@ async def test_a_condition_that_the_broker_refuses_stops_the_start(site: Site) -
     with pytest.raises(BrokerError):
         await consumer.start()
     assert consumer.state is ServiceState.START_FAILED
+
+
+async def test_a_topic_that_does_not_exist_is_told(
+    site: Site, sender: Dialogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, inbox = f"PushMissing{time.time_ns()}", Inbox()
+    consumer = push(site.namesrv, site.new_group("missing"), inbox)
+    consumer.subscribe(topic)
+    async with consumer:
+        assert f"the topic {topic} does not exist; it is consumed once it does" in caplog.text
+        await fill(sender, topic, ["made"])
+        assert await inbox.until(1) == ["made"]
 
 
 async def test_a_topic_can_be_given_up_and_another_taken(site: Site, sender: Dialogue) -> None:
@@ -293,7 +298,7 @@ async def test_where_a_new_group_begins(
     )
     consumer.subscribe(topic)
     async with consumer:
-        await until(lambda: is_pulling(consumer), "pulling")
+        # Once it has started, it misses nothing.
         await fill(sender, topic, ["m5"], queues=1)
         assert (await inbox.until(1))[0] == first
         await until(lambda: "m5" in inbox.bodies, "the last one")

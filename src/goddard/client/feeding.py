@@ -89,6 +89,7 @@ class Feeder:
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._feeding: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._waiting: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._beginning: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._is_running = asyncio.Event()
         self._is_running.set()
 
@@ -107,11 +108,28 @@ class Feeder:
         """Begin to pull for a queue."""
         task = self._tasks.spawn(self._feed(held, consumer, delay_ms), f"pull {held.queue}")
         self._feeding[held] = task
+        if held.next_offset is None and not delay_ms:
+            self._beginning[held] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda ended: self._ended(held, ended))
 
     def _ended(self, held: ProcessQueue, task: asyncio.Task[None]) -> None:
         if self._feeding.get(held) is task:
             del self._feeding[held]
+        self._begun(held)
+
+    def _begun(self, held: ProcessQueue) -> None:
+        beginning = self._beginning.pop(held, None)
+        if beginning is not None:
+            beginning.set_result(None)
+
+    async def wait_for_beginnings(self, timeout_ms: int) -> None:
+        """Wait until queues know where they begin: they miss nothing that is sent after that.
+
+        Those that were taken from others, and wait a while first, are not waited for.
+        """
+        beginnings = list(self._beginning.values())
+        if beginnings:
+            await asyncio.wait(beginnings, timeout=timeout_ms / 1000)
 
     def pull_anew(self, topics: Collection[str], consumer: Consumer) -> None:
         """Pull from topics by their new subscriptions: a broker that holds a pull goes by the old
@@ -154,6 +172,7 @@ class Feeder:
             await asyncio.sleep(delay_ms / 1000)
         if held.next_offset is None:
             held.next_offset = await self._first_offset(held)
+            self._begun(held)
         failures = 0
         while not held.is_dropped:
             if not await self._may_pull(held):

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -70,6 +71,23 @@ OrderlyListener: TypeAlias = Callable[
     [list[ReceivedMessage], OrderlyContext], Returned | Awaitable[Returned]
 ]
 Listener: TypeAlias = ConcurrentListener | OrderlyListener
+
+
+def check_listener(listener: object) -> None:
+    """ConfigError unless it can be called with messages and a context."""
+    if not callable(listener):
+        raise ConfigError(f"the listener is {listener!r}; a function is wanted")
+    try:
+        signature = inspect.signature(listener)
+    except (TypeError, ValueError):
+        # Some that are written in C do not say.
+        return
+    try:
+        signature.bind([], None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the listener {listener!r} cannot be called with (messages, context): {error}"
+        ) from None
 
 
 def is_async(listener: Callable[..., Any]) -> bool:

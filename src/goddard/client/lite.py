@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.consumehooks import ConsumeHook, ConsumeHookContext
-from goddard.client.errors import ClientError, NotRunningError
+from goddard.client.errors import ClientError, NoRouteError, NotRunningError
 from goddard.client.handout import Handout
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route, share_of
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import BrokerOffsets, LocalOffsets, Offsets, master_address
-from goddard.client.options import SessionKeywords, check_range, session_options
+from goddard.client.options import SessionKeywords, check_kind, check_range, session_options
 from goddard.client.prefetch import AssignedQueue
 from goddard.client.pullahead import PullAhead, PullSettings
 from goddard.client.queuewatch import QueuesListener, QueueWatch
@@ -134,6 +134,8 @@ class LitePullConsumer:
             raise ConfigError(
                 f"consumerGroup can not equal {_DEFAULT_GROUP}, please specify another one."
             )
+        check_kind("message_model", message_model, MessageModel)
+        check_kind("consume_from", consume_from, ConsumeFrom)
         self._model = message_model
         self._clock: Clock = options.get("clock") or SystemClock()
         if consume_timestamp_ms is None:
@@ -358,7 +360,9 @@ class LitePullConsumer:
         opened = self._running()
         await learn_route(opened.session, topic)
         await opened.session.heartbeat()
-        opened.session.wake_rebalance()
+        # At once: the loop rests for a second if it looked before the heartbeat.
+        if not await self.rebalance():
+            opened.session.wake_rebalance()
 
     def _assign_wanted(self) -> None:
         pulls = self._running().pulls
@@ -614,6 +618,10 @@ class LitePullConsumer:
         for topic in list(self._subscriptions):
             try:
                 is_balanced &= await self._rebalance_topic(topic)
+            except NoRouteError as error:
+                # It was told when it was subscribed to, and is looked for every second.
+                _logger.info("%s of %s is not rebalanced: %s", topic, self._group, error)
+                is_balanced = False
             except GoddardError as error:
                 _logger.warning("%s of %s is not rebalanced: %s", topic, self._group, error)
                 is_balanced = False

@@ -21,8 +21,9 @@ from goddard.client.errors import ClientError, NotRunningError
 from goddard.client.feeding import FeedingOptions
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route
+from goddard.client.listening import check_listener
 from goddard.client.message import ReceivedMessage
-from goddard.client.options import SessionKeywords, check_range, session_options
+from goddard.client.options import SessionKeywords, check_kind, check_range, session_options
 from goddard.client.processqueue import ProcessQueue
 from goddard.client.push_running import Running
 from goddard.client.running_info import running_info
@@ -135,6 +136,10 @@ class PushConsumer:
         **options: "Unpack[SessionKeywords]",
     ) -> None:
         _check_group(group)
+        check_kind("message_model", message_model, MessageModel)
+        check_kind("consume_from", consume_from, ConsumeFrom)
+        if trace is not None:
+            check_kind("trace", trace, TraceOptions)
         self._clock: Clock = options.get("clock") or SystemClock()
         own = session_options(name_servers, options)
         is_broadcast = message_model is MessageModel.BROADCASTING
@@ -213,8 +218,7 @@ class PushConsumer:
 
     def listen(self, listener: _L) -> _L:
         """Set the listener; may be used as a decorator. Before the start."""
-        if not callable(listener):
-            raise ConfigError(f"the listener is {listener!r}; a function is wanted")
+        check_listener(listener)
         if self._running is not None:
             raise NotRunningError("the listener is set before the start", code=0)
         self._listener = listener
@@ -226,7 +230,7 @@ class PushConsumer:
         May be called at any time. What another call said about the same topic is replaced.
         """
         if (problem := topic_problem(topic)) is not None:
-            raise ConfigError(f"the topic {topic[:200]!r} cannot be subscribed to: {problem}")
+            raise ConfigError(f"the topic {str(topic)[:200]!r} cannot be subscribed to: {problem}")
         name = with_namespace(topic, self._session_options.namespace)
         self._subscriptions[name] = subscription(name, expression, self._next_version())
         self._announce()
@@ -257,7 +261,11 @@ class PushConsumer:
         return {queue for queue, held in owned.items() if not held.is_dropped}
 
     async def start(self) -> None:
-        """Join the group. Raises if an SQL92 subscription is refused by the broker."""
+        """Join the group. Raises if an SQL92 subscription is refused by the broker.
+
+        Unless others of the group have to give up queues first, a consumer that has started gets
+        what is sent from then on.
+        """
         self._guard.check()
         if self._state is not ServiceState.CREATED:
             raise NotRunningError(
@@ -312,6 +320,7 @@ class PushConsumer:
         )
         try:
             is_balanced = await self.rebalance()
+            await running.feeder.wait_for_beginnings(self._session_options.api_timeout_ms)
         except GoddardError as error:
             _logger.warning("the first rebalance of %s failed: %s", self._group, error)
             is_balanced = False
@@ -544,7 +553,7 @@ def _check_group(group: str) -> None:
     if problem is None and group == DEFAULT_GROUP:
         problem = f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
     if problem is not None:
-        raise ConfigError(f"the group {group[:200]!r} cannot be used: {problem}")
+        raise ConfigError(f"the group {str(group)[:200]!r} cannot be used: {problem}")
 
 
 def _topic_threshold(option: str, value: int) -> int:

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from goddard.client.listening import ConsumeResult, is_async, result_of
+from goddard.client.listening import ConsumeResult, check_listener, is_async, result_of
+from goddard.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,17 @@ def test_coroutines_are_recognised_in_any_clothes() -> None:
     assert not is_async(plain)
     assert not is_async(partial(plain, 1))
     assert not is_async(Plain())
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [lambda messages, context: None, lambda *_: None, lambda a, b, c=1: None, dict[str, str].get],
+)
+def test_listeners_take_messages_and_a_context(listener: Callable[..., Any]) -> None:
+    check_listener(listener)
+
+
+@pytest.mark.parametrize("listener", [lambda: None, lambda messages: None, lambda a, b, c: None])
+def test_other_listeners_are_refused(listener: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be called with \(messages, context\): "):
+        check_listener(listener)

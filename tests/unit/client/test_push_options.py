@@ -64,6 +64,21 @@ def test_a_listener_can_be_called() -> None:
         PushConsumer("group", name_servers=SERVER, **options)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("message_model", "BROADCASTING"), ("consume_from", 1), ("trace", True)]
+)
+def test_options_of_a_kind(option: str, value: object) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(ConfigError, match=f"{option} is {value!r}; a [A-Za-z]+ is wanted"):
+        PushConsumer("group", name_servers=SERVER, **options)
+
+
+@pytest.mark.parametrize("topic", [None, 3])
+def test_topics_are_text(topic: Any) -> None:
+    with pytest.raises(ConfigError, match="it has to be text"):
+        PushConsumer("group", name_servers=SERVER).subscribe(topic)
+
+
 def test_listen_is_a_decorator() -> None:
     consumer = PushConsumer("group", name_servers=SERVER)
 
