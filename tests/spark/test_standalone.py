@@ -1,0 +1,144 @@
+"""A Spark standalone cluster: a master, two workers and a driver, each a process of its own.
+
+The package reaches the executors as an archive, as a user without rights on the machines sends it.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from goddard.spark.java import provide_java
+from goddard.testing.cluster import Cluster
+from goddard.testing.numbered import NumberedTopic
+from goddard.testing.ports import lease_port
+from goddard.testing.process import Process, wait_until
+from goddard.testing.site import Site
+from goddard.testing.sparkjob import READY
+
+ROOT = Path(__file__).parents[2]
+_SECONDS = 240
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "JAVA_HOME": str(provide_java()),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+
+
+def daemon(name: str, folder: Path, ready: str, *arguments: str, port: int = 0) -> Process:
+    """A daemon of Spark, from the package that pip installed."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    program = Path(found.origin).parent / "bin" / "spark-class"
+    return Process(
+        name,
+        [str(program), *arguments],
+        log=folder / f"{name}.log",
+        ready=ready,
+        port=port,
+        env=environment(),
+        cwd=folder,
+        start_timeout=_SECONDS,
+    )
+
+
+def archive(folder: Path) -> Path:
+    """The wheel of this tree, under a name that Spark puts on the path of executors."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=_SECONDS,
+    )
+    (wheel,) = folder.glob("*.whl")
+    return Path(shutil.copy(wheel, folder / "goddard.zip"))
+
+
+def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    port = lease_port()
+    url = f"spark://127.0.0.1:{port}"
+    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    master = daemon(
+        "master",
+        tmp_path,
+        "New state: ALIVE",
+        "org.apache.spark.deploy.master.Master",
+        *(*place, "--port", str(port)),
+        port=port,
+    )
+    workers = [
+        daemon(
+            f"worker-{number}",
+            tmp_path,
+            "Successfully registered with master",
+            "org.apache.spark.deploy.worker.Worker",
+            *(*place, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / "work")),
+            url,
+        )
+        for number in range(2)
+    ]
+    with Cluster(tmp_path / "cluster") as cluster, master, workers[0], workers[1]:
+        site = Site(cluster.start_name_server())
+        site.start_goddard_broker(cluster)
+        master.start()
+        for worker in workers:
+            worker.start()
+        source, target = NumberedTopic(site, "from"), NumberedTopic(site, "to")
+        source.fill(2_000)
+        values = {
+            "master": url,
+            "settings": {
+                "spark.driver.host": "127.0.0.1",
+                "spark.executor.cores": "1",
+                "spark.executor.memory": "512m",
+                "spark.log.level": "WARN",
+                "spark.sql.shuffle.partitions": "2",
+            },
+            "code": str(archive(tmp_path)),
+            "source": source.options(startingOffsets="earliest"),
+            "sink": {"nameServers": site.namesrv, "topic": target.name},
+        }
+        (job / "job.json").write_text(json.dumps(values))
+        driver = Process(
+            "driver",
+            [sys.executable, "-m", "goddard.testing.sparkjob", str(job)],
+            log=job / "output.log",
+            ready=READY,
+            env=environment(),
+            start_timeout=_SECONDS,
+        )
+        with driver:
+            driver.start()
+            (job / "stop").touch()
+            wait_until(lambda: not driver.is_running, _SECONDS, "the job ends")
+            assert driver.exit_code == 0, driver.output()[-3000:]
+        assert len(set(registered(master))) == 2
+    result = json.loads((job / "result.json").read_text())
+    assert result["table"] == result["topic"] == list(range(2_000))
+    # Not this tree, but what was sent.
+    assert all("goddard.zip" in origin for origin in result["origins"])
+
+
+def registered(master: Process) -> list[str]:
+    """What the master says of executors that it launched, by worker."""
+    return [
+        line.split(" on worker ")[1].split()[0]
+        for line in master.output().splitlines()
+        if "Launching executor" in line and " on worker " in line
+    ]
