@@ -2,8 +2,10 @@
 
 import asyncio
 import statistics
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +15,8 @@ from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
-from goddard.store.files import SystemFiles
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.store.files import Data, SystemFiles
 from goddard.store.store import MessageStore
 from goddard.testing.rawpeer import StreamPeer
 from goddard.testing.sends import send_request
@@ -23,12 +25,19 @@ SYNC_SECONDS = 0.4
 
 
 class SlowFiles(SystemFiles):
-    """A disk that takes its time over every sync of the log."""
+    """A disk that takes its time over every sync of the log, and over one write of it."""
 
-    __slots__ = ("is_slow",)
+    __slots__ = ("hold_up", "is_slow")
 
     def __init__(self) -> None:
         self.is_slow = False
+        self.hold_up: Callable[[], None] | None = None
+
+    def pwrite(self, fd: int, data: Data, position: int) -> None:
+        if self.hold_up is not None and threading.current_thread() is threading.main_thread():
+            hold_up, self.hold_up = self.hold_up, None  # the loop writes the log
+            hold_up()
+        super().pwrite(fd, data, position)
 
     def sync(self, fd: int) -> None:
         if self.is_slow:
@@ -109,3 +118,38 @@ async def test_more_than_a_slow_disk_takes_is_refused_at_once(
         again = await peer.ask(send_request("T", opaque=10**5 + 1))
         assert again is not None
         assert again.code == ResponseCode.SUCCESS
+
+
+async def test_what_the_sockets_have_after_a_write_that_was_held_up_is_refused(
+    tmp_path: Path, files: SlowFiles
+) -> None:
+    config = config_of(
+        tmp_path, osPageCacheBusyTimeOutMills="300", waitTimeMillsInSendQueue="30000"
+    )
+    async with (
+        Broker(config) as broker,
+        await StreamPeer.connect(broker.address) as one,
+        await StreamPeer.connect(broker.address) as other,
+    ):
+        for number, peer in enumerate((one, other)):
+            first = await peer.ask(send_request("T", opaque=number))
+            assert first is not None
+            assert first.code == ResponseCode.SUCCESS
+
+        def hold_up() -> None:
+            other.write(encode_frame(send_request("T", opaque=11)))
+            time.sleep(0.5)
+
+        files.hold_up = hold_up
+        slow = await one.ask(send_request("T", opaque=10))
+        async with asyncio.timeout(10):
+            await other.receive([11])
+        again = await other.ask(send_request("T", opaque=12))
+        assert slow is not None
+        assert again is not None
+        assert (slow.code, again.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+        meanwhile = other.answers[11]
+        assert meanwhile.code == ResponseCode.SYSTEM_BUSY
+        assert meanwhile.remark is not None
+        assert meanwhile.remark.startswith("[PCBUSY_CLEAN_QUEUE]broker busy")
+        assert await stored(one) == 4

@@ -11,7 +11,8 @@ from goddard.errors import StoreError
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.records import LogEntry
 from goddard.store.store import MessageStore
-from goddard.testing.store import prepared
+from goddard.testing.files import FaultyFiles
+from goddard.testing.store import SmallStore, prepared
 
 TIMEOUT = 30.0
 
@@ -76,6 +77,24 @@ def test_who_waits_for_what_is_on_disk_already_sees_it(tmp_path: Path) -> None:
         )
         assert seen == [(None, 1)]
         loop.may_go_on.set()
+
+
+def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
+    with small as store:
+        store.put(prepared())  # the first takes one segment and has another made
+
+        def append_another() -> None:
+            small.flush_worker.is_held = True
+            store.put(prepared(body=b"during the sync"))
+
+        files.slow("sync", append_another, path_part="commitlog")
+        store.put(prepared(body=b"before it"))
+        assert store.max_offset("TopicA", 0) == 2
+        small.flush_worker.is_held = False
+        small.flush_worker.run()
+        assert store.max_offset("TopicA", 0) == 3
 
 
 @pytest.mark.parametrize("is_closed_early", [True, False])
