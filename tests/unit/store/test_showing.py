@@ -82,18 +82,23 @@ def test_who_waits_for_what_is_on_disk_already_sees_it(tmp_path: Path) -> None:
 def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
+    shown: list[int] = []
+
+    def listen(entries: Sequence[LogEntry]) -> None:
+        assert entries[-1].end_offset <= small.store.flushed_offset
+        shown.append(len(entries))
+
+    def append_another() -> None:
+        small.flush_worker.is_held = True
+        small.store.put(prepared(body=b"during the sync"))
+
     with small as store:
         store.put(prepared())  # the first takes one segment and has another made
-
-        def append_another() -> None:
-            small.flush_worker.is_held = True
-            store.put(prepared(body=b"during the sync"))
-
+        store.add_listener(listen)
         files.slow("sync", append_another, path_part="commitlog")
         store.put(prepared(body=b"before it"))
-        assert store.max_offset("TopicA", 0) == 2
-        small.flush_worker.is_held = False
         small.flush_worker.run()
+        assert shown == [1, 1]
         assert store.max_offset("TopicA", 0) == 3
 
 
