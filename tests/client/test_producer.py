@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,7 @@ async def test_one_way_sends_arrive(site: Site) -> None:
 
 async def test_queues_are_chosen(site: Site) -> None:
     topic = site.create_topic("chosen", queues=4)
+    number: Any = 7
     async with producer_of(site) as producer:
         queues = await producer.publish_queues(topic)
         third = await producer.send(Message(topic, b"x"), queue=queues[2])
@@ -134,6 +136,10 @@ async def test_queues_are_chosen(site: Site) -> None:
         )
         with pytest.raises(ClientError, match=r"select message queue threw exception\."):
             await producer.send(Message(topic, b"x"), selector=lambda q, m, k: q[k], key=99)
+        with pytest.raises(ClientError, match="Not a MessageQueue: 7"):
+            await producer.send(Message(topic, b"x"), selector=lambda q, m, k: number, key=1)
+        with pytest.raises(TypeError, match="a Message is wanted to send, not 7"):
+            await producer.send(number)
         with pytest.raises(ClientError, match="topic not equal mq's topic"):
             await producer.send(Message(topic, b"x"), queue=MessageQueue("other", "b", 0))
 

@@ -129,6 +129,7 @@ class BlockingClient(Generic[Core]):
         callback: Callable[["Future[T]"], object] | None,
     ) -> "Future[T]":
         """Begin something on the loop and go on; waits only if too much is under way."""
+        _check_callback(callback)
         thread = self._thread
         if thread is None:
             raise self._not_running()
@@ -160,10 +161,18 @@ class BlockingClient(Generic[Core]):
             self._room.set()
 
     def _not_running(self) -> NotRunningError:
+        is_new = self.state is ServiceState.CREATED
         return NotRunningError(
             f"The {type(self).__name__} service state not OK, {self.state.value}",
-            advice="start it, or use it in a with block",
+            advice="start it, or use it in a with block"
+            if is_new
+            else "make a new one: none starts twice",
         )
+
+
+def _check_callback(callback: object) -> None:
+    if callback is not None and not callable(callback):
+        raise TypeError(f"the callback is {callback!r:.200}; a function is wanted")
 
 
 class _Handover(Generic[T]):

@@ -506,7 +506,10 @@ class Producer:
 
     def _check(self, message: Message) -> str:
         """The brokers' name of the topic of a valid message."""
-        topic = self._topics.get(message.topic)
+        try:
+            topic = self._topics.get(message.topic)
+        except AttributeError:
+            raise TypeError(f"a Message is wanted to send, not {message!r:.200}") from None
         if topic is None:
             topic = self._wire_topic(message.topic)
         check_body(message.body, self.options.max_message_bytes)
@@ -581,7 +584,7 @@ class Producer:
                     if stored is not None:
                         return stored
                     raise
-                _logger.warning(
+                _logger.info(
                     "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: "
                     "%s",
                     started_ms,
@@ -592,6 +595,7 @@ class Producer:
                 failure = error
                 was_sent = was_sent or not isinstance(error, _NOT_SENT)
                 continue
+            _tell_of_tries(len(brokers), failure)
             if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
                 return stored
         if stored is not None:
@@ -618,7 +622,7 @@ class Producer:
         if len(brokers) < tries:
             text = f"sendDefaultImpl call timeout. {text}"
         return SendFailedError(
-            text,
+            f"{text}: {getattr(failure, 'message', failure)}",
             code=_code_of(failure),
             tries=len(brokers),
             address=getattr(failure, "address", ""),
@@ -675,6 +679,12 @@ class Producer:
                 reachable=reachable,
                 interval_ms=self.options.detect_interval_ms,
             )
+
+
+def _tell_of_tries(tries: int, failure: GoddardError | None) -> None:
+    """Who sends would not know otherwise; of a send that fails the error tells."""
+    if failure is not None:
+        _logger.warning("sent at the try no. %d, after: %s", tries, failure)
 
 
 def _code_of(error: Exception) -> int:

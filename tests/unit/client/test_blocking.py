@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -124,10 +125,15 @@ class TestLife:
             client.echo(1)
         with client:
             pass
-        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
+        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY; make a new one"):
             client.echo(1)
         with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
             client.echo_async(1)
+
+    def test_a_callback_can_be_called(self, client: BlockingEcho) -> None:
+        wrong: Any = 5
+        with pytest.raises(TypeError, match="the callback is 5; a function is wanted"):
+            client.echo_async(1, callback=wrong)
 
     def test_a_second_start_is_refused_and_the_first_goes_on(self, client: BlockingEcho) -> None:
         with pytest.raises(NotRunningError, match="started once, RUNNING"):
