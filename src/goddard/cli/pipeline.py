@@ -313,6 +313,11 @@ def _clear_errors() -> Iterator[None]:
         ) from error
     except GoddardError as error:
         raise click.ClickException(str(error)) from error
+    except Exception as error:
+        # Spark's errors, without importing Spark for it: their first line says what is wrong.
+        if not type(error).__module__.startswith("pyspark.errors"):
+            raise
+        raise click.ClickException(str(error).strip().splitlines()[0]) from error
 
 
 @contextlib.contextmanager
