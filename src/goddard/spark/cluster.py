@@ -23,15 +23,19 @@ from goddard.client.errors import (
     SendFailedError,
 )
 from goddard.client.options import session_options
+from goddard.client.pulling import pull_command
 from goddard.client.session import Session
+from goddard.client.subscriptions import subscription
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, GoddardError, RemotingError
 from goddard.protocol.bodies import TopicList
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.offsets import EARLIEST, LATEST, Offsets
 from goddard.spark.options import Connecting, Place, SourceOptions, Where
+from goddard.spark.timesearch import first_at
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
@@ -50,6 +54,17 @@ _PASSING: Final[frozenset[int]] = frozenset(
         ClientCode.BROKER_NOT_EXIST,
     }
 )
+
+_NOTHING_THERE: Final = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+    }
+)
+
+# Pulls of readers that name no group; brokers insist on one.
+READERS_GROUP: Final = "goddard-spark"
 
 T = TypeVar("T")
 
@@ -270,7 +285,9 @@ class Cluster:
             for queue in latest
             if (time_ms := _timestamp_of(place, queue)) is not None
         }
-        found = await self._together(self._at_time(*each) for each in times.items())
+        found = await self._together(
+            self._at_time(queue, time_ms, earliest[queue]) for queue, time_ms in times.items()
+        )
         for queue, offset in zip(times, found, strict=True):
             if offset >= latest[queue] and fails_without_match:
                 raise ConfigError(
@@ -285,13 +302,34 @@ class Cluster:
             for queue, offset in offsets.items()
         }
 
-    async def _at_time(self, queue: MessageQueue, time_ms: int) -> int:
+    async def _at_time(self, queue: MessageQueue, time_ms: int, earliest: int) -> int:
         timeout_ms = self._connecting.request_timeout_ms
 
         async def ask(session: Session, address: str, wire_queue: MessageQueue) -> int:
-            return await calls.search_offset(
+            near = await calls.search_offset(
                 session, address, wire_queue, time_ms, timeout_ms=timeout_ms
             )
+
+            async def times_from(offset: int, count: int) -> list[int]:
+                pull = pull_command(
+                    session.with_namespace(READERS_GROUP),
+                    wire_queue,
+                    offset,
+                    subscription(wire_queue.topic, "*", 0),
+                    max_messages=count,
+                    suspend_ms=0,
+                    carries_subscription=True,
+                )
+                response = await session.request(address, pull, timeout_ms)
+                if response.code in _NOTHING_THERE:
+                    return []
+                if response.code != ResponseCode.SUCCESS:
+                    raise BrokerError(response.code, response.remark, address)
+                data = bytes(response.body)
+                times: list[int] = RecordColumns(data, record_starts(data)).store_times_ms.tolist()
+                return times
+
+            return await first_at(times_from, time_ms, near, earliest)
 
         return await self._of_queue(queue, ask)
 

@@ -25,15 +25,12 @@ from goddard.client.subscriptions import Sql, subscription
 from goddard.errors import ProtocolError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.headers_message import PullResponse
-from goddard.spark.cluster import tried
+from goddard.spark.cluster import READERS_GROUP, tried
 from goddard.spark.columns import record_starts
 from goddard.spark.offsets import DataLossError, QueueRange
 from goddard.spark.options import SQL92, SourceOptions
 
 _logger: Final = logging.getLogger("goddard.spark")
-
-# Pulls of readers that name no group; brokers insist on one.
-READERS_GROUP: Final = "goddard-spark"
 
 _FIRST_WINDOW_MESSAGES: Final = 128
 _MAX_WINDOW_MESSAGES: Final = 8_192
