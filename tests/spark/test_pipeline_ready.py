@@ -3,7 +3,6 @@
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import pytest
 from pyspark.sql import SparkSession
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
@@ -13,9 +12,6 @@ from goddard.pipelines.running import Pipeline, Progress
 from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-
-# Every batch of Spark takes seconds where other tests share the machine.
-pytestmark = pytest.mark.timeout(400)
 
 _SECONDS = 100
 

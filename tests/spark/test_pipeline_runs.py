@@ -21,9 +21,6 @@ from goddard.spark.rows import ROW_PROPERTY
 from goddard.testing.numbered import NumberedTopic
 from goddard.testing.site import Site
 
-# Every batch of Spark takes seconds where other tests share the machine.
-pytestmark = pytest.mark.timeout(400)
-
 AVRO = {
     "type": "record",
     "name": "Order",

@@ -11,9 +11,6 @@ from goddard.pipelines.batches import Batch, single
 from goddard.pipelines.files import Files
 from goddard.pipelines.parquet import ParquetTable
 
-# Every batch of Spark takes seconds where other tests share the machine.
-pytestmark = pytest.mark.timeout(400)
-
 QUERY = "a" * 32
 
 
