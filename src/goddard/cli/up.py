@@ -51,6 +51,7 @@ class ClusterOptions:
     host: str
     port: int
     broker_port: int
+    config: Path | None = None
 
 
 @click.command(context_settings=HELP_OPTIONS)
@@ -68,6 +69,13 @@ class ClusterOptions:
     show_default="~/.goddard/cluster",
     help="Where messages and logs are kept.",
 )
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+    metavar="FILE",
+    help="Properties of the brokers, as in broker.conf.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -83,14 +91,16 @@ class ClusterOptions:
     show_default=True,
     help=f"Port of the first broker, the next is {_PORT_STEP} higher; 0 for any free ones.",
 )
-def up(brokers: int, data: Path, host: str, port: int, broker_port: int) -> None:
+def up(
+    brokers: int, data: Path, config: Path | None, host: str, port: int, broker_port: int
+) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
     A name server and brokers, on loopback only unless --host says otherwise: whoever can reach
     them can read and delete everything. Point any RocketMQ client at the name server's address.
     """
     options = ClusterOptions(
-        brokers=brokers, data=data, host=host, port=port, broker_port=broker_port
+        brokers=brokers, data=data, host=host, port=port, broker_port=broker_port, config=config
     )
     try:
         with logging_to(data / "namesrv" / "logs" / "namesrv.log"):
@@ -216,6 +226,7 @@ def broker_arguments(
     # A name server that listens everywhere is reached by loopback.
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::") else options.host
     return [
+        *(() if options.config is None else ("--configFile", str(options.config))),
         *("--name", name),
         *("--host", options.host),
         *("--port", str(port)),

@@ -124,7 +124,7 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
 def check_kind(option: str, value: object, kind: type[object]) -> None:
     """ConfigError unless the value is of a class; None has to be let through before."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{option} is {value!r}; a {kind.__name__} is wanted")
+        raise ConfigError(f"{option} is {value!r}; {kind.__name__} is wanted")
 
 
 def check_range(option: str, value: Any, low: int, high: int = _MAX_MS) -> int:

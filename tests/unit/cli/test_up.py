@@ -35,6 +35,15 @@ def test_each_broker_has_its_own_place_and_port() -> None:
     }
 
 
+def test_brokers_share_a_file_of_properties() -> None:
+    options = ClusterOptions(
+        brokers=2, data=Path("/data"), host="h", port=1, broker_port=0, config=Path("/broker.conf")
+    )
+    for place, name in enumerate(broker_names(2)):
+        told = broker_arguments(options, name, place, 1)
+        assert told[:4] == ["--configFile", "/broker.conf", "--name", name]
+
+
 def test_free_ports_are_free_ones_for_every_broker() -> None:
     assert {arguments(place, broker_port=0)["--port"] for place in range(3)} == {"0"}
 

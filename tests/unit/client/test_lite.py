@@ -33,8 +33,8 @@ def lite(group: str = "G", **options: Any) -> LitePullConsumer:
         ({"group": "a b"}, "contains illegal characters"),
         ({"group": ""}, "is blank"),
         ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms is 0"),
-        ({"message_model": "BROADCASTING"}, "a MessageModel is wanted"),
-        ({"consume_from": "first"}, "a ConsumeFrom is wanted"),
+        ({"message_model": "BROADCASTING"}, "; MessageModel is wanted"),
+        ({"consume_from": "first"}, "; ConsumeFrom is wanted"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], text: str) -> None:

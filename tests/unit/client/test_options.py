@@ -214,7 +214,7 @@ def test_name_servers_are_text(name_servers: Any) -> None:
 
 @pytest.mark.parametrize("option", ["avoid_slow_brokers", "back_pressure", "accumulate", "trace"])
 def test_options_of_a_kind(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option} is True; a [A-Z][A-Za-z]+ is wanted"):
+    with pytest.raises(ConfigError, match=f"{option} is True; [A-Z][A-Za-z]+ is wanted"):
         ProducerOptions(**cast("Any", {option: True}))
 
 
