@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 
+
+@pytest.mark.timeout(300)
 def test_the_demo_ends_with_a_chart_of_its_messages(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
