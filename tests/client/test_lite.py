@@ -406,6 +406,30 @@ async def test_members_share_the_queues_and_take_over(site: Site, sender: Dialog
         assert sorted(texts(await collect(first, 4))) == ["0+", "1+", "2+", "3+"]
 
 
+async def test_what_was_consumed_of_a_queue_that_is_given_up_does_not_come_again(
+    site: Site, sender: Dialogue
+) -> None:
+    topic = site.create_topic("LiteGivenUp", queues=2)
+    group = site.new_group("LiteGivenUp")
+    # Offsets are written when a queue is given up, or not at all.
+    first, second = (
+        lite(site, group, persist_offsets_interval_ms=600_000, auto_commit_interval_ms=1)
+        for _ in range(2)
+    )
+    first.subscribe(topic)
+    second.subscribe(topic)
+    for number in range(2):
+        await fill(sender, topic, ["old"], queue_id=number)
+    async with first:
+        assert texts(await collect(first, 2)) == ["old", "old"]
+        await first.poll(0)
+        async with second:
+            await until(lambda: len(second.assignment()) == 1, "the second has a queue")
+            (queue,) = second.assignment()
+            await fill(sender, topic, ["new"], queue_id=queue.queue_id)
+            assert texts(await collect(second, 1)) == ["new"]
+
+
 async def test_a_listener_hears_of_new_queues(site: Site, sender: Dialogue) -> None:
     topic = site.create_topic("LiteQueues", queues=1)
     heard: list[tuple[str, set[MessageQueue]]] = []
