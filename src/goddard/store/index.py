@@ -319,8 +319,8 @@ class KeyIndex:
         self._gathered: deque[Sequence[LogEntry]] = deque()
         self._gathered_count = 0
         self._taken_count = 0
-        # Taken from there, and not all entered yet.
-        self._pending: list[LogEntry] = []
+        # Hashes, offsets and times of what was taken from there and could not be entered.
+        self._left: tuple[Ints, Ints, Ints] | None = None
         self._unsynced: set[Path] = set()
         self._set_aside: list[IndexFile] = []
 
@@ -416,17 +416,19 @@ class KeyIndex:
             self._enter_gathered()
 
     def _enter_gathered(self) -> None:
+        if self._left is not None:
+            self._enter(*self._left)
+        pending: list[LogEntry] = []
         while self._gathered:
             entries = self._gathered.popleft()
-            self._pending += entries
+            pending += entries
             self._taken_count += len(entries)
         last = self._index_files[-1] if self._index_files else None
-        if last is not None and not last.is_empty and self._pending:
+        if last is not None and not last.is_empty and pending:
             known = last.end_offset
-            if self._pending[0].physical_offset <= known:
-                self._pending = [entry for entry in self._pending if entry.physical_offset > known]
-        if self._pending:
-            pending = self._pending
+            if pending[0].physical_offset <= known:
+                pending = [entry for entry in pending if entry.physical_offset > known]
+        if pending:
             rows, hashes = hash_keys(
                 [entry[0] for entry in pending],
                 [entry[8] for entry in pending],
@@ -436,16 +438,18 @@ class KeyIndex:
             offsets = np.array([entry[3] for entry in pending], dtype=np.int64)
             times_ms = np.array([entry[6] for entry in pending], dtype=np.int64)
             self._enter(hashes, offsets[rows], times_ms[rows])
-        self._pending.clear()
 
     def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:
-        start = 0
-        while start < len(hashes):
+        """The keys of one record may be in two files, so what is left is known key by key."""
+        while len(hashes):
+            self._left = hashes, offsets, times_ms
             last = self._index_files[-1] if self._index_files else None
             if last is None or last.is_full:
                 last = self._roll(last)
-            start += last.add(hashes[start:], offsets[start:], times_ms[start:])
+            count = last.add(hashes, offsets, times_ms)
             self._unsynced.add(last.path)
+            hashes, offsets, times_ms = hashes[count:], offsets[count:], times_ms[count:]
+        self._left = None
 
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
@@ -509,7 +513,7 @@ class KeyIndex:
         with self._lock:
             self._gathered.clear()
             self._gathered_count = self._taken_count = 0
-            self._pending.clear()
+            self._left = None
             self._unsynced.clear()
             while self._index_files:
                 self._index_files.pop().delete()

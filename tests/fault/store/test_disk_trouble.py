@@ -314,3 +314,18 @@ def test_descriptors_do_not_leak(root: Path) -> None:
             for i in range(40):
                 assert store.get(f"Topic{i}", 0, 0, 1).records
     assert open_descriptors() == before
+
+
+def test_a_disk_too_full_for_the_next_index_file_costs_no_key(tmp_path: Path) -> None:
+    """A file has room for 39 entries: of the 20th record it takes the unique key alone."""
+    files = FaultyFiles(tmp_path)
+    with SmallStore(tmp_path, files=files) as store:
+        for number in range(25):
+            store.put(prepared(unique_key=f"u{number}", keys=f"k{number}"))
+        files.fail("truncate", errno.ENOSPC, path_part="index", skip=1)
+        with pytest.raises(StoreFullError):
+            store.index.write_pending()
+        files.heal()
+        names = [f"{kind}{number}" for number in range(25) for kind in "uk"]
+        found = {name: len(store.query("TopicA", name, 32).records) for name in names}
+        assert found == dict.fromkeys(names, 1)
