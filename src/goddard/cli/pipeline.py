@@ -168,6 +168,7 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
             }
         )
         return
+    # Topics that are only there, as every cluster has some, would hide those that matter.
     rows = [
         (
             queue.topic,
@@ -178,11 +179,14 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
             queue.lag,
         )
         for queue in found.queues
+        if queue.latest or queue.position is not None
     ]
     columns = ("topic", "broker", "queue", "read to", "ends at", "lag")
     print_table(f"{loaded.name} by {found.by}", columns, rows)
     batch = "" if found.last_batch is None else f"; the last batch was {found.last_batch}"
-    click.echo(f"{found.lag:,} messages behind{batch}")
+    empty = len(found.queues) - len(rows)
+    others = f"; {empty} other queues are empty" if empty else ""
+    click.echo(f"{found.lag:,} messages behind{batch}{others}")
 
 
 @pipeline.command()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -151,7 +152,9 @@ def chart(slots: Sequence[Slot], lags: Sequence[GroupLag]) -> str:
         fontsize=13,
     )
     output = io.StringIO()
-    figure.savefig(output, format="svg", metadata={"Date": None})
+    # Words as words, not as outlines: a third of the size, and they can be searched.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "goddard"}):
+        figure.savefig(output, format="svg", metadata={"Date": None})
     return output.getvalue()
 
 
