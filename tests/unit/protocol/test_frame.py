@@ -94,6 +94,12 @@ class TestDecoder:
         assert str(length) in str(decoder.failure)
         assert decoder.feed(good) == []
 
+    @pytest.mark.parametrize("length", range(4))
+    def test_a_chunk_that_is_one_frame_too_short_to_be_one(self, length: int) -> None:
+        decoder = FrameDecoder()
+        assert decoder.feed(struct.pack(">i", length) + bytes(length)) == []
+        assert isinstance(decoder.failure, ProtocolError)
+
     def test_a_bad_length_is_seen_as_soon_as_it_is_there(self) -> None:
         decoder = FrameDecoder()
         for byte in b"\x7f\xff\xff":

@@ -1,5 +1,6 @@
 """The key index against Java's rules for one entry at a time, and its repair."""
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -176,3 +177,15 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
         store.put(prepared(keys="k"))
     with pytest.raises(StoreLayoutError, match="configuration says"):
         SmallStore(tmp_path, index_slots=17).store.open()
+
+
+def test_records_that_are_dispatched_again_are_not_entered_again(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        for number in range(5):
+            store.put(prepared(keys=f"k{number}"))
+    shutil.rmtree(tmp_path / "consumequeue")
+    with SmallStore(tmp_path) as store:
+        assert store.report.dispatched == 5
+        store.put(prepared(keys="k5"))
+        store.index.write_pending()
+        assert [file.count for file in store.index.files] == [1 + 6]
