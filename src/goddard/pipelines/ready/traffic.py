@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import matplotlib
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -152,8 +152,8 @@ def chart(slots: Sequence[Slot], lags: Sequence[GroupLag]) -> str:
         fontsize=13,
     )
     output = io.StringIO()
-    # Words as words, not as outlines: a third of the size, and they can be searched.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "goddard"}):
+    # Words as words, not as outlines: smaller, and they can be searched.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "goddard"}):
         figure.savefig(output, format="svg", metadata={"Date": None})
     return output.getvalue()
 
