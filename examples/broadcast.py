@@ -10,7 +10,6 @@ from threading import Event
 
 from goddard import (
     ConsumeContext,
-    ConsumeFrom,
     Message,
     MessageModel,
     Producer,
@@ -34,7 +33,6 @@ def start_consumer(name: str, offsets_folder: Path) -> PushConsumer:
         "broadcast_consumer",
         listener=receive,
         message_model=MessageModel.BROADCASTING,
-        consume_from=ConsumeFrom.FIRST_OFFSET,
         # Each consumer keeps its own offsets, in a file named after the instance.
         instance_name=name,
         offsets_folder=offsets_folder,
@@ -44,12 +42,12 @@ def start_consumer(name: str, offsets_folder: Path) -> PushConsumer:
     return consumer
 
 
-with Producer("broadcast_producer") as producer:
+with Producer("broadcast_producer") as producer, TemporaryDirectory() as folder:
+    # The topic has to exist before its consumers can be given queues.
+    producer.send(Message("TopicBroadcast", b"old news"))
+    consumers = [start_consumer(name, Path(folder)) for name in ("left", "right")]
     for number in range(MESSAGES):
         producer.send(Message("TopicBroadcast", f"news {number}".encode()))
-
-with TemporaryDirectory() as folder:
-    consumers = [start_consumer(name, Path(folder)) for name in ("left", "right")]
     finished.wait(60)
     for consumer in consumers:
         consumer.stop()
