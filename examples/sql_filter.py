@@ -1,6 +1,6 @@
 """Subscribe to the messages whose properties fulfil a condition; the broker does the sifting.
 
-The broker must allow it: ``enablePropertyFilter=true`` in the file of ``goddard up -c broker.conf``.
+The broker must allow it: a file with ``enablePropertyFilter=true`` for ``goddard up -c FILE``.
 
     NAMESRV_ADDR=127.0.0.1:9876 python examples/sql_filter.py
 """
