@@ -13,7 +13,7 @@ from goddard.testing.wire import query_brokers
 README = Path(__file__).parents[2] / "README.md"
 
 
-SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+SERVER, CLIENT, _SPARK = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def run(program: str, folder: Path, **env: str) -> str:
