@@ -124,12 +124,13 @@ class _Memory:
 class BrokerOffsets(_Memory):
     """Offsets that the brokers keep: those of a group that shares its queues."""
 
-    __slots__ = ("_group", "_session")
+    __slots__ = ("_group", "_session", "_unwritten")
 
     def __init__(self, session: BrokerAddresses, group: str) -> None:
         super().__init__()
         self._session = session
         self._group = group
+        self._unwritten: set[MessageQueue] = set()
 
     async def load(self) -> None:
         """Nothing: each queue is asked for when it is needed."""
@@ -172,12 +173,18 @@ class BrokerOffsets(_Memory):
         try:
             await self._send(queue, wait=wait)
         except GoddardError as error:
-            _logger.warning(
+            # Once, not every few seconds for as long as a broker is away.
+            level = logging.DEBUG if queue in self._unwritten else logging.WARNING
+            self._unwritten.add(queue)
+            _logger.log(
+                level,
                 "the offset of %s for the group %s could not be written: %s",
                 queue,
                 self._group,
                 error,
             )
+        else:
+            self._unwritten.discard(queue)
 
     async def _send(self, queue: MessageQueue, *, wait: bool) -> None:
         offset = self.cached(queue)

@@ -17,7 +17,7 @@ from goddard.client.offsets import (
     write_offsets,
 )
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError
+from goddard.errors import ConfigError, RemotingError
 from goddard.protocol.frame import RemotingCommand
 
 ONE = MessageQueue("T", "broker-a", 0)
@@ -208,11 +208,14 @@ class Broker:
 
     def __init__(self) -> None:
         self.written: dict[int, int] = {}
+        self.is_away = False
 
     def find_broker(self, *_: object, **__: object) -> tuple[str, bool]:
         return "127.0.0.1:10911", False
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
+        if self.is_away:
+            raise RemotingError("away")
         self.written[int(command.fields["queueId"])] = int(command.fields["commitOffset"])
 
 
@@ -226,6 +229,19 @@ async def test_the_offset_of_a_queue_that_is_given_up_is_written_whatever_comes_
     await kept.persist_all([TWO])
     await giving_up
     assert broker.written == {0: 5, 1: 6}
+
+
+async def test_a_broker_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    kept = BrokerOffsets(cast("Any", broker), "G")
+    kept.update(ONE, 5)
+    for is_away in (True, True, False, True, True):
+        broker.is_away = is_away
+        await kept.persist_all([ONE])
+    told = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each.getMessage().rpartition("could not be ")[2] for each in told] == [
+        "written: away"
+    ] * 2
 
 
 AT_EXIT = """
