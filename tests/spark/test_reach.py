@@ -1,0 +1,121 @@
+"""Options on how to reach a cluster, TLS and namespaces: readers and writers without Spark."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from goddard import Admin, MessageQueue
+from goddard.errors import GoddardError
+from goddard.spark.options import parse_source
+from goddard.spark.read import BatchReader, StreamReader
+from goddard.spark.write import parse_sink, write_batches
+from goddard.testing.cluster import Cluster
+from goddard.testing.java import JavaPeers
+from goddard.testing.site import Site
+
+_BODIES = pa.schema([pa.field("body", pa.binary())])
+
+
+def write(options: dict[str, str], *bodies: bytes) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(list(bodies), pa.binary())], schema=_BODIES)
+    assert write_batches(iter([rows]), parse_sink(options), "q-0-0") == len(bodies)
+
+
+def read(options: dict[str, str]) -> list[dict[str, Any]]:
+    reader = BatchReader(parse_source(options, is_streaming=False), ["topic", "body"])
+    return [
+        row
+        for partition in reader.partitions()
+        for rows in reader.read(partition)
+        for row in rows.to_pylist()
+    ]
+
+
+def write_identity(folder: Path) -> tuple[str, str]:
+    """A new self-signed certificate and its key."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    folder.mkdir()
+    key = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "key.pem").write_bytes(key)
+    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return str(folder / "certificate.pem"), str(folder / "key.pem")
+
+
+def test_certificates_are_verified(tmp_path: Path) -> None:
+    certificate, key = write_identity(tmp_path / "servers")
+    another, _ = write_identity(tmp_path / "another")
+    tls = {"tls.server.certPath": certificate, "tls.server.keyPath": key}
+    with Cluster(tmp_path / "cluster") as cluster:
+        server = cluster.start_name_server(properties=tls)
+        trusting = {"nameServers": server.address, "subscribe": "T", "tlsTrust": certificate}
+        with pytest.raises(GoddardError, match="No route info of this topic: T"):
+            read(trusting)
+        with pytest.raises(GoddardError, match="no name server answers"):
+            read(trusting | {"tlsTrust": another})
+
+
+@pytest.mark.java
+def test_encrypted_connections(tmp_path: Path) -> None:
+    with JavaPeers("5.4.0", tmp_path) as java:
+        site = Site(java.start_name_server())
+        site.start_java_broker(java)
+        topic = site.create_topic("tls")
+        options = {"nameServers": site.namesrv, "tls": "true"}
+        write(options | {"topic": topic}, b"1", b"2")
+        found = read(options | {"subscribe": topic})
+        assert sorted(row["body"] for row in found) == [b"1", b"2"]
+
+
+def test_namespaces(ours: Site) -> None:
+    plain = {"nameServers": ours.namesrv}
+    spaced = plain | {"namespace": "team"}
+    topic = ours.create_topic("team%spaced").removeprefix("team%")
+    write(spaced | {"topic": topic}, b"1")
+    assert read(spaced | {"subscribe": topic}) == [{"topic": topic, "body": b"1"}]
+    assert read(plain | {"subscribe": f"team%{topic}"}) == [
+        {"topic": f"team%{topic}", "body": b"1"}
+    ]
+    assert read(spaced | {"subscribePattern": "spaced-.*"}) == [{"topic": topic, "body": b"1"}]
+    with pytest.raises(GoddardError, match="No route info"):
+        read(plain | {"subscribe": topic})
+    # Offsets are committed to the namespace's group.
+    options = spaced | {"subscribe": topic, "group": "readers", "startingOffsets": "earliest"}
+    stream = StreamReader(parse_source(options, is_streaming=True), ["body"])
+    limit = stream.getDefaultReadLimit()
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, limit)
+    (partition,) = stream.partitions(start, end)
+    assert sum(rows.num_rows for rows in stream.read(partition)) == 1
+    assert stream.latestOffset(end, limit) == end
+    stream.stop()
+    (broker,) = ours.brokers
+    with Admin(name_servers=ours.namesrv) as admin:
+        committed = [
+            admin.consumer_offset("team%readers", MessageQueue(f"team%{topic}", broker, queue_id))
+            for queue_id in range(4)
+        ]
+    assert sum(offset or 0 for offset in committed) == 1
