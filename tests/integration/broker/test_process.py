@@ -151,7 +151,8 @@ def test_name_servers_come_from_the_environment_or_the_option(tmp_path: Path) ->
 
 
 def test_a_second_broker_on_the_data_is_told_why(tmp_path: Path) -> None:
-    base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home")]
+    # Not 127.0.0.1:9876, where a cluster of this machine may be.
+    base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home"), "-n", "127.0.0.1:1"]
     with daemon(tmp_path, base).start():
         second = run_to_end(base)
     assert second.returncode == 1
