@@ -64,21 +64,25 @@ class BlockingClient(Generic[Core]):
 
     def start(self) -> None:
         """Connect and begin to work. A client starts once."""
-        user = object()
-        thread = shared_loop.borrow(user, self._stop)
-        try:
-            thread.run(self._core.start)
-        except BaseException:
-            shared_loop.give_back(user)
-            raise
-        self._user = user
-        self._thread = thread
+        shared_loop.check_caller()
+        with self._changing:
+            user = object()
+            thread = shared_loop.borrow(user, self._stop)
+            try:
+                thread.run(self._core.start)
+            except BaseException:
+                shared_loop.give_back(user)
+                raise
+            self._user = user
+            self._thread = thread
 
     def stop(self) -> None:
         """Finish what is under way, leave the cluster and close the connections.
 
-        Does nothing if the client is not running.
+        Does nothing if the client is not running. Called while it starts, as by a listener that
+        got its first message already, it waits for that.
         """
+        shared_loop.check_caller()
         with self._changing:
             thread, self._thread = self._thread, None
         if thread is None:

@@ -249,6 +249,12 @@ class SharedLoop:
         self._thread: LoopThread | None = None
         self._users: dict[int, StopUser] = {}
 
+    def check_caller(self) -> None:
+        """Refuse to wait on the loop's own thread, if there is one."""
+        thread = self._thread
+        if thread is not None:
+            thread.check_caller()
+
     def borrow(self, user: object, stop: StopUser) -> LoopThread:
         """``stop`` is called on the loop if the process ends before the user returns it."""
         with self._guard:

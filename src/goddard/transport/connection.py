@@ -381,7 +381,10 @@ class Connection(asyncio.Protocol):
         for _, waiting in due:
             asked_seconds = waiting.due_seconds - waiting.timeout_ms / 1000
             is_silent = is_silent or (
-                waiting.timeout_ms >= _SILENCE_MS and self._heard_seconds < asked_seconds
+                waiting.timeout_ms >= _SILENCE_MS
+                # The loop's time may stand still for a millisecond: what was heard just before the
+                # request has the same time as it.
+                and self._heard_seconds < asked_seconds + _TIMER_SLACK_SECONDS
             )
             text = (
                 f"no response from {self.remote} to request code {waiting.code} within "

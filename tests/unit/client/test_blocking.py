@@ -147,6 +147,31 @@ class TestLife:
         client.stop()
         client.stop()
 
+    def test_a_stop_during_the_start_waits_for_it(self) -> None:
+        client = BlockingEcho()
+        starting, go = threading.Event(), threading.Event()
+
+        def block() -> None:
+            starting.set()
+            go.wait(WAIT_SECONDS)
+
+        client.core.before_start = block
+        starter = threading.Thread(target=client.start)
+        starter.start()
+        assert starting.wait(WAIT_SECONDS)
+        stopper = threading.Thread(target=client.stop)
+        stopper.start()
+        go.set()
+        starter.join(WAIT_SECONDS)
+        stopper.join(WAIT_SECONDS)
+        assert client.state is ServiceState.STOPPED
+
+    def test_a_stop_on_the_loop_is_refused_also_during_the_start(self) -> None:
+        client = BlockingEcho()
+        client.core.before_start = client.stop
+        with pytest.raises(RuntimeError, match="would wait for itself"):
+            client.start()
+
     def test_a_start_that_fails_leaves_no_thread(self) -> None:
         client = BlockingEcho()
 
