@@ -445,6 +445,16 @@ async def test_sends_that_do_not_wait_for_the_disk_go_the_long_way(tmp_path: Pat
                 assert await left_over(bench, send_request(properties=PLAIN)) == []
 
 
+async def test_a_known_form_is_for_those_who_wait_for_the_disk(tmp_path: Path) -> None:
+    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
+        bench.add_topic("TopicTest")
+        assert await left_over(bench, *(alike(number) for number in range(20))) == []
+        assert bench.hot_path.known_forms == 1
+        impatient = alike(20)
+        impatient.fields["i"] = impatient.fields["i"].replace("true", "nope")
+        assert await left_over(bench, impatient) == [0]
+
+
 async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
     with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
         bench.add_topic("TopicTest")
