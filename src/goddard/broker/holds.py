@@ -97,8 +97,13 @@ class Holds:
         indexes = (self._by_queue, self._by_tick, self._by_connection)
         return not self._count and not self._woken and not any(indexes)
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
     def park(self, hold: Hold, timeout_ms: int) -> bool:
-        """Hold a pull for so long at most. False when too many are held: it must be answered."""
+        """Hold a pull for so long at most. False when too many are held, or after ``stop``: it must
+        be answered."""
         of_connection = self._by_connection.get(hold.connection)
         if (
             self._stopped

@@ -445,6 +445,8 @@ class Pulls:
         )
         if self._holds.park(hold, timeout_ms):
             return None
+        if self._holds.is_stopped:
+            return ask.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
         return ask.reply(
             ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many pull requests are held, try later"
         )

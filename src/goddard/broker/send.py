@@ -493,7 +493,7 @@ class Sends:
             case PutStatus.WHEEL_TIMER_NOT_ENABLE:
                 return (
                     ResponseCode.SYSTEM_ERROR,
-                    "accurate timer message is not enabled, timerWheelEnable is false",
+                    "accurate timer message is not enabled, this broker has no timer wheel",
                 )
             case _:
                 return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"

@@ -272,7 +272,7 @@ class Transactions:
                 code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."
             case PutStatus.WHEEL_TIMER_NOT_ENABLE:
                 code = ResponseCode.SYSTEM_ERROR
-                remark = "accurate timer message is not enabled, timerWheelEnable is false"
+                remark = "accurate timer message is not enabled, this broker has no timer wheel"
             case _:
                 code, remark = ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
         return request.reply(code, remark)

@@ -281,7 +281,8 @@ class TestEnding:
             bench.holds.stop()
             assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
             answer = await one.ask(PULL, waiting("T"))
-            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert answer.remark == "the broker is stopping"
 
     async def test_a_topic_that_is_deleted_meanwhile(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:

@@ -293,7 +293,7 @@ async def test_a_timer_message_is_refused_as_without_a_timer_wheel(bench: SendBe
     answer = await answer_to(bench, send_request(properties="TIMER_DELAY_SEC\x012\x02"))
     assert (answer.code, answer.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "accurate timer message is not enabled, timerWheelEnable is false",
+        "accurate timer message is not enabled, this broker has no timer wheel",
     )
 
 
