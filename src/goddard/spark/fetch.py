@@ -14,19 +14,22 @@ import logging
 import struct
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import session_options
 from goddard.client.pulling import pull_command
 from goddard.client.session import Session
 from goddard.client.subscriptions import Sql, subscription
+from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.headers_message import PullResponse
 from goddard.spark.cluster import READERS_GROUP, tried
-from goddard.spark.columns import record_starts
+from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.offsets import DataLossError, QueueRange
 from goddard.spark.options import SQL92, SourceOptions
 
@@ -43,14 +46,42 @@ _QUEUE_OFFSET_AT: Final = 20
 
 
 @dataclass(slots=True)
-class _Window:
-    """What a window brought: stored records, in order, and where it stopped."""
+class Pulled:
+    """Stored records in order, as pulls brought them, and where each begins in its answer."""
 
-    bodies: list[bytes]
+    answers: list[bytes] = field(default_factory=list)
+    starts: list[list[int]] = field(default_factory=list)
+    count: int = 0
+    size_bytes: int = 0
+
+    def add(self, other: "Pulled") -> None:
+        self.answers += other.answers
+        self.starts += other.starts
+        self.count += other.count
+        self.size_bytes += other.size_bytes
+
+    def columns(self, queue: MessageQueue) -> RecordColumns:
+        """The records with names as the user knows them."""
+        bases = np.cumsum([0, *(len(answer) for answer in self.answers)])
+        places = [
+            np.array(some, dtype=np.int64) + base
+            for base, some in zip(bases, self.starts, strict=False)
+        ]
+        return RecordColumns(
+            b"".join(self.answers),
+            np.concatenate(places),
+            broker_name=queue.broker_name,
+            topic=queue.topic,
+        )
+
+
+@dataclass(slots=True)
+class _Window:
+    """What a window brought, and where it stopped."""
+
     reached: int
     end: int
-    count: int
-    size_bytes: int
+    pulled: Pulled = field(default_factory=Pulled)
 
 
 class RangeReader:
@@ -70,8 +101,8 @@ class RangeReader:
         self._suggested_id = 0
         self._message_bytes = 0
 
-    async def records(self) -> AsyncGenerator[bytes, None]:
-        """Stored records back to back, some thousand at a time, in order."""
+    async def records(self) -> AsyncGenerator[Pulled, None]:
+        """Stored records, some thousand at a time, in order."""
         begin, end = self._range.start, self._range.end
         pending: deque[asyncio.Task[_Window]] = deque()
         try:
@@ -85,8 +116,8 @@ class RangeReader:
                 window = await pending.popleft()
                 while True:
                     self._learn(window)
-                    if window.bodies:
-                        yield b"".join(window.bodies)
+                    if window.pulled.count:
+                        yield window.pulled
                     if window.reached >= window.end:
                         break
                     window = await self._window(window.reached, window.end)
@@ -103,14 +134,15 @@ class RangeReader:
         return max(1, min(share, _MAX_WINDOW_MESSAGES, _WINDOW_BYTES // self._message_bytes))
 
     def _learn(self, window: _Window) -> None:
-        if window.count:
-            self._message_bytes = max(1, window.size_bytes // window.count)
+        pulled = window.pulled
+        if pulled.count:
+            self._message_bytes = max(1, pulled.size_bytes // pulled.count)
         elif not self._message_bytes:
             self._message_bytes = _WINDOW_BYTES // _MAX_WINDOW_MESSAGES
 
     async def _window(self, begin: int, end: int) -> _Window:
-        window = _Window([], begin, end, 0, 0)
-        while window.reached < end and window.size_bytes < _MAX_WINDOW_BYTES:
+        window = _Window(begin, end)
+        while window.reached < end and window.pulled.size_bytes < _MAX_WINDOW_BYTES:
             await tried(
                 self._options.connecting,
                 lambda: self._pull(window),
@@ -159,18 +191,14 @@ class RangeReader:
         body = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
         starts = record_starts(body)
         if self._is_filtered:
-            body, count = _up_to(body, starts, window.end)
-        else:
-            count = len(starts)
-            if response.code != ResponseCode.PULL_OFFSET_MOVED and (
-                missing := reached - window.reached - count
-            ):
-                self._lost(f"{missing} messages from {window.reached} to {reached} are deleted")
-        if body:
-            window.bodies.append(body)
+            body, starts = _up_to(body, starts, window.end)
+        elif response.code != ResponseCode.PULL_OFFSET_MOVED and (
+            missing := reached - window.reached - len(starts)
+        ):
+            self._lost(f"{missing} messages from {window.reached} to {reached} are deleted")
+        if starts:
+            window.pulled.add(Pulled([body], [starts], len(starts), len(body)))
         window.reached = reached
-        window.count += count
-        window.size_bytes += len(body)
 
     async def _find(self) -> tuple[str, bool]:
         session, queue = self._session, self._queue
@@ -199,13 +227,13 @@ _ANSWERS: Final = frozenset(
 )
 
 
-def _up_to(records: bytes, starts: list[int], end: int) -> tuple[bytes, int]:
+def _up_to(records: bytes, starts: list[int], end: int) -> tuple[bytes, list[int]]:
     """The records before ``end``: a filter may have taken the broker beyond it."""
     for index, start in enumerate(starts):
         (queue_offset,) = _QUEUE_OFFSET.unpack_from(records, start + _QUEUE_OFFSET_AT)
         if queue_offset >= end:
-            return records[:start], index
-    return records, len(starts)
+            return records[:start], starts[:index]
+    return records, starts
 
 
 async def open_session(options: SourceOptions) -> Session:

@@ -153,6 +153,7 @@ def plan(options: LogOptions) -> list[Piece]:
         files.pop()
     if not files:
         return []
+    files[-1] = files[-1]._replace(size_bytes=_written_bytes(files[-1]))
     ends_ms: list[int | None] = [*(file.begins_ms for file in files[1:]), None]
     indexed = _indexed(options, files)
     pieces = []
@@ -208,6 +209,17 @@ def _files(folder: Path) -> list[_File]:
             size_bytes = os.fstat(file.fileno()).st_size
             files.append(_File(offset, path, size_bytes, _first_time_ms(file.read(128))))
     return files
+
+
+def _written_bytes(file: _File) -> int:
+    """Up to where a file of full size was ever written to, where the file system can tell."""
+    end = 0
+    # Behind the last data there is nothing to seek: that is an error, and the end.
+    with contextlib.suppress(OSError), file.path.open("rb") as opened:
+        while end < file.size_bytes:
+            data = os.lseek(opened.fileno(), end, os.SEEK_DATA)
+            end = os.lseek(opened.fileno(), data, os.SEEK_HOLE)
+    return end or file.size_bytes
 
 
 def _first_time_ms(head: bytes) -> int | None:

@@ -30,8 +30,7 @@ from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.spark import log, offsets
 from goddard.spark.cluster import Cluster, is_passing
-from goddard.spark.columns import RecordColumns, record_starts
-from goddard.spark.fetch import RangeReader, open_session
+from goddard.spark.fetch import Pulled, RangeReader, open_session
 from goddard.spark.offsets import DataLossError, Offsets, QueueRange
 from goddard.spark.options import Place, SourceOptions, Where
 from goddard.spark.pushdown import Wanted, push
@@ -64,33 +63,35 @@ def read_range(
         session = runner.run(open_session(options))
         pieces = RangeReader(wanted, options, session).records()
         try:
-            held: list[bytes] = []
-            rows = size_bytes = 0
-            while (piece := runner.run(_next(pieces))) is not None:
-                held.append(piece)
-                size_bytes += len(piece)
-                rows += len(record_starts(piece))
-                if rows >= options.rows_per_batch or size_bytes >= _MAX_BATCH_BYTES:
+            held = Pulled()
+            while runner.run(_next(pieces, held)):
+                if held.count >= options.rows_per_batch or held.size_bytes >= _MAX_BATCH_BYTES:
                     yield _batch(held, wanted.queue, options, names)
-                    held, rows, size_bytes = [], 0, 0
-            if held:
+                    held = Pulled()
+            if held.count:
                 yield _batch(held, wanted.queue, options, names)
         finally:
             runner.run(pieces.aclose())
             runner.run(session.stop())
 
 
-async def _next(pieces: AsyncGenerator[bytes, None]) -> bytes | None:
-    return await anext(pieces, None)
+async def _next(pieces: AsyncGenerator[Pulled, None], held: Pulled) -> bool:
+    """Add what comes next; whether there was something.
+
+    It is not returned: the runner describes a task with its result, by all of its bytes, whenever
+    it sets its signal handler.
+    """
+    piece = await anext(pieces, None)
+    if piece is None:
+        return False
+    held.add(piece)
+    return True
 
 
 def _batch(
-    held: list[bytes], queue: MessageQueue, options: SourceOptions, names: Sequence[str]
+    held: Pulled, queue: MessageQueue, options: SourceOptions, names: Sequence[str]
 ) -> pa.RecordBatch:
-    data = b"".join(held)
-    columns = RecordColumns(
-        data, record_starts(data), broker_name=queue.broker_name, topic=queue.topic
-    )
+    columns = held.columns(queue)
     wanted_tags = options.tags
     if wanted_tags:
         # The broker compares hashes of tags, and two tags may have the same.
