@@ -1,4 +1,4 @@
-"""What tests of push consumers share: a listener that keeps what it gets, and ways to fill topics."""
+"""What tests of push consumers share: a listener that keeps what it gets, ways to fill topics."""
 
 import asyncio
 import threading
