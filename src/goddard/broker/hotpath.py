@@ -39,6 +39,7 @@ from goddard.broker.topics import Topics
 from goddard.clock import Clock, SystemClock
 from goddard.protocol import message, names
 from goddard.protocol.codes import CommandFlag, SerializeType
+from goddard.protocol.frame import MAX_HEADER_BYTES
 from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
 from goddard.store.records import (
@@ -324,7 +325,10 @@ class HotPath:
         marks: list[Mark],
     ) -> bool:
         """Add what any send brings; False when it is not plain."""
-        body_at = 4 + (word & 0xFFFFFF)
+        header_bytes = word & 0xFFFFFF
+        if header_bytes > MAX_HEADER_BYTES:
+            return False  # field by field it would take seconds
+        body_at = 4 + header_bytes
         request = read(memoryview(frame)[4:body_at])
         if request is None:
             return False

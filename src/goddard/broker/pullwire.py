@@ -25,7 +25,7 @@ from goddard.protocol.codes import (
     RequestCode,
     SerializeType,
 )
-from goddard.protocol.frame import decode_frame
+from goddard.protocol.frame import MAX_HEADER_BYTES, decode_frame
 from goddard.protocol.headers_message import PullRequest
 
 PULL: Final = int(RequestCode.PULL_MESSAGE)
@@ -141,7 +141,7 @@ class PullReader:
             return None
         (word,) = _WORD.unpack_from(frame)
         length = word & 0xFFFFFF
-        if length > len(frame) - 4:
+        if length > len(frame) - 4 or length > MAX_HEADER_BYTES:
             return None
         if word >> 24 == _JSON:
             if not bytes(frame[4:15]).startswith(_JSON_STARTS):

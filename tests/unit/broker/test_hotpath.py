@@ -15,7 +15,12 @@ from goddard.broker import hotpath
 from goddard.broker.send import MAX_BATCH_MESSAGES
 from goddard.broker.sendwire import BinarySends, read_long, read_short
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
-from goddard.protocol.frame import FrameDecoder, RemotingCommand, encode_frame
+from goddard.protocol.frame import (
+    MAX_HEADER_BYTES,
+    FrameDecoder,
+    RemotingCommand,
+    encode_frame,
+)
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
 from goddard.testing.clock import ManualClock
@@ -571,6 +576,32 @@ async def test_alike_sends_are_stored_and_answered_as_any(
             if hot:
                 assert bench.hot_path.known_forms == 1
     assert outcomes[0] == outcomes[1]
+
+
+def padded(request: RemotingCommand, count: int) -> memoryview:
+    """A frame whose header has so many bytes more that mean nothing."""
+    frame = encode_frame(request)[4:]
+    body_at = 4 + int.from_bytes(frame[1:4], "big")
+    header = bytearray(frame[4:body_at])
+    if request.serialize_type is SerializeType.JSON:
+        header += b" " * count
+    else:
+        header += b"\0\1x" + (count - 7).to_bytes(4, "big") + b"x" * (count - 7)
+        header[17:21] = (len(header) - 21).to_bytes(4, "big")
+    return memoryview(frame[:1] + len(header).to_bytes(3, "big") + header + frame[body_at:])
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize(("count", "is_left"), [(1000, False), (MAX_HEADER_BYTES, True)])
+async def test_headers_over_the_limit_are_left(
+    bench: SendBench, serialize_type: SerializeType, count: int, is_left: bool
+) -> None:
+    """What takes the general decoder too long would take the hot path as long."""
+    frame = padded(send_request(properties=PLAIN, serialize_type=serialize_type), count)
+    _, connection = bench.connect()
+    assert bench.hot_path.on_frames(connection, [frame]) == ([frame] if is_left else [])
+    await bench.appender.drain()
+    connection.close()
 
 
 async def test_limits_hold_for_known_forms(bench: SendBench) -> None:
