@@ -23,8 +23,10 @@ _LAST_MS: Final = 253_402_300_799_999
 
 def bytes_at(raw: Raw, at: Positions, width: int) -> Raw:
     """Rows of ``width`` bytes at the positions given."""
-    rows: Raw = raw[at[:, None] + np.arange(width, dtype=np.int64)]
-    return rows
+    # One element for each byte, each of them as long as a row: they overlap, and are copied whole.
+    places = max(0, len(raw) - width + 1)
+    overlapping: npt.NDArray[np.void] = np.ndarray((places,), f"V{width}", raw, strides=(1,))
+    return overlapping[at].view(np.uint8).reshape(len(at), width)
 
 
 def int16_at(raw: Raw, at: Positions) -> Positions:
