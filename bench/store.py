@@ -123,7 +123,7 @@ def _dispatch_us(folder: Path, group: int) -> float:
     index = KeyIndex(
         files, folder / "index", clock, slots=500_000, entries=2_000_000, is_tag_indexed=False
     )
-    queues.load(lambda *_: True)
+    queues.load(lambda *_: True, 0)
     index.load()
     dispatcher = Dispatcher(queues, index)
     count = 65_536
