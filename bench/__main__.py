@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 from bench import broker, client, nameserver, official, store
 from bench.loadgen import BenchError
@@ -14,6 +15,8 @@ _SUITES: dict[str, Callable[[float, str], list[Report]]] = {
     "broker": lambda seconds, _: [broker.run(seconds)],
     "official": lambda *_: [official.run()],
     "client": client.run,
+    # Loaded when wanted: Spark is an extra.
+    "spark": lambda seconds, _: [import_module("bench.spark").run(seconds)],
 }
 
 

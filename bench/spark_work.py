@@ -1,0 +1,108 @@
+"""Works of Spark, measured in a process and a session of their own: ``spark_work.py WORKS.json``.
+
+It knows nothing of Goddard, so that it runs in the environment of Spark's Kafka source as well. The
+last line that it prints is JSON: for each work the rates of all its runs.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+_SECONDS = 600
+
+
+def _bodies(spark: SparkSession, work: dict[str, Any]) -> DataFrame:
+    """Rows of which the first characters are their number, all of one size."""
+    body = f.rpad(f.col("id").cast("string"), work["bytes"], "x").cast("binary")
+    return spark.range(0, work["rows"], 1, work["partitions"]).select(body.alias(work["column"]))
+
+
+def _write(spark: SparkSession, work: dict[str, Any]) -> float:
+    writer = _bodies(spark, work).write.format(work["format"]).mode("append")
+    began = time.perf_counter()
+    writer.options(**work["options"]).save()
+    return float(work["rows"] / (time.perf_counter() - began))
+
+
+def _read(spark: SparkSession, work: dict[str, Any]) -> float:
+    reader = spark.read.format(work["format"]).options(**work["options"])
+    if "schema" in work:
+        reader = reader.schema(work["schema"])
+    frame = reader.load(work["path"]) if "path" in work else reader.load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return float(work["rows"] / (time.perf_counter() - began))
+
+
+def _stream(spark: SparkSession, work: dict[str, Any]) -> float:
+    reader = spark.readStream.format(work["format"]).options(**work["options"])
+    if "schema" in work:
+        reader = reader.schema(work["schema"])
+    query = reader.load().writeStream.format("noop").trigger(availableNow=True).start()
+    if not query.awaitTermination(_SECONDS):
+        raise TimeoutError("the stream does not end")
+    batches = [each for each in query.recentProgress if each.numInputRows]
+    rows = sum(each.numInputRows for each in batches)
+    if rows != work["rows"]:
+        raise ValueError(f"{rows} rows came, {work['rows']} are there")
+    # What users see as processedRowsPerSecond, over all batches.
+    return float(1000 * rows / sum(each.durationMs["triggerExecution"] for each in batches))
+
+
+def _latency(spark: SparkSession, work: dict[str, Any]) -> list[float]:
+    """Milliseconds from a message's storing to the end of the batch that has it in its table."""
+    folder = Path(work["folder"])
+    done_ms: dict[int, float] = {}
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        named = frame.select(f.lit(batch_id).alias("batch"), "storeTimestamp", "body")
+        named.write.mode("append").parquet(str(folder / "table"))
+        done_ms[batch_id] = time.time() * 1000
+
+    source = spark.readStream.format(work["format"]).options(**work["options"])
+    query = (
+        source.load()
+        .writeStream.foreachBatch(append)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    while not done_ms and query.isActive:
+        time.sleep(0.1)
+    # Whoever sends waits for this.
+    (folder / "reading").touch()
+    while not (folder / "sent").exists() and query.isActive:
+        time.sleep(0.1)
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.read.parquet(str(folder / "table")).where(f"batch > {min(done_ms)}")
+    times = rows.selectExpr("batch", "unix_millis(storeTimestamp) AS ms").collect()
+    return sorted(done_ms[row.batch] - row.ms for row in times)
+
+
+_WORKS = {"write": _write, "read": _read, "stream": _stream}
+
+
+def _measured(spark: SparkSession, work: dict[str, Any]) -> list[float]:
+    if work["kind"] == "latency":
+        return _latency(spark, work)
+    return [_WORKS[work["kind"]](spark, work) for _ in range(work["runs"])]
+
+
+def main(path: Path) -> None:
+    given = json.loads(path.read_text())
+    builder = SparkSession.Builder().master("local[2]").appName("bench")
+    for name, value in given["settings"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    results = [_measured(spark, work) for work in given["works"]]
+    spark.stop()
+    print(json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
