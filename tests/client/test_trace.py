@@ -160,8 +160,11 @@ async def test_consumption_is_traced(site: Site) -> None:
         twice = await producer.send(Message(topic, b"twice"))
     wanted = {once.message_id, twice.message_id}
     async with consumer, TopicReader(site.namesrv, trace_topic) as reader:
+        # Starts and ends are messages of their own, in any order.
         messages = await reader.until_true(
-            lambda found: records(found, ConsumeEnd).keys() >= wanted
+            lambda found: all(
+                records(found, kind).keys() >= wanted for kind in (ConsumeStart, ConsumeEnd)
+            )
         )
     starts, ends = records(messages, ConsumeStart), records(messages, ConsumeEnd)
     assert starts.keys() == ends.keys() == wanted

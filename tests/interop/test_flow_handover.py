@@ -40,6 +40,8 @@ ROLLBACK = TransactionType.ROLLBACK
 CHECKS = {
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "2000",
+    # A broker takes a while to stop and asks on meanwhile; nothing is to be discarded for that.
+    "transactionCheckMax": "1000",
     # 5.x keeps decisions in memory for 3 s, and meanwhile asks about what is decided.
     "transactionOpBatchInterval": "100",
 }
