@@ -545,6 +545,7 @@ class HotPath:
         config = self._topics.get(name)
         if (
             config is None
+            or name in self._topics.unsaved
             or names.topic_problem(name) is not None
             or name in names.UNSENDABLE_TOPICS
             or names.is_retry_topic(name)

@@ -10,9 +10,9 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from goddard.broker.admission import Admission, late_remark
 from goddard.broker.appender import Appender, FlushTimeoutError, LateError
@@ -72,6 +72,7 @@ _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 AsHalf: TypeAlias = Callable[[Incoming], Incoming]
+SaveTopics: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class PutStats(Protocol):
@@ -119,7 +120,8 @@ class Sends:
     """The handlers of sends.
 
     ``as_half`` makes a half message of one; without it transactions are refused.
-    ``has_live_locks`` tells whether a group consumes in order right now.
+    ``has_live_locks`` tells whether a group consumes in order right now. ``save_topics`` returns
+    when the topics that sends created are on the disk.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Sends:
         as_half: AsHalf | None = None,
         has_live_locks: Callable[[str], bool] | None = None,
         unique_ids: UniqueIds | None = None,
+        save_topics: SaveTopics | None = None,
     ) -> None:
         self._store = store
         self._appender = appender
@@ -149,6 +152,7 @@ class Sends:
         self._stats = stats
         self._as_half = as_half
         self._has_live_locks = has_live_locks
+        self._save_topics = save_topics
         self._failures = 0
         self._next_log_ms = 0
         self._unique_ids = unique_ids or UniqueIds(
@@ -173,7 +177,9 @@ class Sends:
             RequestCode.SEND_BATCH_MESSAGE: self.handle,
         }
 
-    def handle(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+    def handle(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None:
         """Submit what the request holds; the answer is sent later, refusals are returned."""
         busy = self._admission.refusal()
         if busy is not None:
@@ -182,6 +188,35 @@ class Sends:
         header = decode_send(request.fields)
         try:
             topic = self.checked_topic(header, connection)
+        except SendRefusedError as refused:
+            return self.refusal(request, refused.code, refused.remark)
+        if self._save_topics is not None and header.topic in self._topics.unsaved:
+            return self._send_when_saved(self._save_topics, request, connection, header, topic)
+        return self._send(request, connection, header, topic)
+
+    async def _send_when_saved(
+        self,
+        save_topics: SaveTopics,
+        request: RemotingCommand,
+        connection: Connection,
+        header: SendRequest,
+        topic: TopicConfig,
+    ) -> RemotingCommand | None:
+        """A message is worth nothing to a broker that forgets its topic: that is saved first."""
+        try:
+            await save_topics()
+        except StoreError as error:
+            return self.failure(request, error)
+        return self._send(request, connection, header, topic)
+
+    def _send(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        header: SendRequest,
+        topic: TopicConfig,
+    ) -> RemotingCommand | None:
+        try:
             if header.batch:
                 self._send_batch(request, connection, header, topic)
             else:

@@ -51,6 +51,8 @@ class Topics:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._listeners: list[Callable[[list[str]], None]] = []
+        # Created by sends, and not on the disk yet: nothing sent to them is acknowledged.
+        self.unsaved: set[str] = set()
         self._own_system_topics: set[str] = set()
 
     def __contains__(self, topic: str) -> bool:
@@ -169,6 +171,7 @@ class Topics:
             topic_text(created),
             remote,
         )
+        self.unsaved.add(topic)
         self._put(created)
         return created
 

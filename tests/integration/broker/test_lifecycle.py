@@ -129,6 +129,22 @@ async def test_messages_live_through_a_restart(tmp_path: Path) -> None:
             assert not (tmp_path / "store" / "abort").exists()
 
 
+async def test_a_topic_is_on_the_disk_before_anything_sent_to_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with Broker(config(tmp_path)) as broker, Client() as client:
+
+        async def send_new(topic: str) -> str:
+            await send(client, broker.address, topic, b"x")
+            return (tmp_path / "config" / "topics.json").read_text()
+
+        # At once: those that come while a save is under way need the next one.
+        topics = [f"new-{number // 2}" for number in range(20)]
+        saved = await asyncio.gather(*map(send_new, topics))
+        for topic, text in zip(topics, saved, strict=True):
+            assert f'"{topic}"' in text
+
+
 def deleting(topic: str) -> RemotingCommand:
     header = DeleteTopicRequest(topic=topic)
     return RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, header.encode())
@@ -137,6 +153,11 @@ def deleting(topic: str) -> RemotingCommand:
 async def test_a_crash_does_not_bring_back_a_deleted_topic(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
         await send(client, broker.address, "orders", b"x")
+        # A message of the same millisecond might be one that was sent after the deletion.
+        sent_ms = time.time_ns() // 1_000_000
+        await asyncio.to_thread(
+            wait_until, lambda: time.time_ns() // 1_000_000 > sent_ms, 5, "the next millisecond"
+        )
         check(await client.request(broker.address, deleting("orders"), _TIMEOUT_MS))
         broker.store.abandon()
     async with Broker(config(tmp_path)) as broker:
