@@ -78,10 +78,12 @@ class Job:
     def _is_in_mid_batch(self) -> bool:
         if not self.process.is_running:
             raise AssertionError(f"the job ended:\n{self.process.output()[-3000:]}")
-        return self.batches("commits") < self.batches("offsets")
+        # Spark itself refuses a checkpoint whose very first offsets were being written at the kill.
+        has_begun = self.batches("offsets", of="topic") > 0
+        return has_begun and self.batches("commits") < self.batches("offsets")
 
-    def batches(self, kind: str) -> int:
-        folder = self.folder / "checkpoint-table" / kind
+    def batches(self, kind: str, *, of: str = "table") -> int:
+        folder = self.folder / f"checkpoint-{of}" / kind
         return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0
 
     def workers(self) -> list[int]:
