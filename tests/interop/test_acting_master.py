@@ -72,10 +72,10 @@ def test_slave_stands_in_until_the_master_returns(group: Group) -> None:
     heard = len(group.slave_log())
     group.master.kill()
     stand_in = {"0": group.slave.address}
-    wait_until(lambda: group.route_is(stand_in, READ_ONLY), 5, "the slave in the master's place")
+    wait_until(lambda: group.route_is(stand_in, READ_ONLY), 60, "the slave in the master's place")
     wait_until(
         lambda: TOLD_OF_SLAVE.search(group.slave_log(), heard),
-        5,
+        60,
         "the slave was told that it is now the smallest",
     )
 
@@ -84,6 +84,6 @@ def test_slave_stands_in_until_the_master_returns(group: Group) -> None:
     wait_until(lambda: group.route_is(both, READ_WRITE), 40, "the master back in its place")
     wait_until(
         lambda: TOLD_OF_MASTER.search(group.slave_log(), heard),
-        5,
+        60,
         "the slave was told that the master is back",
     )

@@ -83,7 +83,7 @@ def test_clustering_shares(site: Site, clients: JavaClients) -> None:
         both = first.receive(0), second.receive(0)
         return both if len(both[0]) + len(both[1]) >= 80 else None
 
-    one, other = wait_until(split, 20, "all messages arrived")
+    one, other = wait_until(split, 60, "all messages arrived")
     assert len(one) == len(other) == 40
     assert sorted(ids(one) + ids(other)) == sorted(each.id for each in sent)
     assert {each.queue for each in one} & {each.queue for each in other} == set()
@@ -114,7 +114,7 @@ def test_rebalance_on_join_and_leave(site: Site, clients: JavaClients) -> None:
 
     producer.send(*numbers(topic, range(40)))
     wait_until(
-        lambda: len(first.receive(0)) + len(second.receive(0)) >= 40, 20, "both groups' messages"
+        lambda: len(first.receive(0)) + len(second.receive(0)) >= 40, 60, "both groups' messages"
     )
     taken = second.receive(0)
     assert {each.queue for each in taken} == {queue.queue for queue in theirs}
@@ -208,7 +208,7 @@ def test_retry_to_dead_letter_queue(site: Site, clients: JavaClients) -> None:
             return []
         return undertaker.pull(queue, 0).messages
 
-    (buried,) = wait_until(dead, 20, "the message in the dead letter queue")
+    (buried,) = wait_until(dead, 60, "the message in the dead letter queue")
     assert buried.topic == f"%DLQ%{group}"
     assert (buried.id, buried.content) == (sent.id, b"never")
     assert (buried.tag, buried.keys) == ("T", "k")

@@ -48,7 +48,7 @@ def test_binary_headers(site: Site, clients: JavaClients, strangers: JavaClients
     reader = strangers.pull(site.new_group("readers"))
     totals = [reader.offsets(queue) for queue in reader.queues(topic)]
     assert (sum(low for low, _ in totals), sum(high for _, high in totals)) == (0, 40)
-    (found,) = wait_until(lambda: _query(strangers, topic), 10, "the key in the index")
+    (found,) = wait_until(lambda: _query(strangers, topic), 60, "the key in the index")
     assert found == sent[7].id
 
 
@@ -66,13 +66,13 @@ def test_death_of_a_consumer(site: Site, clients: JavaClients, strangers: JavaCl
     group = site.new_group("readers")
     survivor = clients.push(group, topic)
     victim = strangers.push(group, topic, answer="refuse")
-    wait_until(lambda: has_queues(survivor, topic, 2), 20, "half of the queues")
-    wait_until(lambda: has_queues(victim, topic, 2), 20, "the other half")
+    wait_until(lambda: has_queues(survivor, topic, 2), 60, "half of the queues")
+    wait_until(lambda: has_queues(victim, topic, 2), 60, "the other half")
     producer = clients.producer("senders")
     sent = producer.send(*numbers(topic, range(40)))
-    wait_until(lambda: len(victim.receive(0)) >= 20, 20, "its share")
+    wait_until(lambda: len(victim.receive(0)) >= 20, 60, "its share")
     strangers.end_process()
-    wait_until(lambda: has_queues(survivor, topic, 4), 20, "all queues")
+    wait_until(lambda: has_queues(survivor, topic, 4), 60, "all queues")
     sent += producer.send(*numbers(topic, range(40, 60)))
     wanted = {each.id for each in sent}
     received = survivor.receive_until(lambda found: {each.id for each in found} >= wanted, 30)
@@ -89,12 +89,12 @@ def test_heartbeats_by_fingerprint(site: Site, clients: JavaClients, client_vers
         return
     both = [clients.push(group, topic, heartbeatV2=True) for _ in range(2)]
     wait_until(
-        lambda: all(has_queues(each, topic, 2) for each in both), 20, "half of the queues for each"
+        lambda: all(has_queues(each, topic, 2) for each in both), 60, "half of the queues for each"
     )
     sent = clients.producer("senders").send(*numbers(topic, range(20)))
-    wait_until(lambda: sum(len(each.receive(0)) for each in both) >= 20, 20, "all messages")
+    wait_until(lambda: sum(len(each.receive(0)) for each in both) >= 20, 60, "all messages")
     both.pop().close()
-    wait_until(lambda: has_queues(both[0], topic, 4), 20, "all queues")
+    wait_until(lambda: has_queues(both[0], topic, 4), 60, "all queues")
     more = clients.producer("senders").send(*numbers(topic, range(20, 28)))
     received = both[0].receive_until(
         lambda found: {each.id for each in found} >= {each.id for each in more}

@@ -22,7 +22,7 @@ def now_ms() -> int:
 def pause_between_messages() -> int:
     """A moment that lies apart from the messages sent before and after it."""
     moment = now_ms() + 20
-    wait_until(lambda: now_ms() > moment + 20, 5, "the clock moves on")
+    wait_until(lambda: now_ms() > moment + 20, 60, "the clock moves on")
     return moment
 
 
@@ -81,7 +81,7 @@ def test_committed_offset_of_a_pull_consumer(site: Site, clients: JavaClients) -
         consumer.pull(queue, 0)  # A broker takes offsets only of a group that it knows.
         consumer.commit(queue, 7)
     again = clients.pull(group)
-    wait_until(lambda: again.committed(queue) == 7, 10, "the offset at the broker")
+    wait_until(lambda: again.committed(queue) == 7, 60, "the offset at the broker")
 
 
 def test_lite_pull_subscribed(site: Site, clients: JavaClients) -> None:
@@ -96,7 +96,7 @@ def test_lite_pull_subscribed(site: Site, clients: JavaClients) -> None:
         queues = consumer.queues(topic)
         wait_until(
             lambda: [consumer.committed(queue) for queue in queues] == [10] * 4,
-            10,
+            60,
             "all offsets committed",
         )
     producer.send(*numbers(topic, range(40, 44)))
@@ -157,7 +157,7 @@ def test_query_by_key(site: Site, clients: JavaClients) -> None:
         Outgoing(topic, b"third", keys="order-3"),
     )
     found = wait_until(
-        lambda: _with_length(producer.query(topic, "customer-7"), 2), 10, "both in the index"
+        lambda: _with_length(producer.query(topic, "customer-7"), 2), 60, "both in the index"
     )
     assert {each.content for each in found} == {b"first", b"second"}
     assert {each.id for each in found} == {sent[0].id, sent[1].id}
@@ -184,7 +184,7 @@ def test_view_by_id(site: Site, clients: JavaClients) -> None:
         except ProcessError:
             return None
 
-    assert wait_until(by_unique_id, 10, "the id in the index") == b"look me up"
+    assert wait_until(by_unique_id, 60, "the id in the index") == b"look me up"
 
 
 def test_pull_of_unknown_queue_fails(site: Site, clients: JavaClients) -> None:

@@ -53,7 +53,7 @@ def test_check_back(site: Site, clients: JavaClients) -> None:
     (received,) = consumer.receive(1, timeout=30)
     assert (received.content, received.id) == (b"commit", sent[0].id)
     checked = wait_until(
-        lambda: producer.checked() if len(producer.checked()) >= 2 else None, 20, "both checked"
+        lambda: producer.checked() if len(producer.checked()) >= 2 else None, 60, "both checked"
     )
     assert {each.content for each in checked} == {b"commit", b"rollback"}
     assert {each.topic for each in checked} == {topic}

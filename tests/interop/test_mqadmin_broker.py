@@ -17,7 +17,7 @@ from goddard.testing.java import BROKER_PROPERTIES, JavaDriver, JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(480)]
 
 BROKER = "broker-a"
 CLUSTER = "DefaultCluster"
@@ -252,7 +252,7 @@ class Run:
             '[{"groupName":"AdminListed1"},{"groupName":"AdminListed2","retryMaxTimes":5}]'
         )
         self.run(PREPARING)
-        wait_until(lambda: query_route(address, TOPIC), 10, f"a route of {TOPIC}")
+        wait_until(lambda: query_route(address, TOPIC), 60, f"a route of {TOPIC}")
         self.driver.open_producer("producer", address, PRODUCERS)
         self.driver.send("producer", TOPIC, SENT, tag="TagA")
         self.driver.open_consumer("consumer", address, TOPIC, group=GROUP)
@@ -274,9 +274,11 @@ class Run:
             self.printed[name] = normalise(name, (self.files / name).read_text())
 
     def _wait_offline(self, group: str) -> None:
+        # RocketMQ's broker may work on a heartbeat when its connection is closed already; it then
+        # keeps the client until it looks for silent ones, 120 s later.
         wait_until(
             lambda: "not online" in self.admin(f"consumerConnection -g {group}"),
-            20,
+            150,
             f"the consumers of {group} have left",
         )
 
@@ -286,7 +288,7 @@ class Run:
             text = self.admin(f"consumerProgress -g {GROUP} -t {TOPIC}")
             return "Consume Diff Total: 0" in text
 
-        wait_until(progress, 20, "the consumer has committed")
+        wait_until(progress, 60, "the consumer has committed")
         connections = self.admin(f"consumerConnection -g {GROUP}").splitlines()
         self.words["client"] = connections[1].split()[0]
         shown = self.admin(f"queryMsgByOffset -t {TOPIC} -b {BROKER} -i 0 -o 0")

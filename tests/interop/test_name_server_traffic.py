@@ -181,7 +181,7 @@ def test_killed_broker_loses_its_routes_within_a_second(site: Site) -> None:
     site.broker.kill()
     wait_until(
         lambda: not any(query_route(server.address, TOPIC) for server in site.name_servers),
-        5,
+        60,
         "no route at either name server",
     )
     assert time.monotonic() - killed < 1.0

@@ -105,7 +105,7 @@ class Dialogue:
         return list(iter_records(answer.body)) if answer.code == ResponseCode.SUCCESS else []
 
     async def receive(
-        self, topic: str, count: int, *, queue_id: int = 0, timeout_seconds: float = 20.0
+        self, topic: str, count: int, *, queue_id: int = 0, timeout_seconds: float = 60.0
     ) -> list[Record]:
         """The first messages of a queue, once there are so many."""
         found: list[Record] = []

@@ -221,14 +221,14 @@ class Producer(_Client):
 class PushConsumer(_Client):
     """Keeps everything that its listener was given."""
 
-    def receive(self, wanted: int, timeout: float = 20) -> list[Received]:
+    def receive(self, wanted: int, timeout: float = 60) -> list[Received]:
         """All deliveries so far, once there are this many or time is up."""
         return self._call_for(
             list[Received], "received", count=wanted, timeoutMs=int(timeout * 1000)
         )
 
     def receive_until(
-        self, is_enough: Callable[[list[Received]], bool], timeout: float = 20
+        self, is_enough: Callable[[list[Received]], bool], timeout: float = 60
     ) -> list[Received]:
         """All deliveries so far, once they satisfy the caller or time is up."""
         deadline = time.monotonic() + timeout

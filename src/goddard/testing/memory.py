@@ -196,7 +196,7 @@ class RawPeer(asyncio.Protocol):
         self._pause_after_chunk = True
         self.transport.resume_reading()
 
-    async def receive(self, count: int, timeout_seconds: float = 5.0) -> list[RemotingCommand]:
+    async def receive(self, count: int, timeout_seconds: float = 60.0) -> list[RemotingCommand]:
         async with asyncio.timeout(timeout_seconds):
             return [await self.received.get() for _ in range(count)]
 

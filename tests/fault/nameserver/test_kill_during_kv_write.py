@@ -30,7 +30,7 @@ def test_acknowledged_keys_survive_kill_9(tmp_path: Path) -> None:
         log=tmp_path / "output.log",
         ready="boot success",
         port=port,
-        start_timeout=20,
+        start_timeout=60,
     )
     chance = random.Random(20260)
     acknowledged: dict[str, int] = {}

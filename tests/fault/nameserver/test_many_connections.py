@@ -40,7 +40,7 @@ def test_idle_connections_are_cheap_and_disturb_nobody(tmp_path: Path) -> None:
         log=tmp_path / "output.log",
         ready="boot success",
         port=port,
-        start_timeout=20,
+        start_timeout=60,
     )
     idle: list[socket.socket] = []
     with process.start():
@@ -49,7 +49,7 @@ def test_idle_connections_are_cheap_and_disturb_nobody(tmp_path: Path) -> None:
             idle.extend(
                 socket.create_connection(("127.0.0.1", port), 10) for _ in range(CONNECTIONS)
             )
-            wait_until(lambda: open_files(process) >= before + CONNECTIONS, 20, "all are accepted")
+            wait_until(lambda: open_files(process) >= before + CONNECTIONS, 60, "all are accepted")
             for _ in range(20):
                 command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
                 assert ask(process.address, command).code == 0
@@ -61,5 +61,5 @@ def test_idle_connections_are_cheap_and_disturb_nobody(tmp_path: Path) -> None:
         finally:
             for connection in idle:
                 connection.close()
-        wait_until(lambda: open_files(process) <= before + 5, 20, "all are closed again")
-        assert process.stop(timeout=5) == 0
+        wait_until(lambda: open_files(process) <= before + 5, 60, "all are closed again")
+        assert process.stop() == 0

@@ -71,7 +71,7 @@ async def wait_perm(address: str, topic: str, perm: int) -> None:
         route = query_route(address, topic)
         return route is not None and route["queueDatas"][0]["perm"] == perm
 
-    await asyncio.to_thread(wait_until, is_told, 10, f"perm {perm} of {topic}")
+    await asyncio.to_thread(wait_until, is_told, 60, f"perm {perm} of {topic}")
 
 
 async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client) -> None:
@@ -153,6 +153,6 @@ def test_what_was_set_lasts(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.NO_PERMISSION
         broker.stop()
         broker.start()
-        wait_until(lambda: read(broker.address), 10, "the broker answers")
+        wait_until(lambda: read(broker.address), 60, "the broker answers")
         after = read(broker.address)
         assert after == before | {"waitTimeMillsInSendQueue": "777", "slaveTimeout": "4321"}

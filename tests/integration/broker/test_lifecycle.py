@@ -156,7 +156,7 @@ async def test_a_crash_does_not_bring_back_a_deleted_topic(tmp_path: Path) -> No
         # A message of the same millisecond might be one that was sent after the deletion.
         sent_ms = time.time_ns() // 1_000_000
         await asyncio.to_thread(
-            wait_until, lambda: time.time_ns() // 1_000_000 > sent_ms, 5, "the next millisecond"
+            wait_until, lambda: time.time_ns() // 1_000_000 > sent_ms, 60, "the next millisecond"
         )
         check(await client.request(broker.address, deleting("orders"), _TIMEOUT_MS))
         broker.store.abandon()
@@ -194,7 +194,7 @@ async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
         await send(client, broker.address, "orders", b"x")
         assert (root / "commitlog" / f"{0:020}").exists()
         text = (root / "config" / "topics.json").read_text
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 if '"orders"' in text():
                     break
@@ -232,7 +232,7 @@ async def test_name_servers_know_it_while_it_lives(tmp_path: Path) -> None:
             known = await asyncio.to_thread(query_brokers, address)
             assert known == {"broker-a": {0: broker.address}}
             await send(client, broker.address, "orders", b"x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while True:
                     if await asyncio.to_thread(query_route, address, "orders") is not None:
                         break
@@ -303,7 +303,7 @@ async def test_sends_in_flight_at_the_stop_are_answered(tmp_path: Path) -> None:
             asyncio.create_task(client.request(broker.address, sending("orders", b"x"), 5_000))
             for _ in range(50)
         ]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 if broker.appender.undurable_records or any(task.done() for task in requests):
                     break
@@ -336,7 +336,7 @@ async def test_held_pulls_and_a_silent_name_server_do_not_hold_up_the_stop(tmp_p
         request = pulling("orders", 1)
         request.fields.update(sysFlag="6", suspendTimeoutMillis="20000")
         held = asyncio.create_task(client.request(broker.address, request, 30_000))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 if len(broker.holds):
                     break
@@ -407,7 +407,7 @@ def test_the_daemon_stops_within_two_seconds_and_comes_back(tmp_path: Path) -> N
         ) in broker.output()
         ask(broker.address, sending("orders", b"kept"))
         log = broker.home / "logs" / "broker.log"
-        wait_until(lambda: query_route(cluster.namesrv, "orders"), 5, "a route")
+        wait_until(lambda: query_route(cluster.namesrv, "orders"), 60, "a route")
         began = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - began < 2.0
@@ -427,5 +427,5 @@ def test_a_signal_from_the_terminal_stops_it_too(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         os.kill(broker.pid, signal.SIGINT)
-        wait_until(lambda: not broker.is_running, 5, "the end")
+        wait_until(lambda: not broker.is_running, 60, "the end")
         assert broker.exit_code == 0

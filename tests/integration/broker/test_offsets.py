@@ -108,8 +108,8 @@ async def test_progress_is_saved_while_the_broker_runs(tmp_path: Path) -> None:
     ):
         await fill(client, broker, 1)
         broker.offsets.commit("G", "T", 0, 1, "test")
-        deadline = time.monotonic() + 10
-        while b"T@G" not in file.read_bytes():
+        deadline = time.monotonic() + 60
+        while not (file.exists() and b"T@G" in file.read_bytes()):
             assert time.monotonic() < deadline
             await committed(client, broker)
 

@@ -88,7 +88,7 @@ async def test_a_question_and_its_answer(tmp_path: Path) -> None:
         fields = SendRequestV2.from_v1(header).encode()
         answer = check(await replier.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"a lot"))
         assert SendResponse.decode(answer.fields).queue_offset == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             push = await pushed.get()
         reply = ReplyRequest.decode(push.fields)
         assert bytes(push.body) == b"a lot"

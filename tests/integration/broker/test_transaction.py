@@ -76,7 +76,7 @@ class Producer:
         connection.oneway(RemotingCommand(RequestCode.END_TRANSACTION, answer.encode()))
 
     async def next_asked(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             body, _ = await self.asked.get()
         return body
 

@@ -74,7 +74,7 @@ def test_every_line_is_true_and_ctrl_c_stops_everything(running: Process, tmp_pa
 
     children = brokers_of(running.pid)
     os.kill(running.pid, signal.SIGINT)
-    wait_until(lambda: not running.is_running, 10, "the end")
+    wait_until(lambda: not running.is_running, 60, "the end")
     assert running.exit_code == 0
     assert not any(is_alive(pid) for pid in children)
     for name in ("broker-a", "broker-b"):
@@ -86,7 +86,7 @@ def test_every_line_is_true_and_ctrl_c_stops_everything(running: Process, tmp_pa
 def test_a_broker_that_dies_is_reported_and_ends_the_cluster(running: Process) -> None:
     children = brokers_of(running.pid)
     os.kill(children[0], signal.SIGKILL)
-    wait_until(lambda: not running.is_running, 10, "the end")
+    wait_until(lambda: not running.is_running, 60, "the end")
     assert running.exit_code == 1
     assert re.search(r"goddard up: broker-\w: it ended by itself with signal 9", running.output())
     assert not any(is_alive(pid) for pid in children)
@@ -96,7 +96,7 @@ def test_brokers_go_when_the_cluster_is_killed(running: Process) -> None:
     children = brokers_of(running.pid)
     assert len(children) == 2
     running.kill()
-    wait_until(lambda: not any(is_alive(pid) for pid in children), 10, "the end of the brokers")
+    wait_until(lambda: not any(is_alive(pid) for pid in children), 60, "the end of the brokers")
 
 
 def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_path: Path) -> None:

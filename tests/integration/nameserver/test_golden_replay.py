@@ -175,7 +175,7 @@ async def test_the_compressed_body_of_5_4_0_is_understood(
     server = await start()
     connections = RawConnections(server.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reader = await connections.send(first.connection, first.frame)
             answer = await answer_from(reader, first.request.opaque)
             assert answer.code == 0
@@ -195,7 +195,7 @@ async def test_the_configuration_has_the_recorded_names_and_values(
     server = await start()
     connections = RawConnections(server.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reader = await connections.send(asked.connection, asked.frame)
             answer = await answer_from(reader, asked.request.opaque)
     finally:

@@ -25,7 +25,7 @@ class Raw:
 
     async def ask(self, *frames: bytes) -> list[RemotingCommand]:
         self.writer.write(b"".join(frames))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self._heard) < len(frames):
                 data = await self._reader.read(65_536)
                 assert data, "the connection was closed"

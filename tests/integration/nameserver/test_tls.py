@@ -71,7 +71,7 @@ async def test_tls_and_plain_on_one_port_and_a_new_certificate(
     plain = connect(server)
     await plain.register()
     assert await plain.route("T1") is not None
-    async with Client(ClientOptions(tls=TlsOptions())) as client, asyncio.timeout(20):
+    async with Client(ClientOptions(tls=TlsOptions())) as client, asyncio.timeout(60):
         address = f"127.0.0.1:{server.port}"
         query = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"})
         assert (await client.request(address, query, 5_000)).code == 0

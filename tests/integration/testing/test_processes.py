@@ -17,7 +17,7 @@ SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 
 def sleeper(tmp_path: Path, program: str = SLEEPER) -> Process:
     command = [sys.executable, "-c", program]
-    return Process("sleeper", command, log=tmp_path / "log", ready="ready", start_timeout=20)
+    return Process("sleeper", command, log=tmp_path / "log", ready="ready", start_timeout=60)
 
 
 def is_alive(pid: int) -> bool:
@@ -77,7 +77,7 @@ time.sleep(600)
         child = int(run.stdout.readline())
         assert is_alive(child)
         run.kill()
-    wait_until(lambda: not is_alive(child), 10, "the child of a killed run ends")
+    wait_until(lambda: not is_alive(child), 60, "the child of a killed run ends")
 
 
 def test_leased_ports_are_free_and_distinct() -> None:

@@ -29,7 +29,7 @@ async def main():
                 taken.append(os.dup(0))
         except OSError:
             pass
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await told.wait()
         for _ in range(10):
             await asyncio.sleep(0.02)

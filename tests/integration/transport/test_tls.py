@@ -169,7 +169,7 @@ async def test_a_silent_client_and_a_bad_handshake_harm_nobody(
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(first)
             await _echo(server, None)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 # Closed in time; an alert may come first.
                 with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1000)
@@ -191,7 +191,7 @@ async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> N
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await server.stop()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)

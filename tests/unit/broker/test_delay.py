@@ -261,7 +261,7 @@ async def test_the_service_runs_and_stops_by_itself(tmp_path: Path) -> None:
         arrived = asyncio.Event()
         parts.store.add_listener(lambda entries: arrived.set())
         delays.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await arrived.wait()
         await delays.stop()
         assert bodies(parts) == [b"x"]

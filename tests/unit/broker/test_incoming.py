@@ -168,7 +168,7 @@ async def test_who_waits_for_the_disk(
         assert writing.done() is not is_waited_for
         small.flush_worker.is_held = False
         small.flush_worker.run()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await writing
 
 

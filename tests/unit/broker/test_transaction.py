@@ -239,7 +239,7 @@ class TestEnd:
                 lambda entries: written.set() if entries[0].topic == TRANS_OP_HALF_TOPIC else None
             )
             await made.end(await made.send_half(), ROLLBACK)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await written.wait()
 
     async def test_a_commit_of_a_peer_that_is_gone_at_once_is_kept(self, tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ class TestCheckBack:
                     made.parts.writer, "submit", lambda message, done: submitted.set_result(done)
                 )
                 ending = asyncio.create_task(made.end(entry, COMMIT))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     fail = await submitted
             await made.transactions.check()
             assert made.offsets()[0] in (-1, entry.queue_offset)

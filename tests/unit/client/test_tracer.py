@@ -41,7 +41,7 @@ class Outbox:
         return SendResult(SendStatus.SEND_OK, "id", "offset id", queue, 0)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.records()) < count:
                 self._arrived.clear()
                 await self._arrived.wait()

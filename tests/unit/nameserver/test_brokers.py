@@ -49,7 +49,7 @@ class Bench:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(tmp_path)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         yield made
     made.free.set()
     made.executor.shutdown()

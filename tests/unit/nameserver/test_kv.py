@@ -116,7 +116,7 @@ async def test_writes_that_wait_are_bounded(path: Path, executor: ThreadPoolExec
     disk = threading.Event()
     executor.submit(disk.wait, 10)
     first = asyncio.ensure_future(kv.put("n", "k", "v"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.sleep(0)
         waiting = [asyncio.ensure_future(kv.delete("n", "x" * 100)) for _ in range(30)]
         done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

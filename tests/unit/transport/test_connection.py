@@ -206,7 +206,7 @@ async def test_losing_the_connection_fails_every_request_at_once(
     ]
     await held.reached(10)
     server.abort()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*requests, return_exceptions=True)
         await server.wait_closed()
         await client.wait_closed()
@@ -328,7 +328,7 @@ async def test_a_frame_hook_that_fails_costs_one_connection_only(
 
     peer, server = join_raw(handlers, on_frames=fail)
     peer.transport.write(encode_frame(RemotingCommand(ECHO)))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await peer.lost.wait()
     assert server.is_closed
     assert caplog.records[0].exc_info is not None
@@ -352,7 +352,7 @@ async def test_garbage_ends_the_connection_after_what_came_before_is_answered(
     peer, server = join_raw(handlers)
     good = encode_frame(RemotingCommand(ECHO, opaque=1, body=b"good"))
     peer.transport.write(good + garbage + good)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await peer.lost.wait()
         await server.wait_closed()
     assert [answer.body for answer in await peer.receive(1)] == [b"good"]
@@ -366,7 +366,7 @@ async def test_a_tls_client_on_a_plain_port_is_named_as_such(
 ) -> None:
     peer, _ = join_raw(handlers)
     peer.transport.write(bytes.fromhex("16030102000100"))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await peer.lost.wait()
     assert "it wants TLS" in caplog.text
 
@@ -377,7 +377,7 @@ async def test_a_browser_is_named_as_such(
 ) -> None:
     peer, _ = join_raw(handlers)
     peer.transport.write(start)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await peer.lost.wait()
     assert "it is HTTP" in caplog.text
 
