@@ -584,7 +584,7 @@ class Producer:
                     if stored is not None:
                         return stored
                     raise
-                _logger.info(
+                _logger.warning(
                     "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: "
                     "%s",
                     started_ms,
@@ -595,7 +595,6 @@ class Producer:
                 failure = error
                 was_sent = was_sent or not isinstance(error, _NOT_SENT)
                 continue
-            _tell_of_tries(len(brokers), failure)
             if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
                 return stored
         if stored is not None:
@@ -679,12 +678,6 @@ class Producer:
                 reachable=reachable,
                 interval_ms=self.options.detect_interval_ms,
             )
-
-
-def _tell_of_tries(tries: int, failure: GoddardError | None) -> None:
-    """Who sends would not know otherwise; of a send that fails the error tells."""
-    if failure is not None:
-        _logger.warning("sent at the try no. %d, after: %s", tries, failure)
 
 
 def _code_of(error: Exception) -> int:
