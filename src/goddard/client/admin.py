@@ -17,6 +17,7 @@ from goddard.client import (
     admin_offsets,
     admin_topics,
 )
+from goddard.client.admin_checks import checks_arguments
 from goddard.client.errors import NotRunningError
 from goddard.client.options import SessionKeywords, check_range, session_options
 from goddard.client.session import Session
@@ -24,6 +25,7 @@ from goddard.client.values import ServiceState
 from goddard.clock import Clock, SystemClock
 
 
+@checks_arguments
 class Admin:
     """Looks after topics, groups, offsets, brokers and name servers.
 
@@ -33,7 +35,8 @@ class Admin:
 
     A broker or name server that refuses is a BrokerError; one that does not answer a RemotingError.
     Methods that ask several servers ask all of them, and raise PartialFailureError if some fail: it
-    says which, and has the answers of the others.
+    says which, and has the answers of the others. Arguments that cannot be right are a ConfigError
+    or a TypeError before anybody is asked.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ and the request code.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from goddard.client import admin_link, calls
 from goddard.client.admin_link import (
@@ -19,6 +20,7 @@ from goddard.client.admin_link import (
 from goddard.client.admin_values import BrokerPlace
 from goddard.client.errors import BrokerNotFoundError
 from goddard.config import format_properties
+from goddard.errors import ConfigError
 from goddard.protocol.bodies import (
     BrokerMemberGroup,
     BrokerMemberGroupAnswer,
@@ -48,6 +50,8 @@ from goddard.protocol.headers_cluster import (
 # A container starts or stops a whole broker within the request.
 _CONTAINER_TIMEOUT_MS = 20_000
 _EXPORT_TIMEOUT_MS = 30_000
+# None, or any of inherit, write and read.
+_PERMISSIONS: Final = frozenset(str(bits) for bits in range(8))
 
 
 # --- Which there are ------------------------------------------------------------------------------
@@ -111,6 +115,9 @@ async def update_broker_config(
 ) -> list[str]:
     """Change properties of a broker, or of every master of a cluster; gives their addresses
     [updateBrokerConfig, 25]."""
+    permission = properties.get("brokerPermission", "6")
+    if permission.strip() not in _PERMISSIONS:
+        raise ConfigError(f"brokerPermission value: {permission} is invalid.")
     found = await chosen_brokers(admin, broker, cluster)
     body = format_properties(properties).encode()
     return await ask_each(admin, found, RequestCode.UPDATE_BROKER_CONFIG, body=body)

@@ -8,7 +8,9 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
 from goddard.client import calls
+from goddard.client.admin_checks import check_group_config
 from goddard.client.admin_link import (
+    PAGE_SIZE,
     AdminLink,
     addresses_of,
     ask,
@@ -18,14 +20,16 @@ from goddard.client.admin_link import (
     by_queue,
     chosen_brokers,
     each,
+    in_pages,
     route,
     route_addresses,
 )
-from goddard.client.admin_topics import PAGE_SIZE, delete_topic
+from goddard.client.admin_topics import delete_topic
 from goddard.client.admin_values import BrokerProgress, GroupProgress
+from goddard.client.checks import several
 from goddard.client.errors import BrokerError, NoRouteError
 from goddard.client.values import MessageQueue
-from goddard.protocol.bodies import DataVersion, RequestMode, TopicList, encode_body
+from goddard.protocol.bodies import RequestMode, TopicList, encode_body
 from goddard.protocol.bodies_admin import (
     BrokerConsumeStats,
     ConsumeOffsets,
@@ -54,8 +58,6 @@ from goddard.protocol.headers_admin import (
     UpdateGroupForbiddenRequest,
 )
 from goddard.protocol.names import dlq_topic, pop_retry_topic, retry_topic
-
-_MAX_PAGES = 1_000
 
 
 async def group_addresses(
@@ -118,6 +120,7 @@ async def create_group(
         consume_timeout_minute=consume_timeout_minutes,
         attributes=dict(attributes or {}),
     )
+    check_group_config(config)
     found = await chosen_brokers(admin, broker, cluster)
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     return await ask_each(admin, found, code, body=encode_body(config))
@@ -131,7 +134,10 @@ async def create_groups(
     broker: str | None = None,
 ) -> list[str]:
     """Make or change several groups at once [updateSubGroupList, 225; from 5.2 on]."""
-    body = encode_body(SubscriptionGroupList(group_config_list=list(configs)))
+    wanted = several("configs", configs, SubscriptionGroupConfig)
+    for config in wanted:
+        check_group_config(config)
+    body = encode_body(SubscriptionGroupList(group_config_list=wanted))
     found = await chosen_brokers(admin, broker, cluster)
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     return await ask_each(admin, found, code, body=body)
@@ -197,32 +203,23 @@ async def set_request_mode(
 async def group_configs(admin: AdminLink, broker: str) -> SubscriptionGroupTable:
     """The settings of every group of a broker [exportMetadata, 201]."""
     address = await broker_address(admin, broker)
-    whole = SubscriptionGroupTable()
-    version: DataVersion | None = None
-    for _ in range(_MAX_PAGES):
+
+    async def read_page(first: int, version: str) -> tuple[SubscriptionGroupTable, int | None]:
         header = GetAllGroupConfigRequest(
-            group_seq=len(whole.subscription_group_table),
-            data_version="" if version is None else encode_body(version).decode(),
-            max_group_num=PAGE_SIZE,
+            group_seq=first, data_version=version, max_group_num=PAGE_SIZE
         )
         response = await ask(admin, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header)
         page = await calls.read(response, SubscriptionGroupTable)
-        if version is not None and page.data_version != version:
-            # Changed since the last page: from the start.
-            version, whole = page.data_version, SubscriptionGroupTable()
-            continue
-        version = page.data_version
-        known = len(whole.subscription_group_table)
+        return page, GetAllGroupConfigResponse.decode(response.fields).total_group_num
+
+    def join(earlier: SubscriptionGroupTable, page: SubscriptionGroupTable) -> int:
         page.subscription_group_table = (
-            whole.subscription_group_table | page.subscription_group_table
+            earlier.subscription_group_table | page.subscription_group_table
         )
-        page.forbidden_table = whole.forbidden_table | page.forbidden_table
-        whole = page
-        total = GetAllGroupConfigResponse.decode(response.fields).total_group_num
-        found = len(whole.subscription_group_table)
-        if total is None or found >= total or found == known:
-            break
-    return whole
+        page.forbidden_table = earlier.forbidden_table | page.forbidden_table
+        return len(page.subscription_group_table)
+
+    return await in_pages(SubscriptionGroupTable, read_page, join)
 
 
 async def groups(

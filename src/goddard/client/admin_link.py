@@ -24,13 +24,24 @@ from goddard.clock import Clock
 from goddard.config import parse_properties
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol import bodies
-from goddard.protocol.bodies import BrokerData, ClusterInfo, TopicRoute
+from goddard.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    TopicRoute,
+    encode_body,
+)
 from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.header import Header
 
 # A broker's configuration has some hundred properties, tens of bytes each.
 MAX_PROPERTIES_BYTES: Final = 4 * 1024 * 1024
+
+# RocketMQ's maxPageSizeInGetMetadata.
+PAGE_SIZE: Final = 2_000
+# A table that changes while it is read in pages is read again; so often.
+_MAX_PAGES: Final = 1_000
 
 T = TypeVar("T")
 
@@ -125,6 +136,41 @@ def name_servers(admin: AdminLink, chosen: Iterable[str] | None = None) -> list[
     if not addresses:
         raise NoNameServerError
     return addresses
+
+
+class Table(Protocol):
+    """What brokers give in pages; those of one version belong together."""
+
+    data_version: DataVersion
+
+
+Page = TypeVar("Page", bound=Table)
+
+
+async def in_pages(
+    empty: Callable[[], Page],
+    read_page: Callable[[int, str], Awaitable[tuple[Page, int | None]]],
+    join: Callable[[Page, Page], int],
+) -> Page:
+    """The whole of a table, read from the start again if it changes meanwhile.
+
+    ``read_page`` gets the number of the first entry wanted and the version that those before it
+    are of; it gives a page, and how many entries there are (None: this is all). ``join`` adds those
+    of earlier pages to a page, and gives their number.
+    """
+    whole, known, version = empty(), 0, ""
+    for _ in range(_MAX_PAGES):
+        page, total = await read_page(known, version)
+        page_version = encode_body(page.data_version).decode()
+        if version and page_version != version:
+            whole, known, version = empty(), 0, page_version
+            continue
+        version = page_version
+        before, known = known, join(whole, page)
+        whole = page
+        if total is None or known >= total or known == before:
+            break
+    return whole
 
 
 # --- Finding --------------------------------------------------------------------------------------

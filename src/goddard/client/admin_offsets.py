@@ -24,6 +24,7 @@ from goddard.client.admin_topics import topic_stats
 from goddard.client.admin_values import Rollback
 from goddard.client.calls import Boundary
 from goddard.client.errors import BrokerError, BrokerNotFoundError
+from goddard.client.options import check_range
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_admin import (
     ConsumeOffsets,
@@ -126,6 +127,8 @@ async def reset_offset(admin: AdminLink, group: str, queue: MessageQueue, offset
 
 async def reset_offsets(admin: AdminLink, group: str, offsets: Mapping[MessageQueue, int]) -> None:
     """Have a group consume several queues from offsets on, as ``reset_offset`` does [15, 222]."""
+    for offset in offsets.values():
+        check_range("offset", offset, 0, 2**63 - 1)
     by_address: dict[str, dict[MessageQueue, int]] = {}
     for topic in sorted({queue.topic for queue in offsets}):
         found = route_addresses(await route(admin, topic))

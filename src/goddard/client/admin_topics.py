@@ -9,7 +9,9 @@ from typing import Final
 
 from goddard.client import calls
 from goddard.client.admin_brokers import broker_name
+from goddard.client.admin_checks import check_topic_config
 from goddard.client.admin_link import (
+    PAGE_SIZE,
     AdminLink,
     addresses_of,
     ask,
@@ -20,6 +22,7 @@ from goddard.client.admin_link import (
     by_queue,
     chosen_brokers,
     each,
+    in_pages,
     is_address,
     name_servers,
     one_of,
@@ -33,11 +36,11 @@ from goddard.client.admin_nameservers import (
     set_order_conf,
 )
 from goddard.client.admin_values import TopicStats
+from goddard.client.checks import several
 from goddard.client.errors import BrokerError
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import (
-    DataVersion,
     TopicConfig,
     TopicConfigTable,
     TopicList,
@@ -75,10 +78,6 @@ from goddard.protocol.names import AUTO_CREATE_TOPIC
 READ_WRITE: Final = Permission.READ | Permission.WRITE
 _UNIT: Final = 1
 _UNIT_SUBSCRIBED: Final = 2
-# RocketMQ's maxPageSizeInGetMetadata.
-PAGE_SIZE: Final = 2_000
-# A table that changes while it is read in pages is read again; so often.
-_MAX_PAGES: Final = 1_000
 
 
 # --- Making and deleting --------------------------------------------------------------------------
@@ -127,9 +126,10 @@ async def create_topic(
 ) -> list[str]:
     """Make a topic, or change it, on a broker or on every master of a cluster [updateTopic, 17].
 
-    ``queues`` is the number on each broker; ``read_queues`` and ``write_queues`` are for changing
-    it without losing messages. ``attributes`` sets some (``{"message.type": "FIFO"}``) and takes
-    away those of None. For an ordered topic the name servers are told its queues as well.
+    ``queues`` is the number on each broker, 1 to 65,535; ``read_queues`` and ``write_queues`` are
+    for changing it without losing messages. ``attributes`` sets some
+    (``{"message.type": "FIFO"}``) and takes away those of None. For an ordered topic the name
+    servers are told its queues as well.
 
     Gives the addresses of the brokers that have it now.
     """
@@ -141,6 +141,7 @@ async def create_topic(
         order=order,
         topic_sys_flag=unit * _UNIT | unit_subscribed * _UNIT_SUBSCRIBED,
     )
+    check_topic_config(config)
     header = _create_request(config, attributes or {})
     found = await chosen_brokers(admin, broker, cluster)
     done = await ask_each(admin, found, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
@@ -162,7 +163,10 @@ async def create_topics(
     broker: str | None = None,
 ) -> list[str]:
     """Make or change several topics at once [updateTopicList, 18; from 5.2 on]."""
-    body = encode_body(TopicConfigList(topic_config_list=list(configs)))
+    wanted = several("configs", configs, TopicConfig)
+    for config in wanted:
+        check_topic_config(config)
+    body = encode_body(TopicConfigList(topic_config_list=wanted))
     found = await chosen_brokers(admin, broker, cluster)
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     return await ask_each(admin, found, code, CreateTopicListRequest(), body)
@@ -177,6 +181,7 @@ async def create_static_topic(
     force: bool = False,
 ) -> None:
     """Make a static topic, or move its queues, on one broker [updateStaticTopic, 513]."""
+    check_topic_config(config)
     header = _create_request(config, {})
     header.force = force
     await ask(
@@ -367,28 +372,20 @@ async def topic_config(admin: AdminLink, topic: str, *, broker: str) -> TopicCon
 async def topic_configs(admin: AdminLink, broker: str) -> TopicConfigTable:
     """The settings of every topic of a broker, the system's among them [exportMetadata, 21]."""
     address = await broker_address(admin, broker)
-    whole = TopicConfigTable()
-    version: DataVersion | None = None
-    for _ in range(_MAX_PAGES):
+
+    async def read_page(first: int, version: str) -> tuple[TopicConfigTable, int | None]:
         header = GetAllTopicConfigRequest(
-            topic_seq=len(whole.topic_config_table),
-            data_version="" if version is None else encode_body(version).decode(),
-            max_topic_num=PAGE_SIZE,
+            topic_seq=first, data_version=version, max_topic_num=PAGE_SIZE
         )
         response = await ask(admin, address, RequestCode.GET_ALL_TOPIC_CONFIG, header)
         page = await calls.read(response, TopicConfigTable)
-        if version is not None and page.data_version != version:
-            # Changed since the last page: from the start.
-            version, whole = page.data_version, TopicConfigTable()
-            continue
-        version = page.data_version
-        page.topic_config_table = whole.topic_config_table | page.topic_config_table
-        is_longer = len(page.topic_config_table) > len(whole.topic_config_table)
-        whole = page
-        total = GetAllTopicConfigResponse.decode(response.fields).total_topic_num
-        if total is None or len(whole.topic_config_table) >= total or not is_longer:
-            break
-    return whole
+        return page, GetAllTopicConfigResponse.decode(response.fields).total_topic_num
+
+    def join(earlier: TopicConfigTable, page: TopicConfigTable) -> int:
+        page.topic_config_table = earlier.topic_config_table | page.topic_config_table
+        return len(page.topic_config_table)
+
+    return await in_pages(TopicConfigTable, read_page, join)
 
 
 async def topic_groups(admin: AdminLink, topic: str) -> list[str]:

@@ -73,6 +73,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     A broker or name server that refuses is a BrokerError; one that does not answer a
     RemotingError. Methods that ask several servers ask all of them, and raise
     PartialFailureError if some fail: it says which, and has the answers of the others.
+    Arguments that cannot be right are a ConfigError or a TypeError before anybody is asked.
     """
 
     def __init__(
@@ -152,10 +153,10 @@ class Admin(BlockingClient[AsyncAdmin]):
         """Make a topic, or change it, on a broker or on every master of a cluster [updateTopic,
         17].
 
-        ``queues`` is the number on each broker; ``read_queues`` and ``write_queues`` are for
-        changing it without losing messages. ``attributes`` sets some (``{"message.type":
-        "FIFO"}``) and takes away those of None. For an ordered topic the name servers are
-        told its queues as well.
+        ``queues`` is the number on each broker, 1 to 65,535; ``read_queues`` and
+        ``write_queues`` are for changing it without losing messages. ``attributes`` sets some
+        (``{"message.type": "FIFO"}``) and takes away those of None. For an ordered topic the
+        name servers are told its queues as well.
 
         Gives the addresses of the brokers that have it now.
         """
