@@ -86,6 +86,8 @@ def broker(folder: Path, partitions: int) -> Iterator[str]:
         "log.dirs": str(folder / "data"),
         "num.partitions": str(partitions),
         "offsets.topic.replication.factor": "1",
+        # A busy machine is no reason to take the only broker out of service.
+        "broker.session.timeout.ms": "120000",
     }
     config = folder / "server.properties"
     config.write_text(format_properties(settings))
