@@ -1,13 +1,15 @@
 """Messages: what a producer gives, and what a consumer gets.
 
 A ReceivedMessage is cheap to make, because thousands are made each second and few are looked at
-closely: it keeps the numbers of its record as one tuple, its properties as bytes and its body
-compressed, until asked.
+closely: it keeps its record as it came, until asked for what is in it.
 Neither class is shared between threads while it is changed.
 """
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
+
+import msgspec
 
 from goddard.client.errors import InvalidMessageError
 from goddard.client.values import MessageQueue
@@ -30,6 +32,7 @@ from goddard.protocol.message import (
     decode_properties,
     encode_properties,
     find_property,
+    join_properties,
 )
 from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
 
@@ -251,40 +254,34 @@ born_timestamp_ms, born_ip, born_port, store_timestamp_ms, store_ip, store_port,
 prepared_transaction_offset, body_length
 """
 
+# The fixed part of a record with IPv4 hosts (see goddard.protocol.record).
+RECORD_HEAD: Final = struct.Struct(">iIiiiqqiq4siq4siiqi")
+_HEAD_BYTES: Final = RECORD_HEAD.size
 
-class ReceivedMessage:
+
+# Without the garbage collector's attention, which all the thousands that wait would cost: nothing
+# that a message refers to refers back to it.
+class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     """A message from a broker.
 
     ``queue`` is the queue it was read from; its topic may differ from ``topic``, which for a retry
-    is the topic that the message was first sent to.
+    is the topic that the message was first sent to. ``stored_body_bytes`` is how long the body is
+    as it is stored: compressed, if it is.
     """
 
-    __slots__ = (
-        "_body",
-        "_head",
-        "_properties",
-        "_raw_properties",
-        "_stored_body",
-        "queue",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        head: RecordHead,
-        topic: str,
-        body: bytes,
-        raw_properties: bytes,
-        queue: MessageQueue,
-    ) -> None:
-        """``head`` is as in RecordHead; ``body`` is compressed if its system flag says so."""
-        self._head = head
-        self.topic = topic
-        self._stored_body = body
-        self._body = None if head[7] & _COMPRESSED else body
-        self._raw_properties = raw_properties
-        self._properties: dict[str, str] | None = None
-        self.queue = queue
+    queue_offset: int
+    topic: str
+    queue: MessageQueue
+    stored_body_bytes: int
+    # A whole record of the kind that RECORD_HEAD reads; or a stored body, the rest being given.
+    _record: bytes
+    # Properties that came with the pull.
+    _added_properties: bytes = b""
+    # What was looked at already.
+    _head: RecordHead | None = None
+    _body: bytes | None = None
+    _raw_properties: bytes | None = None
+    _properties: dict[str, str] | None = None
 
     @classmethod
     def from_record(cls, record: Record, broker_name: str) -> Self:
@@ -305,8 +302,21 @@ class ReceivedMessage:
             record.prepared_transaction_offset,
             len(record.body),
         )
-        queue = MessageQueue(record.topic, broker_name, record.queue_id)
-        return cls(head, record.topic, record.body, record.properties, queue)
+        return cls(
+            record.queue_offset,
+            record.topic,
+            MessageQueue(record.topic, broker_name, record.queue_id),
+            len(record.body),
+            record.body,
+            _head=head,
+            _raw_properties=record.properties,
+        )
+
+    def _numbers(self) -> RecordHead:
+        head = self._head
+        if head is None:
+            head = self._head = RECORD_HEAD.unpack_from(self._record)
+        return head
 
     @property
     def body(self) -> bytes:
@@ -316,14 +326,19 @@ class ReceivedMessage:
         """
         body = self._body
         if body is None:
-            body = decompress(self._stored_body, self._head[7], MAX_DECOMPRESSED_BYTES)
+            body = self._stored_body()
+            sys_flag = self._numbers()[7]
+            if sys_flag & _COMPRESSED:
+                body = decompress(body, sys_flag, MAX_DECOMPRESSED_BYTES)
             self._body = body
         return body
 
-    @property
-    def stored_body_bytes(self) -> int:
-        """How long the body is as it is stored: compressed, if it is."""
-        return len(self._stored_body)
+    def _stored_body(self) -> bytes:
+        length = self.stored_body_bytes
+        # A record is longer than its body.
+        if len(self._record) == length:
+            return self._record
+        return self._record[_HEAD_BYTES : _HEAD_BYTES + length]
 
     @property
     def broker_name(self) -> str:
@@ -331,72 +346,68 @@ class ReceivedMessage:
 
     @property
     def body_crc(self) -> int:
-        return int(self._head[2])
+        return int(self._numbers()[2])
 
     @property
     def queue_id(self) -> int:
-        return int(self._head[3])
+        return int(self._numbers()[3])
 
     @property
     def flag(self) -> int:
-        return int(self._head[4])
-
-    @property
-    def queue_offset(self) -> int:
-        return int(self._head[5])
+        return int(self._numbers()[4])
 
     @property
     def physical_offset(self) -> int:
-        return int(self._head[6])
+        return int(self._numbers()[6])
 
     @property
     def sys_flag(self) -> int:
         """The system's flags; not the one of a compressed body, as ``body`` is not."""
-        return without_compression(self._head[7])
+        return without_compression(self._numbers()[7])
 
     @property
     def born_timestamp_ms(self) -> int:
-        return int(self._head[8])
+        return int(self._numbers()[8])
 
     @property
     def born_host(self) -> str:
         """``ip:port`` of the producer."""
-        return str(Host(self._head[9], self._head[10]))
+        return str(Host(*self._numbers()[9:11]))
 
     @property
     def store_timestamp_ms(self) -> int:
-        return int(self._head[11])
+        return int(self._numbers()[11])
 
     @property
     def store_host(self) -> str:
         """``ip:port`` of the broker that stored it."""
-        return str(Host(self._head[12], self._head[13]))
+        return str(Host(*self._numbers()[12:14]))
 
     @property
     def reconsume_times(self) -> int:
         """How many times the message was given back already; 0 the first time."""
-        return int(self._head[14])
+        return int(self._numbers()[14])
 
     def count_try(self) -> None:
         """One more try, by a consumer that keeps the message to consume it again itself."""
-        head = self._head
+        head = self._numbers()
         self._head = (*head[:14], head[14] + 1, *head[15:])
 
     @property
     def prepared_transaction_offset(self) -> int:
-        return int(self._head[15])
+        return int(self._numbers()[15])
 
     @property
     def store_size_bytes(self) -> int:
         """Bytes that it takes in the broker's log."""
-        return int(self._head[0])
+        return int(self._numbers()[0])
 
     @property
     def properties(self) -> dict[str, str]:
         """All properties, the system's among them. Yours to change: the broker does not see it."""
         properties = self._properties
         if properties is None:
-            properties = self._properties = decode_properties(self._raw_properties)
+            properties = self._properties = decode_properties(self._stored_properties())
         return properties
 
     def get(self, name: str, default: str | None = None) -> str | None:
@@ -406,7 +417,7 @@ class ReceivedMessage:
         """One property, without reading the others."""
         if self._properties is not None:
             return self._properties.get(name.decode())
-        found = find_property(self._raw_properties, name)
+        found = find_property(self._stored_properties(), name)
         return None if found is None else found.decode("utf-8", "replace")
 
     @property
@@ -417,7 +428,7 @@ class ReceivedMessage:
     @property
     def offset_message_id(self) -> str:
         """The broker's id: its address and the physical offset."""
-        head = self._head
+        head = self._numbers()
         return offset_message_id(Host(head[12], head[13]), head[6])
 
     @property
@@ -446,8 +457,17 @@ class ReceivedMessage:
     def raw_properties(self) -> bytes:
         """The properties as a record holds them, changes included."""
         if self._properties is None:
-            return self._raw_properties
+            return self._stored_properties()
         return encode_properties(self._properties)
+
+    def _stored_properties(self) -> bytes:
+        stored = self._raw_properties
+        if stored is None:
+            record = self._record
+            topic_at = _HEAD_BYTES + self.stored_body_bytes + 1
+            stored = record[topic_at + record[topic_at - 1] + 2 :]
+            stored = self._raw_properties = join_properties(stored, self._added_properties)
+        return stored
 
     def __repr__(self) -> str:
         return (

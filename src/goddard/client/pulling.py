@@ -4,9 +4,9 @@
 brokers on behalf of a group and remembers which of them it was told to ask next; it belongs to the
 event loop.
 
-Decoding is made for speed, as every message consumed comes through it: one unpacking for the fixed
-part of a record, plain slices for the rest; properties, hosts, ids and compressed bodies stay as
-they are until somebody asks for them. It trusts nothing: malformed records raise ProtocolError.
+Decoding is made for speed, as every message consumed comes through it: one unpacking checks a
+record and one slice copies it; what is in it is read when somebody asks (``ReceivedMessage``). It
+trusts nothing: malformed records raise ProtocolError.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from goddard.client import calls
 from goddard.client.errors import BrokerError, BrokerNotFoundError
-from goddard.client.message import ReceivedMessage, RecordHead
+from goddard.client.message import RECORD_HEAD, ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.bodies_client import SubscriptionData
@@ -47,9 +47,10 @@ _SUSPEND: Final = 0x2
 _SUBSCRIPTION: Final = 0x4
 _LITE: Final = 0x10
 
-# The fixed part of a record with IPv4 hosts (see goddard.protocol.record).
-_HEAD: Final = Struct(">iIiiiqqiq4siq4siiqi")
-_HEAD_BYTES: Final = _HEAD.size
+# Of the fixed part of a record: size, magic, queue, queue offset and system flag, what must be 0 of
+# the two ports (their upper halves), and the length of the body.
+_CHECKED: Final = Struct(">iI4xi4xq8xi12xH14xH14xi")
+_HEAD_BYTES: Final = RECORD_HEAD.size
 _MIN_BYTES: Final = _HEAD_BYTES + 3
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 _UNUSUAL: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | SysFlag.INNER_BATCH)
@@ -261,47 +262,48 @@ def decode_messages(
     """
     messages: list[ReceivedMessage] = []
     add = messages.append
-    unpack = _HEAD.unpack_from
+    unpack = _CHECKED.unpack_from
     queue_id = queue.queue_id
-    # Most often all records have one topic, the queue's own: it is decoded once.
+    # Most often all records have one topic, the queue's own: it is compared and not decoded.
     topic = queue.topic
-    topic_bytes = topic.encode("utf-8", "replace")
+    raw_topic = topic.encode("utf-8", "replace")
+    if len(raw_topic) > MAX_TOPIC_BYTES_V1:
+        topic, raw_topic = "", b""
+    topic_bytes = bytes((len(raw_topic),)) + raw_topic
     total = len(records)
     position = 0
     while position < total:
         if total - position < _MIN_BYTES:
             raise ProtocolError(f"{total - position} bytes at the end are no record")
-        head = unpack(records, position)
-        if head[1] != MAGIC_V1 or head[7] & _UNUSUAL or head[3] != queue_id or offset_delta:
+        size, magic, its_queue_id, queue_offset, sys_flag, born_port, store_port, length = unpack(
+            records, position
+        )
+        if magic != MAGIC_V1 or sys_flag & _UNUSUAL or its_queue_id != queue_id or offset_delta:
             unusual, position = _decode_unusual(
                 records, position, queue, offset_delta, more_properties
             )
             messages += unusual
             continue
-        end = position + head[0]
-        topic_at = position + _HEAD_BYTES + head[16] + 1
+        end = position + size
+        topic_at = position + _HEAD_BYTES + length
         # What each of the checks lets through, the next one can read: it is within the record.
-        if head[16] < 0 or topic_at > end - 2 or end > total:
-            raise _misfit(head)
-        properties_at = topic_at + records[topic_at - 1] + 2
-        if properties_at > end:
-            raise _misfit(head)
-        properties_length = records[properties_at - 2] << 8 | records[properties_at - 1]
-        if (
-            properties_at + properties_length != end
-            or properties_length > MAX_PROPERTIES_BYTES
-            or records[topic_at - 1] > MAX_TOPIC_BYTES_V1
-            or (head[10] | head[13]) & ~0xFFFF  # ports
-        ):
-            raise _misfit(head)
-        if records[topic_at : properties_at - 2] != topic_bytes:
+        if length < 0 or topic_at + 3 > end or end > total or born_port or store_port:
+            raise _misfit(records, position)
+        if records.startswith(topic_bytes, topic_at):
+            properties_at = topic_at + len(topic_bytes) + 2
+        else:
+            properties_at = topic_at + records[topic_at] + 3
+            if properties_at > end or records[topic_at] > MAX_TOPIC_BYTES_V1:
+                raise _misfit(records, position)
             topic_bytes = records[topic_at : properties_at - 2]
-            topic = _text(topic_bytes)
-        properties = records[properties_at:end]
-        if more_properties:
-            properties = join_properties(properties, more_properties)
-        body = records[position + _HEAD_BYTES : topic_at - 1]
-        add(ReceivedMessage(head, topic, body, properties, queue))
+            topic = _text(topic_bytes[1:])
+        if properties_at > end:
+            raise _misfit(records, position)
+        properties_length = records[properties_at - 2] << 8 | records[properties_at - 1]
+        if properties_at + properties_length != end or properties_length > MAX_PROPERTIES_BYTES:
+            raise _misfit(records, position)
+        record = records[position:end]
+        add(ReceivedMessage(queue_offset, topic, queue, length, record, more_properties))
         position = end
     return messages
 
@@ -349,7 +351,8 @@ def _text(topic: bytes) -> str:
         raise ProtocolError(f"the topic of a record is not UTF-8: {error}") from error
 
 
-def _misfit(head: RecordHead) -> ProtocolError:
+def _misfit(records: bytes, position: int) -> ProtocolError:
+    head = RECORD_HEAD.unpack_from(records, position)
     return ProtocolError(
         f"the parts of a record of {head[0]} bytes do not fit: a body of {head[16]}, "
         f"ports {head[10]} and {head[13]}"

@@ -7,9 +7,9 @@ import pytest
 
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.transactions import TransactionProducer, TransactionState, decided
-from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.record import Host, Record
 
 HEADER = CheckTransactionRequest(tran_state_table_offset=1, commit_log_offset=2)
 
@@ -30,8 +30,8 @@ class Waiting:
 
 
 def half() -> ReceivedMessage:
-    head = (100, 0, 0, 0, 0, 0, 0, 0, 0, bytes(4), 0, 0, bytes(4), 0, 0, 0, 1)
-    return ReceivedMessage(head, "T", b"x", b"", MessageQueue("T", "broker-a", 0))
+    host = Host(bytes(4), 0)
+    return ReceivedMessage.from_record(Record("T", 0, 0, 0, 0, host, 0, host, b"x"), "broker-a")
 
 
 def producer(listener: Waiting, **options: Any) -> TransactionProducer:
