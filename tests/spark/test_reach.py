@@ -4,7 +4,6 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -13,29 +12,18 @@ from cryptography.x509.oid import NameOID
 
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError
-from goddard.spark.options import parse_source
-from goddard.spark.read import BatchReader, StreamReader
-from goddard.spark.write import parse_sink, write_batches
 from goddard.testing.cluster import Cluster
 from goddard.testing.java import JavaPeers
 from goddard.testing.site import Site
-
-_BODIES = pa.schema([pa.field("body", pa.binary())])
+from goddard.testing.sparkreads import Stream, read_rows, write_bodies
 
 
 def write(options: dict[str, str], *bodies: bytes) -> None:
-    rows = pa.RecordBatch.from_arrays([pa.array(list(bodies), pa.binary())], schema=_BODIES)
-    assert write_batches(iter([rows]), parse_sink(options), "q-0-0") == len(bodies)
+    assert write_bodies(options, bodies) == len(bodies)
 
 
 def read(options: dict[str, str]) -> list[dict[str, Any]]:
-    reader = BatchReader(parse_source(options, is_streaming=False), ["topic", "body"])
-    return [
-        row
-        for partition in reader.partitions()
-        for rows in reader.read(partition)
-        for row in rows.to_pylist()
-    ]
+    return read_rows(options, ["topic", "body"])
 
 
 def write_identity(folder: Path) -> tuple[str, str]:
@@ -104,14 +92,9 @@ def test_namespaces(ours: Site) -> None:
         read(plain | {"subscribe": topic})
     # Offsets are committed to the namespace's group.
     options = spaced | {"subscribe": topic, "group": "readers", "startingOffsets": "earliest"}
-    stream = StreamReader(parse_source(options, is_streaming=True), ["body"])
-    limit = stream.getDefaultReadLimit()
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, limit)
-    (partition,) = stream.partitions(start, end)
-    assert sum(rows.num_rows for rows in stream.read(partition)) == 1
-    assert stream.latestOffset(end, limit) == end
-    stream.stop()
+    stream = Stream(options)
+    assert stream.step() == [1]
+    assert stream.step() == []
     (broker,) = ours.brokers
     with Admin(name_servers=ours.namesrv) as admin:
         committed = [

@@ -116,9 +116,13 @@ class Cluster:
             self._session = None
         self._runner.close()
 
-    def queues(self, options: SourceOptions) -> list[MessageQueue]:
-        """The queues to read now; ConfigError for an assigned one that does not exist."""
-        return self._run(self._queues(options))
+    def queues(self, options: SourceOptions, *, is_running: bool = False) -> list[MessageQueue]:
+        """The queues to read now.
+
+        ConfigError for an assigned one that does not exist, NoRouteError for such a topic. To a
+        query that is running already they are away, and left out, unless nothing else is left.
+        """
+        return self._run(self._queues(options, is_running=is_running))
 
     def bounds(self, queues: Iterable[MessageQueue]) -> tuple[Offsets, Offsets]:
         """The earliest and the latest offset of each queue whose broker is there."""
@@ -127,6 +131,10 @@ class Cluster:
     def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
         """The latest offset of each queue whose broker is there."""
         return self._run(self._each(list(queues), calls.max_offset))
+
+    def latest_of_present(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """The same of the queues whose brokers answer, each asked once; an error if none does."""
+        return self._run(self._latest_of_present(list(queues)))
 
     def resolve(
         self,
@@ -143,12 +151,12 @@ class Cluster:
         """Where a group stands, in the queues where it stands anywhere."""
         return self._run(self._group_offsets(group, list(queues)))
 
-    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Say how far a group has read, so that tools show its lag; best effort, never an error."""
-        try:
-            self._run(self._commit(group, offsets))
-        except GoddardError as error:
-            _logger.warning("the offsets of %s are not committed: %s", group, error)
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Offsets:
+        """Say how far a group has read, so that tools show its lag; what of it was noted.
+
+        Best effort, never an error, and each broker is asked once.
+        """
+        return self._run(self._commit(group, offsets))
 
     # On the loop
 
@@ -164,7 +172,7 @@ class Cluster:
             self._session = session
         return self._session
 
-    async def _queues(self, options: SourceOptions) -> list[MessageQueue]:
+    async def _queues(self, options: SourceOptions, *, is_running: bool) -> list[MessageQueue]:
         topics: Iterable[str] = options.topics
         if options.pattern is not None:
             names = await tried(self._connecting, self._topics)
@@ -187,16 +195,18 @@ class Cluster:
                 raise
             return [queue._replace(topic=topic) for queue in found]
 
-        lists = await self._together(
-            tried(self._connecting, partial(of_topic, topic)) for topic in topics
-        )
-        queues = sorted(queue for found in lists for queue in found)
-        if not options.assigned:
-            return queues
-        missing = options.assigned - set(queues)
-        if missing:
-            raise ConfigError(f"assign names {min(missing)}, which does not exist")
-        return sorted(options.assigned)
+        asked = (tried(self._connecting, partial(of_topic, topic)) for topic in topics)
+        if is_running:
+            lists = await self._those_that_answer(asked)
+        else:
+            lists = await self._together(asked)
+        queues = {queue for found in lists for queue in found}
+        if options.assigned:
+            missing = options.assigned - queues
+            if missing and not is_running:
+                raise ConfigError(f"assign names {min(missing)}, which does not exist")
+            queues &= options.assigned
+        return sorted(queues)
 
     async def _topics(self) -> list[str]:
         session = await self._started()
@@ -213,6 +223,35 @@ class Cluster:
             for name in found.topic_list
             if not namespace or session.without_namespace(name) != name
         )
+
+    async def _those_that_answer(self, asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """The answers that came; the first failure if it will not pass, or if there are only
+        failures."""
+
+        async def caught(question: Coroutine[Any, Any, T]) -> T | GoddardError:
+            try:
+                return await question
+            except GoddardError as error:
+                if not is_passing(error):
+                    raise
+                return error
+
+        outcomes = await self._together(caught(question) for question in asked)
+        answers = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
+        for outcome in outcomes:
+            if isinstance(outcome, GoddardError) and not answers:
+                raise outcome
+        return answers
+
+    async def _latest_of_present(self, queues: list[MessageQueue]) -> Offsets:
+        timeout_ms = self._connecting.request_timeout_ms
+
+        async def ask(queue: MessageQueue) -> tuple[MessageQueue, int]:
+            session, address, wire_queue = await self._found(queue)
+            latest = await calls.max_offset(session, address, wire_queue, timeout_ms=timeout_ms)
+            return queue, latest
+
+        return dict(await self._those_that_answer(ask(queue) for queue in queues))
 
     async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
         earliest = await self._each(queues, calls.min_offset)
@@ -241,19 +280,23 @@ class Cluster:
         ask: Callable[[Session, str, MessageQueue], Awaitable[T]],
     ) -> T:
         """Ask the broker of a queue, its master if that is there."""
-        session = await self._started()
-        wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
 
         async def once() -> T:
-            found = session.find_broker(queue.broker_name)
-            if found is None:
-                await session.refresh_route(wire_queue.topic)
-                found = session.find_broker(queue.broker_name)
-            if found is None:
-                raise BrokerNotFoundError(queue.broker_name)
-            return await ask(session, found[0], wire_queue)
+            return await ask(*await self._found(queue))
 
         return await tried(self._connecting, once)
+
+    async def _found(self, queue: MessageQueue) -> tuple[Session, str, MessageQueue]:
+        """The address of a queue's broker, and the queue as brokers know it."""
+        session = await self._started()
+        wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
+        found = session.find_broker(queue.broker_name)
+        if found is None:
+            await session.refresh_route(wire_queue.topic)
+            found = session.find_broker(queue.broker_name)
+        if found is None:
+            raise BrokerNotFoundError(queue.broker_name)
+        return session, found[0], wire_queue
 
     async def _together(self, asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         room = asyncio.Semaphore(_AT_ONCE)
@@ -280,6 +323,11 @@ class Cluster:
     ) -> Offsets:
         earliest, latest = bounds
         offsets = await self._plain(place, bounds, group)
+        unknown = _named_by_timestamp(place) - _names(latest)
+        if unknown:
+            raise ConfigError(
+                f"the timestamps name {min(map(str, unknown))}, which is not among those to read"
+            )
         times = {
             queue: time_ms
             for queue in latest
@@ -373,24 +421,41 @@ class Cluster:
             if number is not None and number >= 0
         }
 
-    async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        session = await self._started()
-        wire_group = session.with_namespace(group)
+    async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Offsets:
         timeout_ms = self._connecting.request_timeout_ms
 
-        async def say(queue: MessageQueue, number: int) -> None:
-            await self._of_queue(
-                queue,
-                lambda session, address, wire_queue: calls.update_consumer_offset(
+        async def say(queue: MessageQueue, number: int) -> bool:
+            try:
+                session, address, wire_queue = await self._found(queue)
+                wire_group = session.with_namespace(group)
+                await calls.update_consumer_offset(
                     session, address, wire_group, wire_queue, number, timeout_ms=timeout_ms
-                ),
-            )
+                )
+            except GoddardError as error:
+                _logger.warning("the offset of %s in %s is not committed: %s", group, queue, error)
+                return False
+            return True
 
-        await self._together(say(queue, number) for queue, number in offsets.items())
+        done = await self._together(say(queue, number) for queue, number in offsets.items())
+        return {
+            queue: offsets[queue] for queue, is_done in zip(offsets, done, strict=True) if is_done
+        }
 
 
 def _is_internal(topic: str) -> bool:
     return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
+
+
+def _names(queues: Iterable[MessageQueue]) -> set[str | MessageQueue]:
+    """Queues and their topics."""
+    return {name for queue in queues for name in (queue, queue.topic)}
+
+
+def _named_by_timestamp(place: Place) -> set[str | MessageQueue]:
+    named: set[str | MessageQueue] = set()
+    for topic, times in place.by_timestamp.items():
+        named |= times.keys() if isinstance(times, dict) else {topic}
+    return named
 
 
 def _timestamp_of(place: Place, queue: MessageQueue) -> int | None:

@@ -65,7 +65,7 @@ def to_json(
 ) -> dict[str, Any]:
     """Offsets as a checkpoint keeps them; equal offsets give equal text."""
     value: dict[str, Any] = {"version": _VERSION, "queues": _nested(offsets)}
-    if first:
+    if first is not None:
         value["first"] = _nested(first)
     return value
 
@@ -169,24 +169,21 @@ def _queues(value: Any, *, lowest: int) -> Offsets:
 
 
 def ranges_between(
-    start: Mapping[MessageQueue, int],
-    end: Mapping[MessageQueue, int],
-    earliest: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
 ) -> tuple[list[QueueRange], list[str]]:
     """What lies between two offsets, and what of it is known to be lost.
 
-    A queue that ``start`` lacks appeared later: it is read from its first message, ``earliest``. A
-    queue that ``end`` lacks is gone. A queue whose end lies before its start was created anew.
+    A queue that ``end`` lacks is none of this batch's. A queue whose end lies before its start was
+    created anew.
     """
     ranges = []
     losses = []
     for queue, until in sorted(end.items()):
-        begin = start.get(queue, earliest.get(queue, 0))
+        begin = start.get(queue, 0)
         if until < begin:
             losses.append(f"{queue} ends at {until}, before {begin}: was the topic created anew?")
         elif until > begin:
             ranges.append(QueueRange(queue, begin, until))
-    losses += [f"{queue} is gone, {start[queue]} were read" for queue in sorted(start.keys() - end)]
     return ranges, losses
 
 

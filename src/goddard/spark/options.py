@@ -100,6 +100,17 @@ class SourceOptions:
         return parse_tags(self.expression).tags if self.expression_type == TAG else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What ``df.write`` and ``df.writeStream`` were told."""
+
+    connecting: Connecting
+    topic: str | None = None
+    producer_group: str = "goddard-spark"
+    batch_bytes: int = 128 * 1024
+    requests_in_flight: int = 8
+
+
 class Given:
     """The options as given; what is taken from them is checked off, the rest is a mistake."""
 
@@ -211,6 +222,13 @@ SOURCE: Final = CONNECTING | {
     "needs spark.sql.python.filterPushdown.enabled",
 }
 
+SINK: Final = CONNECTING | {
+    "topic": "where rows without a column topic go",
+    "producerGroup": "name of the producers (goddard-spark)",
+    "batchBytes": "bytes of a request (131072)",
+    "requestsInFlight": "requests of a task under way at once (8)",
+}
+
 
 def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
     """Check the options of a read; None: before it is known whether of a batch or a stream."""
@@ -251,6 +269,26 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         messages_per_request=options.count("messagesPerRequest", 1_024, high=100_000),
         rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
         pushes_filters=options.flag("pushFilters", default=False),
+    )
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write."""
+    # Spark adds where a stream keeps its checkpoint; that is not for us.
+    own = {name: text for name, text in given.items() if name.lower() != "checkpointlocation"}
+    options = Given(own, SINK)
+    topic = options.text("topic")
+    if topic is not None and (problem := topic_problem(topic)) is not None:
+        raise ConfigError(f"topic is {topic!r}: {problem}")
+    group = options.text("producerGroup") or "goddard-spark"
+    if (problem := group_problem(group)) is not None:
+        raise ConfigError(f"producerGroup is {group!r}: {problem}")
+    return SinkOptions(
+        connecting=connecting(options),
+        topic=topic,
+        producer_group=group,
+        batch_bytes=options.count("batchBytes", 128 * 1024, high=4 * 1024 * 1024),
+        requests_in_flight=options.count("requestsInFlight", 8, high=256),
     )
 
 

@@ -8,7 +8,7 @@ their queue or sharding key; other rows go to any queue.
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -25,52 +25,14 @@ from goddard.client.message import Message
 from goddard.client.producer import Producer
 from goddard.client.selectors import by_hash
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError, GoddardError
-from goddard.protocol.names import group_problem, topic_problem
+from goddard.errors import GoddardError
 from goddard.spark.cluster import tried
-from goddard.spark.options import CONNECTING, Connecting, Given, connecting
+from goddard.spark.options import SinkOptions
 from goddard.spark.rows import ROW_PROPERTY, Outgoing, messages
 from goddard.transport.loop import new_event_loop
 
-SINK: Final = CONNECTING | {
-    "topic": "where rows without a column topic go",
-    "producerGroup": "name of the producers (goddard-spark)",
-    "batchBytes": "bytes of a request (131072)",
-    "requestsInFlight": "requests of a task under way at once (8)",
-}
-
-_BATCH_BYTES: Final = 128 * 1024
 # What a message takes beside body and properties, more or less.
 _MESSAGE_BYTES: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    connecting: Connecting
-    topic: str | None = None
-    producer_group: str = "goddard-spark"
-    batch_bytes: int = _BATCH_BYTES
-    requests_in_flight: int = 8
-
-
-def parse_sink(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write."""
-    # Spark adds where a stream keeps its checkpoint; that is not for us.
-    own = {name: text for name, text in given.items() if name.lower() != "checkpointlocation"}
-    options = Given(own, SINK)
-    topic = options.text("topic")
-    if topic is not None and (problem := topic_problem(topic)) is not None:
-        raise ConfigError(f"topic is {topic!r}: {problem}")
-    group = options.text("producerGroup") or "goddard-spark"
-    if (problem := group_problem(group)) is not None:
-        raise ConfigError(f"producerGroup is {group!r}: {problem}")
-    return SinkOptions(
-        connecting=connecting(options),
-        topic=topic,
-        producer_group=group,
-        batch_bytes=options.count("batchBytes", _BATCH_BYTES, high=4 * 1024 * 1024),
-        requests_in_flight=options.count("requestsInFlight", 8, high=256),
-    )
 
 
 @dataclass

@@ -6,35 +6,31 @@ The readers are driven as Spark drives them: offsets are asked for, ranges plann
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
 from goddard.errors import GoddardError
 from goddard.spark.offsets import DataLossError
-from goddard.spark.options import parse_source
-from goddard.spark.read import BatchReader, StreamReader
-from goddard.spark.write import parse_sink, write_batches
+from goddard.spark.options import parse_sink, parse_source
+from goddard.spark.read import BatchReader
+from goddard.spark.write import write_batches
 from goddard.testing.cluster import Cluster, Daemon
 from goddard.testing.java import JavaPeers
 from goddard.testing.numbered import NumberedTopic
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from goddard.testing.sparkreads import Stream, read_numbers, write_bodies
 from goddard.testing.wire import query_brokers, query_route
 
 _SECONDS = 60
 _FILE_BYTES = 1024 * 1024
-# As much as a caller waits for one clear error, on a machine with little time for it.
-_SOON_SECONDS = 60
 _REFUSAL = r"(?i)signature|credentials"
 
 
@@ -74,40 +70,6 @@ class Place:
         )
 
 
-class Stream:
-    """A stream's reader, driven by hand."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self.reader = StreamReader(parse_source(options, is_streaming=True), ["body"])
-        self.at: dict[str, Any] = self.reader.initialOffset()
-
-    def step(self, most: int | None = None) -> list[int]:
-        """One batch; nothing if there is nothing new."""
-        limit = ReadAllAvailable() if most is None else ReadMaxRows(most)
-        end = self.reader.latestOffset(self.at, limit)
-        found = [
-            int(row["body"])
-            for partition in self.reader.partitions(self.at, end)
-            for batch in self.reader.read(partition)
-            for row in batch.to_pylist()
-        ]
-        self.at = end
-        return sorted(found)
-
-    def until_something_comes(self) -> list[int]:
-        return wait_until(self.step, _SECONDS, "new messages")
-
-
-def batch(options: dict[str, str]) -> list[int]:
-    reader = BatchReader(parse_source(options, is_streaming=False), ["body"])
-    return sorted(
-        int(row["body"])
-        for partition in reader.partitions()
-        for rows in reader.read(partition)
-        for row in rows.to_pylist()
-    )
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with Cluster(tmp_path) as cluster:
@@ -130,10 +92,10 @@ def test_retention_passes_where_reading_goes_on(place: Place) -> None:
     start = json.dumps({topic.name: {place.broker_name: {"0": 10}}})
     named = topic.options(startingOffsets=start)
     with pytest.raises(DataLossError, match=rf"begins at {first}, 10 was wanted"):
-        batch(named)
-    assert batch(named | {"failOnDataLoss": "false"}) == list(range(first, topic.count))
+        read_numbers(named)
+    assert read_numbers(named | {"failOnDataLoss": "false"}) == list(range(first, topic.count))
     # "earliest" names no message that could be lost.
-    assert batch(topic.options()) == list(range(first, topic.count))
+    assert read_numbers(topic.options()) == list(range(first, topic.count))
 
 
 def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
@@ -207,30 +169,29 @@ def test_rows_reach_the_topic_though_the_broker_is_killed(place: Place) -> None:
 
     sent = write_batches(batches(), options, "query-1-0")
     assert sent == 4_000
-    found = batch(topic.options())
+    found = read_numbers(topic.options())
     # At least once.
     assert sorted(set(found)) == list(range(4_000))
 
 
 def test_name_servers_that_nobody_runs_are_one_error_soon() -> None:
-    options = {"nameServers": f"127.0.0.1:{lease_port()}", "subscribe": "T"}
-    began = time.monotonic()
+    # An error that were waited for would be waited for longer than this test may take.
+    servers = {"nameServers": f"127.0.0.1:{lease_port()}", "maxOutage": "1h"}
+    options = servers | {"subscribe": "T"}
     with pytest.raises(NameServerError, match="no name server answers"):
-        batch(options)
+        read_numbers(options)
     with pytest.raises(NameServerError, match="no name server answers"):
         Stream(options)
     # A query that goes on from its checkpoint, which does not ask where to begin.
-    reader = StreamReader(parse_source(options, is_streaming=True), ["body"])
-    start = {"version": 1, "queues": {"T": {"b": {"0": 1}}}}
+    going_on = Stream(options, {"version": 1, "queues": {"T": {"b": {"0": 1}}}})
     with pytest.raises(NameServerError, match="no name server answers"):
-        reader.latestOffset(start, ReadAllAvailable())
-    assert time.monotonic() - began < 3 * _SOON_SECONDS
+        going_on.plan()
 
 
 def test_a_topic_that_does_not_exist_is_one_error_soon(place: Place) -> None:
     options = {"nameServers": place.site.namesrv, "subscribe": "Nowhere"}
     with pytest.raises(ClientError, match="No route info of this topic: Nowhere"):
-        batch(options)
+        read_numbers(options)
     with pytest.raises(ClientError, match="No route info of this topic: Nowhere"):
         Stream(options)
 
@@ -253,17 +214,13 @@ def test_wrong_credentials_are_one_error_soon(tmp_path: Path) -> None:
         java.start_broker("guarded", namesrv=namesrv, properties=guarded)
         wait_until(lambda: "guarded" in query_brokers(namesrv), _SECONDS, "guarded is registered")
         right = {"nameServers": namesrv, "accessKey": "goddard", "secretKey": "12345678"}
-        wrong = right | {"secretKey": "87654321"}
-        rows = pa.RecordBatch.from_arrays(
-            [pa.array([b"1"], pa.binary())], schema=pa.schema([pa.field("body", pa.binary())])
-        )
-        assert write_batches(iter([rows]), parse_sink(right | {"topic": "T"}), "q-0-0") == 1
-        assert batch(right | {"subscribe": "T"}) == [1]
-        began = time.monotonic()
+        # An error that were waited for would be waited for longer than this test may take.
+        wrong = right | {"secretKey": "87654321", "maxOutage": "1h"}
+        assert write_bodies(right | {"topic": "T"}, [b"1"]) == 1
+        assert read_numbers(right | {"subscribe": "T"}) == [1]
         with pytest.raises(GoddardError, match=_REFUSAL):
-            batch(wrong | {"subscribe": "T"})
+            read_numbers(wrong | {"subscribe": "T"})
         with pytest.raises(GoddardError, match=_REFUSAL):
             Stream(wrong | {"subscribe": "T"})
         with pytest.raises(GoddardError, match=_REFUSAL):
-            write_batches(iter([rows]), parse_sink(wrong | {"topic": "T"}), "q-0-0")
-        assert time.monotonic() - began < 3 * _SOON_SECONDS
+            write_bodies(wrong | {"topic": "T"}, [b"1"])

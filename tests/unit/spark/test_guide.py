@@ -7,9 +7,8 @@ import pytest
 
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import LOG
-from goddard.spark.options import SOURCE
+from goddard.spark.options import SINK, SOURCE
 from goddard.spark.rows import COLUMNS as SINK_COLUMNS
-from goddard.spark.write import SINK
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "spark.md").read_text()
 _PROSE = re.sub(r"^```.*?^```", "", GUIDE, flags=re.DOTALL | re.MULTILINE)
