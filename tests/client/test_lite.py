@@ -16,7 +16,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import read_offsets
 from goddard.client.subscriptions import Expression, Sql, Tags
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
-from goddard.errors import ProtocolError
+from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.bodies import decode_body
 from goddard.protocol.bodies_client import ConsumerRunningInfo
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -91,6 +91,35 @@ async def poll_until(
 
 def texts(messages: Iterable[ReceivedMessage]) -> list[str]:
     return [message.body.decode() for message in messages]
+
+
+async def test_one_queue_is_not_several(site: Site) -> None:
+    topic = site.create_topic("LiteOne", queues=1)
+    queue = queue_of(site, topic)
+    consumer = lite(site, site.new_group("LiteOne"))
+    consumer.assign(iter([queue]))
+    one: Any = queue
+    async with consumer:
+        for method in (consumer.pause, consumer.resume, consumer.assign):
+            with pytest.raises(TypeError, match="a list is wanted"):
+                method(one)
+        mistakes: list[Any] = [queue, topic, {topic: 1}, {queue: "1"}, {queue: True}]
+        for wrong in mistakes:
+            with pytest.raises(TypeError, match="wanted"):
+                await consumer.commit(wrong)
+        with pytest.raises(ConfigError, match="is -1; it must be 0 to"):
+            await consumer.commit({queue: -1})
+        several: Any = [queue]
+        for find in (consumer.seek_to_begin, consumer.seek_to_end, consumer.committed):
+            with pytest.raises(TypeError, match=r"a MessageQueue\(topic, broker_name, queue_id\)"):
+                await find(several)
+        with pytest.raises(TypeError, match=r"a MessageQueue\("):
+            await consumer.seek(several, 0)
+        with pytest.raises(TypeError, match=r"a MessageQueue\("):
+            await consumer.offset_for_timestamp(several, 0)
+        assert consumer.assignment() == {queue}
+        consumer.pause([queue])
+        assert consumer.paused() == {queue}
 
 
 async def test_a_subscriber_gets_every_message_of_all_queues(site: Site, sender: Dialogue) -> None:

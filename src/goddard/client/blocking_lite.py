@@ -10,11 +10,10 @@ from typing import Self, Unpack
 from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
 from goddard.client.consumehooks import ConsumeHook
-from goddard.client.lite import AssignmentListener
 from goddard.client.lite import LitePullConsumer as AsyncLitePullConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords
-from goddard.client.queuewatch import QueuesListener
+from goddard.client.queuewatch import AssignmentListener, QueuesListener
 from goddard.client.subscriptions import Expression
 from goddard.client.values import ConsumeFrom, MessageQueue, ServiceState
 from goddard.protocol.bodies import MessageModel
@@ -126,7 +125,10 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         self._do(lambda: self._core.unsubscribe(topic))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues and no others, whatever the rest of the group does."""
+        """Read these queues and no others, whatever the rest of the group does.
+
+        ``queues`` is a list, also of a single queue; as everywhere here.
+        """
         self._do(lambda: self._core.assign(queues))
 
     def filter_assigned(self, topic: str, expression: Expression) -> None:

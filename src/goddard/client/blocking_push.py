@@ -11,8 +11,9 @@ from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
 from goddard.client.consumehooks import ConsumeHook
 from goddard.client.options import SessionKeywords
-from goddard.client.push import _L, AssignmentListener
+from goddard.client.push import _L
 from goddard.client.push import PushConsumer as AsyncPushConsumer
+from goddard.client.queuewatch import AssignmentListener
 from goddard.client.subscriptions import Expression
 from goddard.client.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, MessageQueue

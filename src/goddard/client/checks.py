@@ -6,11 +6,13 @@ right and values that cannot be are a ConfigError.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.names import group_problem, topic_problem
+
+DEFAULT_CONSUMER: Final = "DEFAULT_CONSUMER"
 
 T = TypeVar("T")
 
@@ -64,3 +66,12 @@ def check_new_group(group: object) -> None:
     """ConfigError unless a group may have this name."""
     if (problem := group_problem(group)) is not None:
         raise ConfigError(problem)
+
+
+def check_consumer_group(group: object) -> None:
+    """ConfigError unless consumers may be in a group of this name."""
+    problem = group_problem(group)
+    if problem is None and group == DEFAULT_CONSUMER:
+        problem = f"consumerGroup can not equal {DEFAULT_CONSUMER}, please specify another one."
+    if problem is not None:
+        raise ConfigError(f"the group {str(group)[:200]!r} cannot be used: {problem}")

@@ -62,13 +62,19 @@ async def check_conditions(
 
 
 async def share_of(
-    session: Session, group: str, queues: Iterable[MessageQueue], strategy: AllocationStrategy
+    session: Session,
+    group: str,
+    queues: Iterable[MessageQueue],
+    strategy: AllocationStrategy | None,
 ) -> tuple[set[MessageQueue], bool] | None:
-    """Which queues of one topic are ours, and whether there are other members.
+    """Which queues of one topic are ours, and whether others of the group get the rest.
 
-    None if that is not known: no broker answers, or it knows nothing of us yet, as one that was
-    restarted does before our next heartbeat.
+    Without a strategy all are ours, as of everybody: broadcasting. None if it is not known: no
+    broker answers, or it knows nothing of us yet, as one that was restarted does before our next
+    heartbeat.
     """
+    if strategy is None:
+        return set(queues), False
     ordered = sorted(queues)
     members = await member_ids(session, group, ordered[0].topic)
     if members is None or session.client_id not in members:

@@ -6,75 +6,56 @@ the event loop.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy, Averagely
-from goddard.client.consumehooks import ConsumeHook, ConsumeHookContext
+from goddard.client.checks import check_consumer_group, check_new_topic, check_queue, several, table
+from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import ClientError, NoRouteError, NotRunningError
-from goddard.client.handout import Handout
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route, share_of
+from goddard.client.lite_running import Running
 from goddard.client.message import ReceivedMessage
-from goddard.client.offsets import BrokerOffsets, LocalOffsets, Offsets, master_address
+from goddard.client.offsets import BrokerOffsets, LocalOffsets, Offsets
 from goddard.client.options import SessionKeywords, check_kind, check_range, session_options
 from goddard.client.prefetch import AssignedQueue
-from goddard.client.pullahead import PullAhead, PullSettings
-from goddard.client.queuewatch import QueuesListener, QueueWatch
-from goddard.client.running_info import thread_stacks
+from goddard.client.pullahead import PullSettings
+from goddard.client.queuewatch import AssignmentListener, QueuesListener, QueueWatch
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, subscription
-from goddard.client.trace import ConsumeOutcome
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, GoddardError
-from goddard.protocol import bodies
 from goddard.protocol.bodies import ConsumeFromWhere, ConsumeType
 from goddard.protocol.bodies_client import (
     ConsumeDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
-    ProcessQueueInfo,
     SubscriptionData,
 )
 from goddard.protocol.codes import ResponseCode
-from goddard.protocol.names import group_problem, topic_problem, with_namespace, without_namespace
+from goddard.protocol.names import with_namespace, without_namespace
 from goddard.protocol.responses import ResponseError
-from goddard.transport.tasks import Tasks, finish
+from goddard.transport.tasks import finish
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _logger: Final = logging.getLogger("goddard.client")
 
-_DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 _FIRST_QUEUE_CHECK_MS: Final = 10_000
+_NO_TIMEOUT_MS: Final = 2**31
 _DEFAULT_START_AGO_MS: Final = 30 * 60 * 1000
-# As long as RocketMQ's push consumer waits before it reads a queue that was another member's.
-_HANDOVER_MS: Final = 500
-_MIB: Final = 1024 * 1024
-
-AssignmentListener = Callable[[str, set[MessageQueue], set[MessageQueue]], None]
-"""Called on the event loop with a topic, its queues, and those of them that are this consumer's."""
 
 
 class _Mode(Enum):
     NONE = "none"
     SUBSCRIBE = "subscribe"
     ASSIGN = "assign"
-
-
-class _Open(NamedTuple):
-    """What a consumer has while it runs."""
-
-    session: Session
-    offsets: Offsets
-    pulls: PullAhead
-    handout: Handout
 
 
 class LitePullConsumer:
@@ -128,12 +109,7 @@ class LitePullConsumer:
         consume_hooks: Sequence[ConsumeHook] = (),
         **options: "Unpack[SessionKeywords]",
     ) -> None:
-        if (problem := group_problem(group)) is not None:
-            raise ConfigError(problem)
-        if group == _DEFAULT_GROUP:
-            raise ConfigError(
-                f"consumerGroup can not equal {_DEFAULT_GROUP}, please specify another one."
-            )
+        check_consumer_group(group)
         check_kind("message_model", message_model, MessageModel)
         check_kind("consume_from", consume_from, ConsumeFrom)
         self._model = message_model
@@ -159,17 +135,24 @@ class LitePullConsumer:
             "auto_commit_interval_ms", auto_commit_interval_ms, 1
         )
         self._queue_check_ms = check_range("queue_check_interval_ms", queue_check_interval_ms, 10)
-        self._allocation = allocation or Averagely()
+        is_broadcast = message_model is MessageModel.BROADCASTING
+        self._allocation = None if is_broadcast else allocation or Averagely()
         self._offsets_folder = offsets_folder
-        self._hooks = tuple(consume_hooks)
         own = session_options(name_servers, options)
-        self._options = own.for_process() if message_model is MessageModel.CLUSTERING else own
+        self._options = own if is_broadcast else own.for_process()
         self._namespace = own.namespace
         self._group = with_namespace(group, self._namespace)
+        # As RocketMQ does it: what becomes of the messages is not known, and taken for success.
+        self._handed_out = with_hooks(
+            lambda messages, context: None,
+            tuple(consume_hooks),
+            group=self._group,
+            timeout_ms=_NO_TIMEOUT_MS,
+            clock=self._clock,
+        )
         self._guard = ProcessGuard()
-        self._tasks = Tasks(_logger, logging.DEBUG)
         self._state = ServiceState.CREATED
-        self._open: _Open | None = None
+        self._running: Running | None = None
         # The brokers know of this member; before, there is nothing to share out.
         self._has_joined = False
         self._mode = _Mode.NONE
@@ -179,7 +162,6 @@ class LitePullConsumer:
         self._assignment_listeners: dict[str, AssignmentListener] = {}
         self._watch = QueueWatch()
         self._next_commit_ms = 0
-        self._started_ms = 0
 
     # --- Life -------------------------------------------------------------------------------------
 
@@ -218,30 +200,37 @@ class LitePullConsumer:
             self._state = ServiceState.CREATED
             await session.stop()
             raise
-        pulls = PullAhead(session, self._group, offsets, self._settings, self._subscription_of)
-        self._open = _Open(session, offsets, pulls, Handout(pulls, self._prepare))
+        self._running = running = Running(
+            session,
+            self._group,
+            offsets,
+            self._settings,
+            auto_commit=self._auto_commit,
+            subscription_of=self._subscription_of,
+            prepare=self._prepare,
+        )
         self._state = ServiceState.RUNNING
-        self._started_ms = self._clock.now_ms()
         try:
-            await self._join(session)
+            await self._join(running)
         except BaseException:
             await self.stop()
             raise
         _logger.info("the consumer [%s] start OK", self._group)
 
-    async def _join(self, session: Session) -> None:
+    async def _join(self, running: Running) -> None:
+        session = running.session
         for topic in sorted(self.subscribed_topics()):
             await learn_route(session, topic)
         await check_conditions(session, self._group, self._subscriptions.values())
         await self._watch.check(session)
         await session.heartbeat()
         if self._mode is _Mode.ASSIGN:
-            self._assign_wanted()
+            running.read_only(self._wanted)
         self._has_joined = True
         if not await self.rebalance():
             session.wake_rebalance()
         first_ms = min(_FIRST_QUEUE_CHECK_MS, self._queue_check_ms)
-        self._tasks.periodic(
+        running.tasks.periodic(
             "QueueCheck",
             self._queue_check_ms / 1000,
             partial(self._watch.check, session),
@@ -250,26 +239,18 @@ class LitePullConsumer:
 
     async def stop(self) -> None:
         """Leave the group, keep the offsets, close everything. Does nothing unless started."""
-        opened = self._open
-        if opened is None or self._state is not ServiceState.RUNNING:
+        running = self._running
+        if running is None or self._state is not ServiceState.RUNNING:
             return
         self._state = ServiceState.STOPPED
         await finish(
-            self._tasks.stop,
-            opened.pulls.stop,
-            partial(self._keep_offsets, opened.offsets),
-            partial(opened.session.remove_consumer, self._group),
-            opened.session.stop,
+            running.tasks.stop,
+            running.pulls.stop,
+            running.keep_offsets,
+            partial(running.session.remove_consumer, self._group),
+            running.session.stop,
         )
         _logger.info("the consumer [%s] shutdown OK", self._group)
-
-    async def _keep_offsets(self, offsets: Offsets) -> None:
-        if self._auto_commit:
-            self._note_done()
-        try:
-            await offsets.flush(offsets.table())
-        except GoddardError as error:
-            _logger.warning("the offsets of %s could not be written: %s", self._group, error)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -278,11 +259,11 @@ class LitePullConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _running(self) -> _Open:
+    def _run(self) -> Running:
         self._guard.check()
-        if self._open is None or self._state is not ServiceState.RUNNING:
+        if self._running is None or self._state is not ServiceState.RUNNING:
             raise NotRunningError("The consumer not running, please start it first.")
-        return self._open
+        return self._running
 
     # --- What to read -----------------------------------------------------------------------------
 
@@ -305,26 +286,29 @@ class LitePullConsumer:
         if listener is not None:
             self._assignment_listeners[name] = listener
         if self._state is ServiceState.RUNNING:
-            self._tasks.spawn(self._announce(name), f"subscription to {name}")
+            running = self._run()
+            running.tasks.spawn(self._announce(running, name), f"subscription to {name}")
 
     def unsubscribe(self, topic: str) -> None:
         """Read nothing more of a topic."""
         name = self._topic(topic)
         self._subscriptions.pop(name, None)
         self._assignment_listeners.pop(name, None)
-        if self._open is not None:
-            for queue in [queue for queue in self._open.pulls.queues if queue.topic == name]:
-                self._give_up(queue)
+        if self._running is not None:
+            self._running.take_share(name, set(), has_others=False)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues and no others, whatever the rest of the group does."""
-        wanted = {self._inner(queue) for queue in queues}
+        """Read these queues and no others, whatever the rest of the group does.
+
+        ``queues`` is a list, also of a single queue; as everywhere here.
+        """
+        wanted = set(self._inner_queues(queues))
         if not wanted:
             raise ConfigError("Message queues can not be null or empty.")
         self._enter(_Mode.ASSIGN)
         self._wanted = wanted
         if self._state is ServiceState.RUNNING:
-            self._assign_wanted()
+            self._run().read_only(wanted)
 
     def filter_assigned(self, topic: str, expression: Expression) -> None:
         """What to read of a topic's assigned queues; all of it, if this is not called.
@@ -340,7 +324,7 @@ class LitePullConsumer:
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are read now."""
-        return {self._shown(queue) for queue in self._running().pulls.queues}
+        return {self._shown(queue) for queue in self._run().queues}
 
     def _enter(self, mode: _Mode) -> None:
         if self._mode not in (_Mode.NONE, mode):
@@ -348,44 +332,19 @@ class LitePullConsumer:
         self._mode = mode
 
     def _topic(self, topic: str) -> str:
-        if (problem := topic_problem(topic)) is not None:
-            raise ConfigError(problem)
+        check_new_topic(topic)
         return with_namespace(topic, self._namespace)
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
         return self._subscriptions.get(topic) or SubscriptionData(topic=topic)
 
-    async def _announce(self, topic: str) -> None:
+    async def _announce(self, running: Running, topic: str) -> None:
         """Tell the group of a new subscription."""
-        opened = self._running()
-        await learn_route(opened.session, topic)
-        await opened.session.heartbeat()
+        await learn_route(running.session, topic)
+        await running.session.heartbeat()
         # At once: the loop rests for a second if it looked before the heartbeat.
         if not await self.rebalance():
-            opened.session.wake_rebalance()
-
-    def _assign_wanted(self) -> None:
-        pulls = self._running().pulls
-        for queue in pulls.queues.keys() - self._wanted:
-            self._give_up(queue)
-        for queue in sorted(self._wanted):
-            pulls.assign(queue)
-
-    def _give_up(self, queue: MessageQueue) -> None:
-        """Stop reading a queue, and let the next one to read it know how far it was read."""
-        opened = self._open
-        assigned = opened.pulls.drop(queue) if opened is not None else None
-        if opened is None or assigned is None:
-            return
-        opened.handout.left(assigned)
-        if self._auto_commit and assigned.done_offset is not None:
-            opened.offsets.update(queue, assigned.done_offset)
-        self._tasks.spawn(self._persist_and_forget(opened.offsets, queue), f"offset of {queue}")
-
-    async def _persist_and_forget(self, offsets: Offsets, queue: MessageQueue) -> None:
-        await offsets.persist(queue)
-        if self._open is None or queue not in self._open.pulls.queues:
-            offsets.forget(queue)
+            running.session.wake_rebalance()
 
     # --- Messages ---------------------------------------------------------------------------------
 
@@ -394,13 +353,13 @@ class LitePullConsumer:
 
         With auto commit, everything handed out before counts as consumed from now on.
         """
-        opened = self._running()
+        running = self._run()
         if timeout_ms is None:
             timeout_ms = self._poll_timeout_ms
         if timeout_ms < 0:
             raise ValueError("Timeout must not be negative")
-        self._commit_in_time()
-        return await opened.handout.next_batch(timeout_ms)
+        self._commit_in_time(running)
+        return await running.handout.next_batch(timeout_ms)
 
     def __aiter__(self) -> Self:
         return self
@@ -409,45 +368,27 @@ class LitePullConsumer:
         """The next message; waits for it as long as the consumer runs."""
         if self._state is ServiceState.STOPPED:
             raise StopAsyncIteration
-        handout = self._running().handout
-        self._commit_in_time()
-        message = await handout.next_message()
+        running = self._run()
+        self._commit_in_time(running)
+        message = await running.handout.next_message()
         if message is None:
             raise StopAsyncIteration
         return message
 
-    def _commit_in_time(self) -> None:
+    def _commit_in_time(self, running: Running) -> None:
         """Auto commit, if it is time: the user wants more, so it is through with what it got."""
-        if not self._auto_commit or self._open is None:
-            return
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._next_commit_ms:
-            self._open.handout.ask_on()
-            self._note_done()
+        if self._auto_commit and now_ms >= self._next_commit_ms:
+            running.handout.ask_on()
+            running.note_done()
             self._next_commit_ms = now_ms + self._commit_interval_ms
-
-    def _note_done(self) -> None:
-        opened = self._open
-        if opened is None:
-            return
-        for queue, assigned in opened.pulls.queues.items():
-            if assigned.done_offset is not None:
-                opened.offsets.update(queue, assigned.done_offset)
 
     def _prepare(self, messages: list[ReceivedMessage]) -> None:
         if self._namespace:
             for message in messages:
                 message.topic = without_namespace(message.topic, self._namespace)
                 message.queue = self._shown(message.queue)
-        if self._hooks:
-            # As RocketMQ does it: what becomes of the messages is not known, and taken for success.
-            seen = ConsumeHookContext(self._group, messages, self._clock.now_ms())
-            for hook in self._hooks:
-                self._tell(partial(hook.before_consume, seen))
-            seen.outcome = ConsumeOutcome.SUCCESS
-            seen.ended_ms = self._clock.now_ms()
-            for hook in self._hooks:
-                self._tell(partial(hook.after_consume, seen))
+        self._handed_out(messages, None)
 
     # --- Positions --------------------------------------------------------------------------------
 
@@ -462,39 +403,30 @@ class LitePullConsumer:
         None is all queues. Unless ``persist`` is False, this returns when the broker has noted it;
         otherwise it is told with the next round of ``persist_offsets_interval_ms``.
         """
-        opened = self._running()
-        queues = opened.pulls.queues
-        noted: dict[MessageQueue, int] = {}
-        if isinstance(offsets, Mapping):
-            for queue, offset in offsets.items():
-                if offset < 0:
-                    raise ConfigError(f"{offset} is no offset of {queue}")
-                noted[self._inner(queue)] = offset
+        running = self._run()
+        if offsets is None:
+            noted = running.given(running.queues.keys())
+        elif isinstance(offsets, Mapping):
+            noted = {}
+            for queue, offset in table("offsets", offsets, MessageQueue, int).items():
+                noted[self._inner(queue)] = check_range(f"the offset of {queue}", offset, 0, 2**62)
         else:
-            named = queues if offsets is None else [self._inner(queue) for queue in offsets]
-            for queue in named:
-                assigned = queues.get(queue)
-                if assigned is not None and assigned.given_offset is not None:
-                    noted[queue] = assigned.given_offset
+            noted = running.given(self._inner_queues(offsets))
         for queue, offset in noted.items():
             # What is said here stands until the user asks for more.
             self._assigned(queue).done_offset = offset
-            opened.offsets.update(queue, offset)
+            running.offsets.update(queue, offset)
         if persist:
-            await opened.offsets.flush(noted)
+            await running.offsets.flush(noted)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """How far a queue is consumed, as noted here or by the broker; None if neither knows."""
-        return await self._running().offsets.read(self._inner(queue))
+        return await self._run().offsets.read(self._inner(queue))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Read a queue from this offset on; it must be within the queue."""
-        opened = self._running()
         inner = self._inner(queue)
-        self._assigned(inner)
-        address = await master_address(opened.session, inner)
-        low = await calls.min_offset(opened.session, address, inner)
-        high = await calls.max_offset(opened.session, address, inner)
+        low, high = await self._ends(inner)
         if not low <= offset <= high:
             raise ClientError(
                 f"Seek offset illegal, seek offset = {offset}, min offset = {low}, "
@@ -504,64 +436,55 @@ class LitePullConsumer:
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read a queue from its oldest message on."""
-        await self._seek_to(queue, calls.min_offset)
+        inner = self._inner(queue)
+        oldest, _ = await self._ends(inner)
+        self._move(inner, oldest)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Read of a queue only what comes from now on."""
-        await self._seek_to(queue, calls.max_offset)
-
-    async def _seek_to(self, queue: MessageQueue, find: Callable[..., Awaitable[int]]) -> None:
-        opened = self._running()
         inner = self._inner(queue)
-        self._assigned(inner)
-        address = await master_address(opened.session, inner)
-        self._move(inner, await find(opened.session, address, inner))
+        _, end = await self._ends(inner)
+        self._move(inner, end)
+
+    async def _ends(self, queue: MessageQueue) -> tuple[int, int]:
+        self._assigned(queue)
+        return await self._run().ends(queue)
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message of a queue that was stored at this time or later."""
-        opened = self._running()
-        inner = self._inner(queue)
-        address = await master_address(opened.session, inner)
-        return await calls.search_offset(opened.session, address, inner, timestamp_ms)
+        return await self._run().offset_at(self._inner(queue), timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull nothing more of these queues for now; what was pulled is still handed out."""
-        pulls = self._running().pulls
-        for queue in queues:
-            pulls.pause(self._inner(queue))
+        pulls = self._run().pulls
+        for queue in self._inner_queues(queues):
+            pulls.pause(queue)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Pull from paused queues again."""
-        pulls = self._running().pulls
-        for queue in queues:
-            pulls.resume(self._inner(queue))
+        pulls = self._run().pulls
+        for queue in self._inner_queues(queues):
+            pulls.resume(queue)
 
     def paused(self) -> set[MessageQueue]:
         return {
             self._shown(queue)
-            for queue, assigned in self._running().pulls.queues.items()
+            for queue, assigned in self._run().queues.items()
             if assigned.is_paused
         }
 
     def _assigned(self, queue: MessageQueue) -> AssignedQueue:
-        assigned = self._running().pulls.queues.get(queue)
-        if assigned is None:
-            maybe = ", may be rebalancing" if self._mode is _Mode.SUBSCRIBE else ""
-            raise ClientError(
-                f"The message queue is not in assigned list{maybe}, message queue: {queue}"
-            )
-        return assigned
+        return self._run().assigned(queue, is_shared=self._mode is _Mode.SUBSCRIBE)
 
     def _move(self, queue: MessageQueue, offset: int) -> None:
-        opened = self._running()
-        opened.handout.left(self._assigned(queue))
-        opened.pulls.seek(queue, offset)
+        self._assigned(queue)
+        self._run().move(queue, offset)
 
     # --- Queues of topics -------------------------------------------------------------------------
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic that can be read, as the name server knows them now."""
-        session = self._running().session
+        session = self._run().session
         queues = await session.subscribe_queues(self._topic(topic), refresh=True)
         return sorted(self._shown(queue) for queue in queues)
 
@@ -576,15 +499,11 @@ class LitePullConsumer:
 
         self._watch.listen(self._topic(topic), shown)
 
-    def _tell(self, listener: Callable[[], None]) -> None:
-        """Call the user's own; what it raises is logged and goes no further."""
-        try:
-            listener()
-        except Exception:
-            _logger.exception("a listener or hook of the consumer [%s] failed", self._group)
-
     def _inner(self, queue: MessageQueue) -> MessageQueue:
-        return queue._replace(topic=with_namespace(queue.topic, self._namespace))
+        return check_queue(queue)._replace(topic=with_namespace(queue.topic, self._namespace))
+
+    def _inner_queues(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        return [self._inner(queue) for queue in several("queues", queues, MessageQueue)]
 
     def _shown(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=without_namespace(queue.topic, self._namespace))
@@ -608,8 +527,8 @@ class LitePullConsumer:
         return self._subscriptions.keys()
 
     def route_changed(self, topic: str, queues: list[MessageQueue]) -> None:
-        if self._open is not None:
-            self._open.session.wake_rebalance()
+        if self._running is not None:
+            self._running.session.wake_rebalance()
 
     async def rebalance(self) -> bool:
         if self._mode is not _Mode.SUBSCRIBE or not self._has_joined:
@@ -618,82 +537,55 @@ class LitePullConsumer:
         for topic in list(self._subscriptions):
             try:
                 is_balanced &= await self._rebalance_topic(topic)
-            except NoRouteError as error:
-                # It was told when it was subscribed to, and is looked for every second.
-                _logger.info("%s of %s is not rebalanced: %s", topic, self._group, error)
-                is_balanced = False
             except GoddardError as error:
-                _logger.warning("%s of %s is not rebalanced: %s", topic, self._group, error)
+                # Of a topic without a route it was told when it was subscribed to, and it is looked
+                # for every second.
+                level = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
+                _logger.log(level, "%s of %s is not rebalanced: %s", topic, self._group, error)
                 is_balanced = False
         return is_balanced
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        opened = self._running()
-        queues = await opened.session.subscribe_queues(topic)
-        share, has_others = set(queues), False
-        if self._model is MessageModel.CLUSTERING:
-            found = await share_of(opened.session, self._group, queues, self._allocation)
-            if found is None:
-                return False
-            share, has_others = found
+        running = self._run()
+        queues = await running.session.subscribe_queues(topic)
+        found = await share_of(running.session, self._group, queues, self._allocation)
+        if found is None:
+            return False
+        share, has_others = found
         if self._state is not ServiceState.RUNNING or topic not in self._subscriptions:
             return True
-        held = {queue for queue in opened.pulls.queues if queue.topic == topic}
-        if held == share:
+        if not running.take_share(topic, share, has_others=has_others):
             return True
-        for queue in sorted(held - share):
-            self._give_up(queue)
-        for queue in sorted(share - held):
-            opened.offsets.forget(queue)
-            # Who has a queue so far gets a moment to say how far it was consumed.
-            opened.pulls.assign(queue, delay_ms=_HANDOVER_MS if has_others else 0)
-        listener = self._assignment_listeners.get(topic)
-        if listener is not None:
-            everything = {self._shown(queue) for queue in queues}
-            mine = {self._shown(queue) for queue in share}
-            name = without_namespace(topic, self._namespace)
-            self._tell(partial(listener, name, everything, mine))
+        self._tell_assignment(topic, queues, share)
         return True
 
+    def _tell_assignment(
+        self, topic: str, queues: Iterable[MessageQueue], share: Iterable[MessageQueue]
+    ) -> None:
+        listener = self._assignment_listeners.get(topic)
+        if listener is None:
+            return
+        everything, mine = ({self._shown(queue) for queue in each} for each in (queues, share))
+        try:
+            listener(without_namespace(topic, self._namespace), everything, mine)
+        except Exception:
+            _logger.exception("the listener for the share of %s failed", topic)
+
     async def persist_offsets(self) -> None:
-        if self._open is not None and self._state is ServiceState.RUNNING:
-            await self._open.offsets.persist_all(list(self._open.pulls.queues))
+        if self._running is not None and self._state is ServiceState.RUNNING:
+            await self._running.offsets.persist_all(list(self._running.queues))
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """What ``mqadmin resetOffsetByTime`` asks of a consumer that is online."""
-        opened = self._running()
-        for queue, offset in offsets.items():
-            if queue.topic == topic and queue in opened.pulls.queues:
-                self._move(queue, offset)
-                opened.offsets.update(queue, offset)
-                await opened.offsets.persist(queue)
+        wanted = {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
+        await self._run().reset(wanted)
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        return {} if self._open is None else self._open.offsets.table(topic)
+        return {} if self._running is None else self._running.offsets.table(topic)
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
-        opened = self._running()
-        info = ConsumerRunningInfo(
-            properties={
-                "PROP_NAMESERVER_ADDR": ";".join(opened.session.name_servers) + ";",
-                "PROP_CONSUME_TYPE": ConsumeType.ACTIVELY.value,
-                "PROP_CLIENT_VERSION": "V5_4_0",
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            },
-            subscription_set=list(self.consumer_data().subscription_data_set),
-        )
-        for queue, assigned in opened.pulls.queues.items():
-            key = bodies.MessageQueue(
-                topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id
-            )
-            info.mq_table[key] = ProcessQueueInfo(
-                commit_offset=opened.offsets.cached(queue) or 0,
-                cached_msg_count=assigned.waiting_count,
-                cached_msg_size_in_mib=assigned.size_bytes // _MIB,
-            )
-        if with_stacks:
-            info.jstack = thread_stacks()
-        return info
+        wanted = self.consumer_data().subscription_data_set
+        return self._run().info(wanted, with_stacks=with_stacks)
 
     async def consume_directly(
         self, message: ReceivedMessage, broker_name: str

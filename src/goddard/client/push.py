@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from goddard.client.allocation import AllocationStrategy, Averagely
+from goddard.client.checks import check_consumer_group
 from goddard.client.concurrently import ConsumptionOptions
 from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import ClientError, NotRunningError
@@ -26,6 +27,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords, check_kind, check_range, session_options
 from goddard.client.processqueue import ProcessQueue
 from goddard.client.push_running import Running
+from goddard.client.queuewatch import AssignmentListener
 from goddard.client.running_info import running_info
 from goddard.client.session import Session
 from goddard.client.subscriptions import Expression, subscription
@@ -45,7 +47,6 @@ from goddard.protocol.bodies_client import (
 )
 from goddard.protocol.message import PROPERTY_RETRY_TOPIC
 from goddard.protocol.names import (
-    group_problem,
     is_retry_topic,
     retry_topic,
     topic_problem,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 
 _L = TypeVar("_L", bound=Callable[..., Any])
 
-DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 _START_AGO_MS: Final = 30 * 60 * 1000
 _TRIES_OF_A_CONCURRENT_GROUP: Final = 16
 # RocketMQ sleeps so long before it sets other offsets; here it is the most.
@@ -68,9 +68,6 @@ _RESET_WAIT_MS: Final = 10_000
 _RETRY_ROUTE_TRIES: Final = 10
 
 _logger: Final = logging.getLogger("goddard.client")
-
-AssignmentListener = Callable[[str, set[MessageQueue], set[MessageQueue]], None]
-"""Called on the event loop with a topic, its queues, and those of them that are this consumer's."""
 
 
 class PushConsumer:
@@ -135,7 +132,7 @@ class PushConsumer:
         trace: TraceOptions | None = None,
         **options: "Unpack[SessionKeywords]",
     ) -> None:
-        _check_group(group)
+        check_consumer_group(group)
         check_kind("message_model", message_model, MessageModel)
         check_kind("consume_from", consume_from, ConsumeFrom)
         if trace is not None:
@@ -546,14 +543,6 @@ class PushConsumer:
         running = self._running
         if running is not None and self._state is ServiceState.RUNNING:
             running.tasks.spawn(running.assignment.restart(held, offset), f"restart {held.queue}")
-
-
-def _check_group(group: str) -> None:
-    problem = group_problem(group)
-    if problem is None and group == DEFAULT_GROUP:
-        problem = f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
-    if problem is not None:
-        raise ConfigError(f"the group {str(group)[:200]!r} cannot be used: {problem}")
 
 
 def _topic_threshold(option: str, value: int) -> int:

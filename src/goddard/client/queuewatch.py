@@ -13,6 +13,9 @@ _logger: Final = logging.getLogger("goddard.client")
 QueuesListener = Callable[[str, set[MessageQueue]], None]
 """Called on the event loop with a topic and all its queues."""
 
+AssignmentListener = Callable[[str, set[MessageQueue], set[MessageQueue]], None]
+"""Called on the event loop with a topic, its queues, and those of them that are this consumer's."""
+
 
 class QueueWatch:
     """Topics and queues are as brokers know them: with a namespace if there is one."""

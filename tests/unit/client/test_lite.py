@@ -63,6 +63,25 @@ def test_modes_exclude_each_other() -> None:
         assigned.subscribe("T")
 
 
+QUEUE = MessageQueue("T", "b", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (QUEUE, r"queues: one MessageQueue was given, a list is wanted: \[MessageQueue\(topic='T'"),
+        ("T", "queues: a list of MessageQueue is wanted, not 'T'"),
+        (["T"], "queues: a list of MessageQueue is wanted; 'T' in it is none"),
+        ([QUEUE, ("T", "b", 0)], r"\('T', 'b', 0\) in it is none"),
+        (None, "queues: a list of MessageQueue is wanted, not None"),
+        (5, "not 5"),
+    ],
+)
+def test_queues_are_given_as_a_list(given: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        lite().assign(given)
+
+
 @pytest.mark.parametrize(("topic", "expression"), [("", "*"), ("a b", "*"), ("T", "||")])
 def test_subscriptions_are_checked(topic: str, expression: str) -> None:
     consumer = lite()
