@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from goddard.pipelines.running import Progress
 
 _SHOWN_BATCHES: Final = 10
+_LAKE: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_SECRETS: Final = ("secretkey", "securitytoken", "tlskeypassword", "password")
 
 
 @click.group(context_settings=HELP_OPTIONS)
@@ -87,6 +90,9 @@ def run(
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
         start_ms, end_ms = _time_ms("--from", start), _time_ms("--to", end)
+        if start_ms is not None and end_ms is not None and end_ms <= start_ms:
+            raise ConfigError(f"--to {end} is not after --from {start}")
+        _check_packages(loaded)
         is_batch = start_ms is not None or end_ms is not None or not loaded.source.is_stream
         with _session(loaded, master, settings, spark_log) as spark, _Board(loaded.name) as board:
             running: Any = importlib.import_module("goddard.pipelines.running")
@@ -94,7 +100,7 @@ def run(
             if is_batch:
                 made.back_fill(start_ms, end_ms, board.report)
             else:
-                with _stop_on_term() as stop:
+                with _stop_on_signals() as stop:
                     made.run(board.report, stop)
         board.close(loaded, made.last_words)
 
@@ -124,6 +130,7 @@ def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> No
     """Check a job file; needs neither Spark nor a cluster."""
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
+        _check_packages(loaded)
     click.echo(f"{loaded.name}: fine")
 
 
@@ -243,6 +250,16 @@ def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job
     return loaded
 
 
+def _check_packages(job: "Job") -> None:
+    """Say what is not installed now, and not when Spark has started."""
+    for sink in (job.sink, job.quarantine):
+        package = None if sink is None else _LAKE.get(sink.format)
+        if sink is not None and package is not None and find_spec(package) is None:
+            raise ConfigError(
+                f"{sink.format} tables need the package {package}: pip install 'goddard[lake]'"
+            )
+
+
 def _pair(option: str, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -266,11 +283,7 @@ def _time_ms(option: str, text: str | None) -> int | None:
 
 def _steps(job: "Job") -> list[tuple[str, str]]:
     """A job in words."""
-    options = dict(job.source.options)
-    for secret in ("secretKey", "securityToken", "tlsKeyPassword"):
-        if secret in options:
-            options[secret] = "***"
-    rows = [(f"read {job.source.format}", _pairs(options))]
+    rows = [(f"read {job.source.format}", _pairs(job.source.options))]
     if job.parse is not None:
         rows.append((f"parse {job.parse.format}", job.parse.schema))
         rows.append(("", f"else {job.parse.otherwise}"))
@@ -294,14 +307,17 @@ def _steps(job: "Job") -> list[tuple[str, str]]:
 
 
 def _sink_text(sink: "Sink") -> str:
-    place = sink.path or sink.table or _pairs(dict(sink.options))
+    place = sink.path or sink.table or _pairs(sink.options)
     once = "exactly once" if sink.is_exactly_once else "at least once"
     by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
     return f"{sink.format} {place}{by} ({once})"
 
 
-def _pairs(options: dict[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in options.items())
+def _pairs(options: Mapping[str, str]) -> str:
+    """Options to be shown; not what is nobody's to see."""
+    return ", ".join(
+        f"{name}={'***' if name.lower() in _SECRETS else value}" for name, value in options.items()
+    )
 
 
 # Running
@@ -318,10 +334,13 @@ def _clear_errors() -> Iterator[None]:
     except GoddardError as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        # Spark's errors, without importing Spark for it: their first line says what is wrong.
-        if not type(error).__module__.startswith("pyspark.errors"):
+        # Spark's errors, without importing Spark for it.
+        is_known = isinstance(error, OSError) or type(error).__module__.startswith(
+            ("pyspark.", "py4j.")
+        )
+        if not is_known:
             raise
-        raise click.ClickException(str(error).strip().splitlines()[0]) from error
+        raise click.ClickException(_pipelines("failures").sentence(error)) from error
 
 
 @contextlib.contextmanager
@@ -359,14 +378,25 @@ def _spinner(text: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stop_on_term() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets: the batch under way is given up, and repeated at the next run."""
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and the first Ctrl-C set; a second Ctrl-C does not wait.
+
+    The batch under way is given up, and repeated at the next run.
+    """
     stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stop.set())
+
+    def tell(number: int, _frame: object) -> None:
+        if number == signal.SIGINT and stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, tell) for number in numbers}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Board:
@@ -376,6 +406,7 @@ class _Board:
         self._name = name
         self._batches: list[Progress] = []
         self._rows = 0
+        self._is_counted = True
         self._quarantined = 0
         self._dropped = 0
         self._began = time.monotonic()
@@ -396,7 +427,9 @@ class _Board:
             self._live = None
 
     def report(self, progress: "Progress") -> None:
-        if not progress.query.endswith("-quarantine"):
+        if progress.rows is None:
+            self._is_counted = False
+        elif not progress.query.endswith("-quarantine"):
             self._rows += progress.rows
         if progress.tally is not None:
             self._quarantined += progress.tally.quarantined
@@ -411,9 +444,8 @@ class _Board:
         seconds = time.monotonic() - self._began
         bad = f", {self._quarantined:,} into quarantine" if self._quarantined else ""
         bad += f", {self._dropped:,} dropped" if self._dropped else ""
-        click.echo(
-            f"{self._name}: {self._rows:,} messages in {seconds:.1f} s{bad}; {_sink_text(job.sink)}"
-        )
+        count = f"{self._rows:,} messages" if self._is_counted else "done"
+        click.echo(f"{self._name}: {count} in {seconds:.1f} s{bad}; {_sink_text(job.sink)}")
         if last_words:
             click.echo(last_words)
 
@@ -430,11 +462,12 @@ class _Board:
 def _cells(progress: "Progress") -> tuple[str, ...]:
     tally = progress.tally
     bad = "" if tally is None else f"{tally.quarantined + tally.dropped:,}"
+    rate = None if progress.rows is None else progress.rows / max(progress.seconds, 0.001)
     return (
         str(progress.batch),
-        f"{progress.rows:,}",
+        "" if progress.rows is None else f"{progress.rows:,}",
         f"{progress.seconds:.1f}",
-        f"{progress.rows / max(progress.seconds, 0.001):,.0f}",
+        "" if rate is None else f"{rate:,.0f}",
         bad,
         "" if progress.lag is None else f"{progress.lag:,}",
     )
@@ -442,6 +475,7 @@ def _cells(progress: "Progress") -> tuple[str, ...]:
 
 def _line(progress: "Progress") -> str:
     batch, rows, seconds, rate, bad, lag = _cells(progress)
-    text = f"{progress.query} batch {batch}: {rows} rows in {seconds} s ({rate}/s)"
+    text = f"{progress.query} batch {batch}: "
+    text += f"{rows} rows in {seconds} s ({rate}/s)" if rows else f"done in {seconds} s"
     text += f", {bad} bad" if bad not in ("", "0") else ""
     return text + (f", {lag} behind" if lag else "")

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from goddard.errors import ConfigError
+from goddard.pipelines.failures import sentence
+
 _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -63,6 +66,17 @@ class Files:
 
     def rename(self, source: str, target: str) -> None:
         self._check(self._system.rename(self._path(source), self._path(target)), "make", target)
+
+    def make_root(self) -> None:
+        """Make the folder itself; ConfigError if that cannot be, before it is needed."""
+        try:
+            self.make_folder("")
+        except Exception as error:
+            # Every file system has errors of its own.
+            raise ConfigError(
+                f"{self.root} cannot be written to ({sentence(error)}); is the path right, "
+                "and may this user write there?"
+            ) from error
 
     def _check(self, is_done: bool, verb: str, path: str) -> None:
         if not is_done:

@@ -7,6 +7,7 @@ reading of the files.
 
 import difflib
 import json
+import posixpath
 import re
 import tomllib
 from collections.abc import Mapping
@@ -171,6 +172,13 @@ _JOB: Final = (
 )
 
 
+# What ``--set`` gives as text and a job file does not.
+_INNER_TABLES: Final = ("catalog", "options", "settings", "values")
+_FLAGS: Final = ("sink.compact", "quarantine.compact")
+_COUNTS: Final = ("sink.rows", "parse.sample", "parse.skipBytes")
+_LISTS: Final = ("sink.partitionBy", "quarantine.partitionBy", "deduplicate.keys", "aggregate.by")
+
+
 def load_job(path: Path, changes: Mapping[str, str] | None = None) -> Job:
     """Read and check a job file; ``changes`` replace values, named as in ``sink.path``."""
     try:
@@ -224,25 +232,34 @@ def parse_job(
         aggregate=_aggregate(top.value("aggregate")) if "aggregate" in top else None,
         sink=_sink("[sink]", top.value("sink"), source),
         quarantine=quarantine,
-        run=_run(top.value("run") or {}, name),
+        run=_run(top.value("run") if "run" in top else {}, name),
     )
     _check_together(job)
     return job
 
 
 def _change(given: dict[str, Any], name: str, value: str) -> None:
-    *tables, last = name.split(".", 1) if name.count(".") else (name,)
+    """Replace a value, or add it; its type is the one that its place has."""
+    first, _, last = name.partition(".")
+    inner, _, rest = last.partition(".")
+    tables: list[str] = []
+    if not last:
+        last = first
+    elif rest and inner in _INNER_TABLES:
+        tables, last = [first, inner], rest
+    else:
+        # Names of options have dots in them, too.
+        tables = [first]
     target: Any = given
-    for table in tables:
-        target = target.setdefault(table, {})
+    for each in tables:
+        target = target.setdefault(each, {})
         if not isinstance(target, dict):
-            raise ConfigError(f"{name} cannot be set: [{table}] is no table")
-    before = target.get(last)
-    if isinstance(before, bool) and value in ("true", "false"):
+            raise ConfigError(f"{name} cannot be set: [{each}] is no table")
+    if name in _FLAGS and value in ("true", "false"):
         target[last] = value == "true"
-    elif isinstance(before, int) and not isinstance(before, bool) and value.isascii():
-        target[last] = int(value) if value.isdigit() else value
-    elif isinstance(before, list):
+    elif name in _COUNTS and value.isascii() and value.isdigit():
+        target[last] = int(value)
+    elif name in _LISTS:
         target[last] = [each.strip() for each in value.split(",")]
     else:
         target[last] = value
@@ -419,7 +436,7 @@ def _aggregate(given: object) -> Aggregate:
         time=section.text("time") or "storeTimestamp",
         window=window,
         slide=slide,
-        late=section.interval("late", "1 minute") or "",
+        late=section.interval("late", "1 minute", may_be_zero=True) or "",
         by=by,
         values=values,
         emit="all" if section.choice("emit", ("closed", "all"), "closed") == "all" else "closed",
@@ -506,8 +523,10 @@ def _run(given: object, name: str) -> Run:
     if after is not None and not _FUNCTION.fullmatch(after):
         raise section.error("after", f"is {after!r}; write it as 'module:function'")
     trigger = section.text("trigger") or AVAILABLE_NOW
-    if trigger != AVAILABLE_NOW and not interval_ms(trigger):
-        raise section.error("trigger", f"is {trigger!r}; write {AVAILABLE_NOW} or '10 seconds'")
+    if trigger != AVAILABLE_NOW:
+        if not interval_ms(trigger):
+            raise section.error("trigger", f"is {trigger!r}; write {AVAILABLE_NOW} or '10 seconds'")
+        section.interval("trigger")
     return Run(
         trigger=trigger,
         checkpoint=section.text("checkpoint") or f"checkpoints/{name}",
@@ -544,9 +563,21 @@ def _check_together(job: Job) -> None:
         )
     if job.sink.compacts and aggregate is not None and aggregate.emit == "all":
         raise ConfigError("[sink] compact has nothing to do when every batch replaces the table")
-    own = [sink.path or sink.table for sink in (job.sink, job.quarantine) if sink is not None]
-    if len(own) == 2 and own[0] == own[1]:
-        raise ConfigError(f"[sink] and [quarantine] are the same place, {own[0]}")
+    if job.quarantine is not None:
+        _check_apart(job.sink, job.quarantine)
+
+
+def _check_apart(sink: Sink, quarantine: Sink) -> None:
+    """Two tables have two places; one inside of the other would be read as a part of it."""
+    own, other = ((each.path or each.table or "").rstrip("/") for each in (sink, quarantine))
+    if not own or not other:
+        return
+    own, other = posixpath.normpath(own), posixpath.normpath(other)
+    if own == other:
+        raise ConfigError(f"[sink] and [quarantine] are the same place, {own}")
+    for inner, outer in ((own, other), (other, own)):
+        if inner.startswith(f"{outer}/"):
+            raise ConfigError(f"[sink] and [quarantine]: {inner} is inside of {outer}; part them")
 
 
 # Sinks whose content a batch can replace as a whole.

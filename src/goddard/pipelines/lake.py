@@ -7,8 +7,8 @@ packages are the extra ``lake``.
 """
 
 import json
-import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,10 +24,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from goddard.errors import ConfigError
 from goddard.pipelines.batches import Batch
+from goddard.pipelines.failures import sentence
 from goddard.pipelines.files import File, Files
-
-_logger: Final = logging.getLogger("goddard.pipelines")
 
 _COMMIT_TRIES: Final = 5
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -38,6 +38,42 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
     """The schema of the rows; any field may be null, whatever the first batch looks like."""
     fields = [StructField(each.name, each.dataType, nullable=True) for each in frame.schema]
     return to_arrow_schema(StructType(fields), timezone="UTC")
+
+
+def check_table(
+    place: str,
+    table: pa.Schema,
+    rows: pa.Schema,
+    table_partitions: Sequence[str],
+    partition_by: Sequence[str],
+) -> list[str]:
+    """The columns that a table lacks; ConfigError if it cannot take the rows as they are.
+
+    Neither library looks: files that do not fit would be found out by whoever reads the table.
+    """
+    if list(table_partitions) != list(partition_by):
+        there, now = (", ".join(each) or "nothing" for each in (table_partitions, partition_by))
+        raise ConfigError(
+            f"{place} is partitioned by {there}, and [sink] partitionBy says {now}; "
+            "say the same, or write another table"
+        )
+    for name in rows.names:
+        if name not in table.names:
+            continue
+        there, now = _kind(table.field(name).type), _kind(rows.field(name).type)
+        if there != now:
+            raise ConfigError(
+                f"{place} has the column {name} as {there}, and the rows have it as {now}; "
+                "cast it in a transform, or write another table"
+            )
+    return [name for name in rows.names if name not in table.names]
+
+
+def _kind(type_: pa.DataType) -> str:
+    """A type in words; what is inside of lists and the like is the table's own to check."""
+    name = str(type_).removeprefix("large_").partition("<")[0]
+    # Iceberg has none of the small ones, and keeps them like this.
+    return "int32" if name in ("int8", "int16") else name
 
 
 def _write_files(frame: DataFrame, files: Files, partition_by: tuple[str, ...]) -> list[File]:
@@ -68,15 +104,21 @@ class IcebergTable:
         self._location = location
         self._partition_by = partition_by
         properties = {key: value for key, value in catalog.items() if key != "name"}
-        self._catalog: Catalog = load_catalog(catalog.get("name", "default"), **properties)
+        try:
+            self._catalog: Catalog = load_catalog(catalog.get("name", "default"), **properties)
+        except Exception as error:
+            # Each kind of catalog has errors of its own.
+            raise ConfigError(
+                f"the catalog of {name} cannot be opened: {sentence(error)}; check [sink] catalog"
+            ) from error
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
         schema = _arrow_schema(frame)
         table = self._table(schema)
         if _is_in_iceberg(table, batch):
-            _logger.info("%s has batch %d already", self._name, batch.number)
-            return
-        if set(schema.names) - set(table.schema().column_names):
+            return False
+        parts = [each.name for each in table.spec().fields]
+        if check_table(self._name, table.schema().as_arrow(), schema, parts, self._partition_by):
             with table.update_schema() as update:
                 update.union_by_name(schema)
         # Iceberg's files hold their partition's columns too, which Spark leaves out: twins of them
@@ -89,14 +131,15 @@ class IcebergTable:
         for left in reversed(range(_COMMIT_TRIES)):
             try:
                 self._commit(table, paths, batch)
-                return
+                break
             except CommitFailedException:
                 # Somebody else was faster; what they did stays.
                 if not left:
                     raise
                 table = self._catalog.load_table(self._name)
                 if _is_in_iceberg(table, batch):
-                    return
+                    break
+        return True
 
     def withdraw(self, batch: Batch) -> None:
         """Nothing: a batch without rows had none at its first attempt either."""
@@ -108,7 +151,9 @@ class IcebergTable:
         marks = {"goddard.query": batch.query, "goddard.batch": str(batch.number)}
         with table.transaction() as transaction:
             transaction.set_properties({_iceberg_mark(batch): str(batch.number)})
-            transaction.add_files(paths, snapshot_properties=marks)
+            # The mark tells what is there already; looking through all files would take longer and
+            # longer.
+            transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
 
     def _table(self, schema: pa.Schema) -> Table:
         try:
@@ -153,12 +198,22 @@ class DeltaTable:
         self._partition_by = partition_by
         self._options = options
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
         schema = _arrow_schema(frame)
         table = self._table(schema)
         if (last := table.transaction_version(batch.query)) is not None and last >= batch.number:
-            _logger.info("%s has batch %d already", self._files.root, batch.number)
-            return
+            return False
+        known: Any = table.schema()
+        new = check_table(
+            self._files.root,
+            pa.schema(known),
+            schema,
+            table.metadata().partition_columns,
+            self._partition_by,
+        )
+        if new:
+            fields = deltalake.Schema.from_arrow(schema).fields
+            table.alter.add_columns([field for field in fields if field.name in new])
         folder = f"batches/{batch.query}-{batch.number:010d}"
         files = Files(self._spark, self._files.full(folder))
         now_ms = time.time_ns() // 1_000_000
@@ -181,6 +236,7 @@ class DeltaTable:
             list(self._partition_by),
             commit_properties=CommitProperties(app_transactions=[mark]),
         )
+        return True
 
     def withdraw(self, batch: Batch) -> None:
         """Nothing: a batch without rows had none at its first attempt either."""

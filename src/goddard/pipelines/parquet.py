@@ -56,7 +56,7 @@ class ParquetTable:
         self._replaces = replaces
         self._last: Batch | None = None
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
         """Publish the rows of a batch in place of those of its earlier attempts."""
         own = _own_folder(batch)
         self._finish_merges(batch)
@@ -75,6 +75,7 @@ class ParquetTable:
                 if batch.follows(file.name):
                     self._files.delete(file.path)
         self._last = batch
+        return True
 
     def withdraw(self, batch: Batch) -> None:
         """Undo earlier attempts at a batch that has no rows this time."""
@@ -154,7 +155,8 @@ class ParquetTable:
         place = f"{_own_folder(batch)}/merges/{merge_id}"
         paths = [self._files.full(file.path) for file in group]
         frame = self._files.spark.read.option("mergeSchema", "true").parquet(*paths)
-        frame.coalesce(1).write.options(**self._options).parquet(self._files.full(f"{place}/data"))
+        one = frame.coalesce(1).write.options(**self._options).option("maxRecordsPerFile", 0)
+        one.parquet(self._files.full(f"{place}/data"))
         (made,) = [
             file
             for file in self._files.walk(f"{place}/data")

@@ -18,7 +18,6 @@ from goddard.pipelines.parsing import PROBLEM
 
 ACTION: Final = "_goddard_action"
 _STRICTEST_FIRST: Final[tuple[Action, ...]] = ("fail", "quarantine", "drop")
-_MAX_REASONS: Final = 1_000
 # What a row in quarantine tells of its message; enough to find it, and to send it again.
 QUARANTINE_COLUMNS: Final = (
     "msgId",
@@ -39,12 +38,11 @@ class ExpectationError(GoddardError):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How the rows of a batch fared. ``reasons`` are those of quarantined and dropped rows."""
+    """How the rows of a batch fared."""
 
     good: int
     quarantined: int
     dropped: int
-    reasons: dict[str, int]
 
 
 def judged(frame: DataFrame, expectations: Sequence[Expectation], parse: Parse | None) -> DataFrame:
@@ -69,23 +67,21 @@ def judged(frame: DataFrame, expectations: Sequence[Expectation], parse: Parse |
 def tally(frame: DataFrame) -> Tally:
     """Count the rows by their fate; ExpectationError if one of them must not be."""
     counted = (
-        frame.groupBy(ACTION, PROBLEM)
-        .agg(sf.count(sf.lit(1)).alias("rows"), sf.min("msgId").alias("msgId"))
-        .limit(_MAX_REASONS)
+        frame.groupBy(ACTION)
+        .agg(
+            sf.count(sf.lit(1)).alias("rows"),
+            sf.min(sf.struct(PROBLEM, "msgId")).alias("first"),
+        )
         .collect()
     )
-    rows = dict.fromkeys((None, *_STRICTEST_FIRST), 0)
-    reasons: dict[str, int] = {}
+    rows: dict[str | None, int] = {row[ACTION]: row["rows"] for row in counted}
     for row in counted:
         if row[ACTION] == "fail":
             raise ExpectationError(
-                f"{row['rows']} rows are not accepted: {row[PROBLEM]}; one of them is the message "
-                f"{row['msgId']}"
+                f"{row['rows']:,} rows are not accepted; one of them is the message "
+                f"{row['first']['msgId']}: {row['first'][PROBLEM]}"
             )
-        rows[row[ACTION]] += row["rows"]
-        if row[ACTION] is not None:
-            reasons[row[PROBLEM]] = reasons.get(row[PROBLEM], 0) + row["rows"]
-    return Tally(rows[None], rows["quarantine"], rows["drop"], reasons)
+    return Tally(rows.get(None, 0), rows.get("quarantine", 0), rows.get("drop", 0))
 
 
 def good(frame: DataFrame) -> DataFrame:

@@ -5,41 +5,35 @@ and written, so that the source is read once for table and quarantine. What need
 batches (duplicates, windows) is part of the query itself. Windows leave no rows behind to tell bad
 ones from, so a job with windows and a quarantine is two queries, each with a checkpoint of its own.
 
-The folder of a checkpoint: ``query/`` and ``quarantine/`` are Spark's, ``schema.json`` is the
-schema that was inferred when the job first ran.
-
 Spark calls ``foreachBatch`` from a thread of its own, one call at a time.
 """
 
-import importlib
-import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from goddard.errors import ConfigError, GoddardError
+from goddard.errors import ConfigError
 from goddard.pipelines import parsing, quality, transform
-from goddard.pipelines.batches import Batch, query_name, single
+from goddard.pipelines.batches import Batch, single
+from goddard.pipelines.checkpoints import Checkpoint
+from goddard.pipelines.failures import PipelineError, sentence
 from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, Job, Source
+from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Job, Source
 from goddard.pipelines.quality import Tally
+from goddard.pipelines.sections import interval_ms, near
 from goddard.pipelines.sinks import BatchSink, open_sink
-from goddard.spark import offsets
+from goddard.spark.progress import lag
 
 _logger: Final = logging.getLogger("goddard.pipelines")
-
-# It has no types of its own.
-_JavaError: Any = importlib.import_module("py4j.protocol").Py4JError
 
 _POLL_SECONDS: Final = 0.2
 _STREAM_ONLY: Final = (
@@ -51,22 +45,18 @@ _STREAM_ONLY: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
-_PYTHON_ERROR: Final = re.compile(
-    r"^(?:[A-Za-z_][\w.]*\.)?([A-Za-z_]\w*(?:Error|Exception)): (.+)$"
-)
-
-
-class PipelineError(GoddardError):
-    """A job that cannot go on; the text is for whoever started it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A batch that is done. ``lag`` is how many messages are still to be read, if that is known."""
+    """A batch that is done.
+
+    ``rows`` are the messages that were read and ``lag`` those that are still to be, where known.
+    """
 
     query: str
     batch: int
-    rows: int
+    rows: int | None
     seconds: float
     lag: int | None
     tally: Tally | None = None
@@ -88,11 +78,14 @@ class Pipeline:
         self._tallies: dict[int, Tally] = {}
         # Spark may stop a query while a batch of it is being written, and does not wait for us.
         self._writing = threading.Lock()
+        # Tables that had the batch before, and were left alone.
+        self._left_alone: list[str] = []
         with self._clear_errors():
             self._prepare()
 
     def _prepare(self) -> None:
         job, spark = self.job, self._spark
+        self._checkpoint = Checkpoint(spark, job.run.checkpoint, job.name)
         self._steps = transform.steps(job.transforms, job.folder)
         after = job.run.after
         self._after = None if after is None else transform.load_function(after, job.folder)
@@ -125,9 +118,11 @@ class Pipeline:
         if job.aggregate is not None and job.judges_rows:
             frame = quality.good_or_fail(frame)
         if job.deduplicate is not None:
-            frame = transform.deduplicated(frame, job.deduplicate)
+            frame = transform.deduplicated(frame, _with_one_watermark(job))
         if job.aggregate is not None:
-            frame = transform.aggregated(self.transformed(frame), job.aggregate)
+            frame = transform.aggregated(
+                self.transformed(frame), job.aggregate, has_watermark=job.deduplicate is not None
+            )
         return frame
 
     def final_frame(self, messages: DataFrame) -> DataFrame:
@@ -143,27 +138,53 @@ class Pipeline:
             return None
         if parse.schema != INFER:
             return _from_ddl(parse.schema)
-        files = Files(self._spark, self.job.run.checkpoint)
-        if files.exists("schema.json"):
-            return StructType.fromJson(json.loads(files.read_text("schema.json")))
-        messages = self.messages(startingOffsets="earliest")
-        schema = parsing.inferred(messages, parse)
-        files.make_folder("")
-        files.write_text("schema.json", schema.json())
+        schema = self._checkpoint.schema()
+        if schema is None:
+            schema = parsing.inferred(self.messages(), parse)
+            self._checkpoint.keep_schema(schema)
         return schema
 
     def messages(self, **more: str) -> DataFrame:
         """The messages there are, as a batch."""
         source = self.job.source
-        options = _batch_options(source) | more if source.is_stream else dict(source.options)
+        options = _batch_options(source) | more
         return self._spark.read.format(source.format).options(**options).load()
+
+    def _check_places(self) -> None:
+        """Whether tables can be written at all, before a message is read."""
+        for sink in (self.job.sink, self.job.quarantine):
+            if sink is not None and sink.path is not None and sink.format in TABLES:
+                Files(self._spark, sink.path).make_root()
+
+    def _check_rows(self, messages: DataFrame) -> None:
+        """Have Spark look at queries and columns before a message is read.
+
+        Not at what comes behind a function: it may do more with its rows than look at them.
+        """
+        frame = self.main_frame(messages)
+        if self.job.aggregate is None:
+            frame = quality.good(frame) if self.job.judges_rows else frame
+            frame = self._spark.createDataFrame([], frame.schema)
+            for declared, step in zip(self.job.transforms, self._steps, strict=True):
+                if declared.python is not None:
+                    return
+                frame = step(frame)
+        for name in self.job.sink.partition_by:
+            if name.lower() not in {column.lower() for column in frame.columns}:
+                raise ConfigError(
+                    f"[sink] partitionBy names {name}, which the rows do not have; "
+                    f"{near(name, frame.columns)}"
+                )
 
     # Streams
 
     def run(self, report: Report, stop: threading.Event | None = None) -> None:
         """Run as a stream, until all is read (availableNow) or ``stop`` is set."""
-        with self._clear_errors():
-            queries = [self._start_main()]
+        with self._clear_errors(), self._checkpoint.running("run"):
+            self._check_places()
+            messages = self._stream()
+            self._check_rows(messages)
+            queries = [self._start_main(messages)]
             try:
                 if self.job.aggregate is not None and self._quarantine is not None:
                     queries.append(self._start_quarantine(self._quarantine))
@@ -179,11 +200,11 @@ class Pipeline:
             options.pop("group", None)
         return self._spark.readStream.format(self.job.source.format).options(**options).load()
 
-    def _start_main(self) -> StreamingQuery:
+    def _start_main(self, messages: DataFrame) -> StreamingQuery:
         aggregate = self.job.aggregate
         write = self._write_rows if aggregate is not None else self._write_judged
         mode = "complete" if aggregate is not None and aggregate.emit == "all" else "append"
-        return self._start("query", self.main_frame(self._stream()), write, mode)
+        return self._start("query", self.main_frame(messages), write, mode)
 
     def _start_quarantine(self, sink: BatchSink) -> StreamingQuery:
         def write(frame: DataFrame, batch: Batch) -> None:
@@ -195,15 +216,10 @@ class Pipeline:
     def _start(
         self, name: str, frame: DataFrame, write: Callable[[DataFrame, Batch], object], mode: str
     ) -> StreamingQuery:
-        checkpoint = f"{self.job.run.checkpoint}/{name}"
-        files = Files(self._spark, checkpoint)
-
         def take(rows: DataFrame, number: int) -> None:
             try:
-                # The id of the query in all its runs, which Spark keeps with the checkpoint.
-                query_id = json.loads(files.read_text("metadata"))["id"]
                 with self._writing:
-                    write(rows, Batch(query_name(query_id), number))
+                    write(rows, Batch(self._checkpoint.query_id(name), number))
             except Exception as error:
                 self._failure = error
                 raise
@@ -211,7 +227,7 @@ class Pipeline:
         writer = (
             frame.writeStream.foreachBatch(take)
             .outputMode(mode)
-            .option("checkpointLocation", files.root)
+            .option("checkpointLocation", self._checkpoint.query(name))
             .queryName(f"{self.job.name}-{name}")
         )
         trigger = self.job.run.trigger
@@ -262,6 +278,8 @@ class Pipeline:
         Run again, it replaces what it wrote; rows that the stream wrote stay as they are.
         """
         job = self.job
+        if start_ms is not None and end_ms is not None and end_ms <= start_ms:
+            raise ConfigError("a back-fill ends after it begins; the two times are the wrong way")
         more = {}
         if start_ms is not None:
             more["startingTimestamp"] = str(start_ms)
@@ -271,14 +289,20 @@ class Pipeline:
             more["startingOffsetsByTimestampStrategy"] = "latest"
         batch = single(job.name, job.source.format, start_ms, end_ms)
         began = time.monotonic()
-        with self._clear_errors():
-            frame = self.judged(self.messages(**more))
+        with self._clear_errors(), self._checkpoint.running(f"back-fill-{batch.query}"):
+            self._check_places()
+            messages = self.messages(**more)
+            self._check_rows(messages)
+            frame = self.judged(messages)
             if job.deduplicate is not None:
                 frame = transform.deduplicated(frame, job.deduplicate)
             rows = self._write_judged(frame, batch)
             self._finish()
         seconds = time.monotonic() - began
-        report(Progress(job.name, 0, rows or 0, seconds, None, self._tallies.pop(0, None)))
+        report(Progress(job.name, 0, rows, seconds, None, self._tallies.pop(0, None)))
+        if self._left_alone:
+            tables = " and ".join(self._left_alone)
+            self.last_words = f"{tables}: filled between these times before, and left alone"
 
     def _finish(self) -> None:
         with self._writing:
@@ -295,7 +319,7 @@ class Pipeline:
         """Write the good rows and the bad ones; how many there were, if it was counted."""
         job = self.job
         if not job.judges_rows and not job.is_stateful:
-            self._sink.write(self.transformed(frame), batch)
+            self._put(self._sink, self.transformed(frame), batch)
             return None
         frame = frame.persist()
         try:
@@ -307,7 +331,7 @@ class Pipeline:
             self._tallies[batch.number] = tally
             if self._quarantine is not None:
                 if tally.quarantined:
-                    self._quarantine.write(quality.quarantined(frame), batch)
+                    self._put(self._quarantine, quality.quarantined(frame), batch)
                 else:
                     self._quarantine.withdraw(batch)
             self._write_good(quality.good(frame) if tally.good else None, batch)
@@ -322,7 +346,7 @@ class Pipeline:
         frame = self.transformed(frame)
         if self.job.aggregate is not None:
             frame = transform.aggregated(frame, self.job.aggregate)
-        self._sink.write(frame, batch)
+        self._put(self._sink, frame, batch)
 
     def _write_rows(self, frame: DataFrame, batch: Batch) -> None:
         self._write_to(self._sink, frame, batch)
@@ -332,34 +356,40 @@ class Pipeline:
         frame = frame.persist()
         try:
             if frame.count():
-                sink.write(frame, batch)
+                self._put(sink, frame, batch)
             else:
                 sink.withdraw(batch)
         finally:
             frame.unpersist()
 
+    def _put(self, sink: BatchSink, frame: DataFrame, batch: Batch) -> None:
+        if not sink.write(frame, batch):
+            _logger.info("batch %d was written before, and is left alone", batch.number)
+            chosen = self.job.quarantine if sink is self._quarantine else self.job.sink
+            if chosen is not None:
+                self._left_alone.append(chosen.table or chosen.path or chosen.format)
+
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """One sentence for a person in place of Spark's pages."""
+        """One sentence for a person in place of Spark's pages; transforms raise what they like."""
         try:
             yield
+        except PipelineError:
+            raise
         except StreamingQueryException as error:
             cause = self._failure if self._failure is not None else error
-            raise PipelineError(f"{self.job.name}: {sentence(cause)}") from error
-        except (PySparkException, _JavaError, ConfigError, OSError) as error:
+            raise PipelineError(f"{self.job.name}: {sentence(cause)}") from cause
+        except Exception as error:
             raise PipelineError(f"{self.job.name}: {sentence(error)}") from error
 
 
-def sentence(error: BaseException) -> str:
-    """What an error comes down to: of a Python error inside of Spark's text, its own words."""
-    text = str(error)
-    found = [
-        matched for line in text.splitlines() if (matched := _PYTHON_ERROR.match(line.strip()))
-    ]
-    if found:
-        return f"{found[-1][2]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _with_one_watermark(job: Job) -> Deduplicate:
+    """How long to remember keys; Spark allows a query one watermark, so windows wait as long."""
+    spec, windows = job.deduplicate, job.aggregate
+    assert spec is not None
+    if windows is None:
+        return spec
+    return replace(spec, within=max(spec.within, windows.late, key=lambda x: interval_ms(x) or 0))
 
 
 def _from_ddl(text: str) -> StructType:
@@ -369,7 +399,9 @@ def _from_ddl(text: str) -> StructType:
 
 
 def _batch_options(source: Source) -> dict[str, str]:
-    """The options of a stream, as far as a batch has them."""
+    """The options of a source, as far as a batch has them."""
+    if not source.is_stream:
+        return dict(source.options)
     dropped = {name.lower() for name in _STREAM_ONLY}
     return {name: value for name, value in source.options.items() if name.lower() not in dropped}
 
@@ -380,13 +412,5 @@ def _has_run(progress: Any) -> bool:
 
 
 def _lag(progress: Any) -> int | None:
-    total = None
-    for source in progress.sources:
-        try:
-            latest, _ = offsets.from_json(json.loads(source.latestOffset))
-            end, _ = offsets.from_json(json.loads(source.endOffset))
-        except (TypeError, ValueError, GoddardError):
-            continue
-        behind = sum(max(0, offset - end.get(queue, offset)) for queue, offset in latest.items())
-        total = behind if total is None else total + behind
-    return total
+    found = lag(progress)
+    return found.total if found.queues else None

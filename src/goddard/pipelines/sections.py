@@ -20,6 +20,8 @@ _UNIT_MS: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_MAX_INTERVAL_DAYS: Final = 36_500
+_MAX_INTERVAL_MS: Final = _MAX_INTERVAL_DAYS * _UNIT_MS["day"]
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -85,11 +87,18 @@ class Section:
             raise self.error(name, f"is {value!r}; {near(value, known)}")
         return default if value is None else value
 
-    def interval(self, name: str, default: str | None = None) -> str | None:
+    def interval(
+        self, name: str, default: str | None = None, *, may_be_zero: bool = False
+    ) -> str | None:
         value = self.text(name)
-        if value is not None and not interval_ms(value):
+        if value is None:
+            return default
+        length_ms = interval_ms(value)
+        if length_ms is None or (length_ms == 0 and not may_be_zero):
             raise self.error(name, f"is {value!r}; write it as '30 seconds' or '10 minutes'")
-        return default if value is None else value
+        if length_ms > _MAX_INTERVAL_MS:
+            raise self.error(name, f"is {value!r}; the longest is {_MAX_INTERVAL_DAYS} days")
+        return value
 
     def count(self, name: str, default: int, *, low: int, high: int) -> int:
         value = self._values.get(name, default)
@@ -131,6 +140,8 @@ class Section:
             return "true" if value else "false"
         if isinstance(value, (str, int, float)):
             return str(value)
+        if isinstance(value, Mapping) and "." in name:
+            raise self.error(name, "is a table; names with dots in them are written in quotes")
         raise self.error(name, f"is {_kind(value)}; a text, a number or true or false is wanted")
 
 

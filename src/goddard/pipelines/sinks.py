@@ -17,8 +17,11 @@ _CONSOLE_COLUMN_WIDTH: Final = 60
 class BatchSink(Protocol):
     """Takes batches, one after the other, from one thread."""
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Take the rows of a batch; for a table, in place of earlier attempts at it."""
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
+        """Take the rows of a batch; for a table, in place of earlier attempts at it.
+
+        False if the batch was there already, and was left alone.
+        """
 
     def withdraw(self, batch: Batch) -> None:
         """The batch has no rows; earlier attempts at it are undone."""
@@ -72,9 +75,10 @@ class _Console:
     def __init__(self, rows: int) -> None:
         self._rows = rows
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
         print(f"batch {batch.number}")
         frame.show(self._rows, truncate=_CONSOLE_COLUMN_WIDTH)
+        return True
 
     def withdraw(self, batch: Batch) -> None:
         """Nothing was shown."""
@@ -89,7 +93,7 @@ class _SparkFormat:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def write(self, frame: DataFrame, batch: Batch) -> None:
+    def write(self, frame: DataFrame, batch: Batch) -> bool:
         sink = self._sink
         options = dict(sink.options)
         mode = options.pop("mode", "append") if sink.format != MESSAGES else "append"
@@ -97,6 +101,7 @@ class _SparkFormat:
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         writer.save(sink.path)
+        return True
 
     def withdraw(self, batch: Batch) -> None:
         """What was sent stays sent."""

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
+from goddard.pipelines.failures import PipelineError, sentence, where_it_failed
 from goddard.pipelines.jobs import WINDOW_COLUMNS, Aggregate, Deduplicate, Transform
 from goddard.pipelines.quality import ACTION
 
@@ -22,21 +23,24 @@ Step = Callable[[DataFrame], DataFrame]
 # Under this name a query finds the rows.
 INPUT: Final = "input"
 _KEY: Final = "_goddard_key_"
+_TIME: Final = "_goddard_time"
 
 
 def deduplicated(frame: DataFrame, spec: Deduplicate) -> DataFrame:
     """One row of each key. Bad rows have no keys to go by; each of them stays."""
-    keys = list(spec.keys)
+    keys, time = list(spec.keys), spec.time
     extra: dict[str, Any] = {}
     if ACTION in frame.columns:
         place = sf.concat_ws("/", "brokerName", "topic", "queueId", "queueOffset")
         is_good = sf.col(ACTION).isNull()
         extra = {f"{_KEY}{at}": sf.when(is_good, sf.col(key)) for at, key in enumerate(keys)}
         extra[f"{_KEY}bad"] = sf.when(~is_good, place)
+        keys, time = list(extra), _TIME
+        # One bad row from the year 9999 would make all good ones that follow late.
+        extra[_TIME] = sf.when(is_good, sf.col(spec.time))
         frame = frame.withColumns(extra)
-        keys = list(extra)
     if frame.isStreaming:
-        timed = frame.withWatermark(spec.time, spec.within)
+        timed = frame.withWatermark(time, spec.within)
         frame = timed.dropDuplicatesWithinWatermark(keys)
     else:
         frame = frame.dropDuplicates(keys)
@@ -67,8 +71,8 @@ def load_function(place: str, folder: Path) -> Callable[..., object]:
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        raise ConfigError(f"{place} cannot be used: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{place} cannot be used: {sentence(error)}") from error
     if not callable(function):
         raise ConfigError(f"{place} cannot be used: {module_name} has no function {name}")
     found: Callable[..., object] = function
@@ -77,9 +81,14 @@ def load_function(place: str, folder: Path) -> Callable[..., object]:
 
 def _function(place: str, folder: Path) -> Step:
     function = load_function(place, folder)
+    file = module_file(place) or Path()
 
     def run(frame: DataFrame) -> DataFrame:
-        made = function(frame)
+        try:
+            made = function(frame)
+        except Exception as error:
+            line = where_it_failed(error, file)
+            raise PipelineError(f"{place} failed{line}: {sentence(error)}") from error
         if not isinstance(made, DataFrame):
             raise ConfigError(f"{place} returned {type(made).__name__}; a DataFrame is wanted")
         return made
@@ -96,9 +105,9 @@ def module_file(place: str) -> Path | None:
     return Path(path)
 
 
-def aggregated(frame: DataFrame, spec: Aggregate) -> DataFrame:
+def aggregated(frame: DataFrame, spec: Aggregate, *, has_watermark: bool = False) -> DataFrame:
     """Values for each window, and for each combination of the columns ``by``."""
-    if spec.emit == "closed":
+    if spec.emit == "closed" and not has_watermark:
         frame = frame.withWatermark(spec.time, spec.late)
     window = sf.window(spec.time, spec.window, spec.slide)
     values = [sf.expr(text).alias(name) for name, text in spec.values.items()]

@@ -151,7 +151,17 @@ def test_a_small_job_has_sensible_defaults() -> None:
             {"quarantine": {"path": "tables/t"}, "expect": [{"condition": "a"}]},
             "the same place",
         ),
+        (
+            {"quarantine": {"path": "./tables//t/"}, "expect": [{"condition": "a"}]},
+            "the same place",
+        ),
+        (
+            {"quarantine": {"path": "tables/t/bad"}, "expect": [{"condition": "a"}]},
+            "tables/t/bad is inside of tables/t",
+        ),
         ({"deduplicate": {"within": "10m"}}, "write it as '30 seconds'"),
+        ({"deduplicate": {"within": "0 seconds"}}, "write it as '30 seconds'"),
+        ({"deduplicate": {"within": "999999999 weeks"}}, "the longest is 36500 days"),
         ({"transform": [{"sql": "SELECT 1"}]}, "does not read from input"),
         ({"transform": [{}]}, "either sql or python"),
         ({"transform": [{"python": "f"}]}, "module:function"),
@@ -180,6 +190,9 @@ def test_a_small_job_has_sensible_defaults() -> None:
             "writes the whole table anew",
         ),
         ({"run": {"trigger": "often"}}, "write availableNow or '10 seconds'"),
+        ({"run": {"trigger": "999999999 days"}}, "the longest is 36500 days"),
+        ({"run": []}, "[run] is a list; a table is wanted"),
+        ({"run": {"settings": {"spark": {"x": 1}}}}, "names with dots in them"),
         ({"run": {"after": "f"}}, "module:function"),
         ({"name": "a/b"}, "make a name"),
     ],
@@ -193,6 +206,13 @@ def test_what_is_missing_is_said() -> None:
         parse_job({})
     with pytest.raises(ConfigError, match=r"the table \[sink\] is missing"):
         parse_job({"name": "x", "source": {}})
+
+
+def test_windows_may_wait_for_nobody() -> None:
+    windows = {"window": "1 minute", "late": "0 seconds", "values": {"n": "count(*)"}}
+    aggregate = job(aggregate=windows).aggregate
+    assert aggregate is not None
+    assert aggregate.late == "0 seconds"
 
 
 def test_bad_rows_fail_the_job_when_there_is_no_quarantine() -> None:
@@ -236,6 +256,24 @@ def test_values_can_be_changed_from_outside() -> None:
     assert changed.sink.partition_by == ("day", "city")
     assert changed.source.options["maxOffsetsPerTrigger"] == "5"
     assert changed.source.options["fetchOffset.numRetries"] == "9"
+    # What the file does not say has a type all the same.
+    added = {
+        "sink.compact": "true",
+        "sink.partitionBy": "day",
+        "parse.sample": "5",
+        "parse.schema": "infer",
+        "parse.otherwise": "drop",
+        "run.settings.spark.sql.shuffle.partitions": "8",
+        "deduplicate.keys": "id,msgId",
+    }
+    changed = parse_job(tomllib.loads(SMALL), changes=added)
+    assert changed.sink.compacts
+    assert changed.sink.partition_by == ("day",)
+    assert changed.parse is not None
+    assert changed.parse.sample == 5
+    assert changed.run.settings == {"spark.sql.shuffle.partitions": "8"}
+    assert changed.deduplicate is not None
+    assert changed.deduplicate.keys == ("id", "msgId")
     with pytest.raises(ConfigError, match="is no table"):
         parse_job(tomllib.loads(WHOLE), changes={"name.x": "1"})
     with pytest.raises(ConfigError, match="did you mean path"):

@@ -11,19 +11,20 @@ from xml.etree import ElementTree as ET
 import fastavro
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from goddard.cli.main import goddard
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
 from goddard.pipelines.batches import Batch, query_name, single
+from goddard.pipelines.failures import sentence
 from goddard.pipelines.files import File
 from goddard.pipelines.jobs import load_job
 from goddard.pipelines.lake import partition_values
 from goddard.pipelines.parquet import groups_to_merge
 from goddard.pipelines.ready import find_job, ready_names
 from goddard.pipelines.ready.traffic import GroupLag, Slot, chart, largest
-from goddard.pipelines.running import sentence
 from goddard.pipelines.sections import interval_ms
 from goddard.pipelines.status import checkpoint_offsets
 from goddard.spark import offsets
@@ -146,14 +147,51 @@ def test_a_checkpoint_that_tells_nothing_is_none(tmp_path: Path) -> None:
 # Errors
 
 
-def test_an_error_is_one_sentence() -> None:
-    wrapped = RuntimeError(
-        "[STREAM_FAILED] Query failed\nTraceback (most recent call last):\n  File x\n"
-        "goddard.pipelines.quality.ExpectationError: 3 rows are not accepted: positive\n"
-    )
-    assert sentence(wrapped) == "3 rows are not accepted: positive"
-    assert sentence(RuntimeError("[X] first line\n\tat java")) == "[X] first line"
+_UNRESOLVED = (
+    "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. "
+    "SQLSTATE: 42703; line 1 pos 7;\n'Project ['nope]\n"
+)
+_WRITING = (
+    "An error occurred while calling o314.parquet.\n"
+    ": org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030\n"
+    "\tat org.apache.spark.sql.errors.X(X.scala:823)\n"
+    "Caused by: java.io.IOException: Mkdirs failed to create file:/x\n"
+)
+_NO_FORMAT = (
+    "An error occurred while calling o1.save.\n"
+    ": org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] No such source: hudi\n"
+    "Caused by: java.lang.ClassNotFoundException: hudi.DefaultSource\n"
+)
+_IN_A_TASK = (
+    "[STREAM_FAILED] Query failed\n"
+    "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    '  File "x.py", line 1\n{line}\n'
+    "\tat java\nCaused by: java.lang.RuntimeException: around it\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (_UNRESOLVED, "A column with name `nope` cannot be resolved; line 1 pos 7"),
+        (_WRITING, "Mkdirs failed to create file:/x"),
+        (_NO_FORMAT, "No such source: hudi"),
+        (_IN_A_TASK.format(line="goddard.errors.ConfigError: no such topic"), "no such topic"),
+        (_IN_A_TASK.format(line="KeyError: 'x'"), "KeyError: 'x'"),
+        ("", "PySparkException"),
+    ],
+)
+def test_errors_of_spark_are_one_sentence(text: str, expected: str) -> None:
+    assert sentence(PySparkException(text)) == expected
+
+
+def test_other_errors_say_what_they_are() -> None:
+    assert sentence(ConfigError("no such topic")) == "no such topic"
+    assert sentence(KeyError("x")) == "KeyError: 'x'"
+    assert sentence(ValueError("one\ntwo")) == "ValueError: one"
     assert sentence(RuntimeError()) == "RuntimeError"
+    assert sentence(PermissionError(13, "Permission denied", "/x")) == "Permission denied: /x"
+    assert sentence(OSError("cannot make /x")) == "cannot make /x"
 
 
 # Ready pipelines
@@ -197,13 +235,50 @@ def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     assert "nameServers=h:1" in planned
     assert "parquet elsewhere, by day, topic (exactly once)" in planned
     secret = ["--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
-    assert "hush" not in runner.invoke(goddard, [*args, *secret]).output
+    planned = runner.invoke(goddard, [*args, *secret]).output
+    assert "secretKey=***" in planned
+    assert "hush" not in planned
+    # A topic as sink is reached with the same keys.
+    sending = [*_sink_of(tmp_path), "--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
+    planned = runner.invoke(goddard, ["pipeline", "plan", *sending]).output
+    assert planned.count("secretKey=***") == 2
+    assert "hush" not in planned
     wrong = runner.invoke(goddard, ["pipeline", "validate", "archive", "--set", "sink.pth=x"])
     assert wrong.exit_code == 1
     assert "did you mean path?" in wrong.output
     wrong = runner.invoke(goddard, ["pipeline", "run", "archive", "--from", "yesterday"])
     assert wrong.exit_code == 1
     assert "--from is 'yesterday'" in wrong.output
+    times = ["--from", "2026-01-31", "--to", "2026-01-30"]
+    wrong = runner.invoke(goddard, ["pipeline", "run", "archive", *times])
+    assert wrong.exit_code == 1
+    assert "--to 2026-01-30 is not after --from 2026-01-31" in wrong.output
+
+
+def _sink_of(folder: Path) -> list[str]:
+    path = folder / "job.toml"
+    path.write_text(
+        "name = 'x'\n[source]\nnameServers = 'h:1'\nsubscribe = 't'\n"
+        "[sink]\nformat = 'rocketmq'\ntopic = 'u'\n"
+    )
+    return [str(path)]
+
+
+def test_packages_that_are_not_there_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        "name = 'x'\n[source]\nnameServers = 'h:1'\nsubscribe = 't'\n"
+        "[sink]\nformat = 'delta'\npath = 'tables/x'\n"
+    )
+    args = ["pipeline", "validate", str(path)]
+    assert CliRunner().invoke(goddard, args).exit_code == 0
+    # As if it were not installed.
+    monkeypatch.setattr("goddard.cli.pipeline.find_spec", lambda _: None)
+    wrong = CliRunner().invoke(goddard, args)
+    assert wrong.exit_code == 1
+    assert "delta tables need the package deltalake: pip install 'goddard[lake]'" in wrong.output
 
 
 # The chart

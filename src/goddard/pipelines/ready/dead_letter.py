@@ -43,7 +43,12 @@ def replay(
     letters = spark.read.parquet(job.sink.path)
     if not {"originTopic", "msgId", "body"} <= set(letters.columns):
         raise ConfigError(f"{job.sink.path} is no table of dead letters")
-    chosen = letters.where(sf.expr(where)).where("originTopic IS NOT NULL")
+    # A message that several groups gave up on is in the table for each, and sent once.
+    chosen = (
+        letters.where(sf.expr(where))
+        .where("originTopic IS NOT NULL")
+        .dropDuplicates(["originTopic", "msgId"])
+    )
     sent_path = f"{job.sink.path}_replays"
     if not again and Files(spark, sent_path).walk(""):
         sent = spark.read.parquet(sent_path).select("msgId").distinct()
@@ -69,7 +74,8 @@ def sorted_ids(frame: DataFrame) -> str:
 
 
 def _send(chosen: DataFrame, job: Job) -> None:
-    reserved = sorted(RESERVED_PROPERTIES | {PROPERTY_SHARDING_KEY})
+    # One that died again was sent again before: it says so anew.
+    reserved = sorted(RESERVED_PROPERTIES | {PROPERTY_SHARDING_KEY, REPLAYED})
     kept = sf.map_filter(
         "properties", lambda name, _: ~name.isin(reserved) & ~name.startswith("__")
     )
