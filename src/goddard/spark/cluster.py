@@ -7,6 +7,7 @@ hangs.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
@@ -31,7 +32,12 @@ from goddard.errors import ConfigError, GoddardError, RemotingError
 from goddard.protocol.bodies import TopicList
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from goddard.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+)
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.offsets import EARLIEST, LATEST, Offsets
 from goddard.spark.options import Connecting, Place, SourceOptions, Where
@@ -158,6 +164,10 @@ class Cluster:
         """
         return self._run(self._commit(group, offsets))
 
+    def check_writing(self, topic: str | None) -> None:
+        """An error unless a name server answers and, if the topic is known, one of its brokers."""
+        self._run(tried(self._connecting, partial(self._check_writing, topic)))
+
     # On the loop
 
     def _run(self, asked: Coroutine[Any, Any, T]) -> T:
@@ -252,6 +262,32 @@ class Cluster:
             return queue, latest
 
         return dict(await self._those_that_answer(ask(queue) for queue in queues))
+
+    async def _check_writing(self, topic: str | None) -> None:
+        session = await self._started()
+        if topic is None:
+            await session.refresh_route(AUTO_CREATE_TOPIC)
+            return
+        try:
+            route = await session.publish_route(session.with_namespace(topic))
+        except NoRouteError as error:
+            if isinstance(error.__cause__, GoddardError):
+                raise error.__cause__ from None
+            raise
+        one_of_each = {queue.broker_name: queue for queue in route.queues}
+
+        async def reach(queue: MessageQueue) -> None:
+            address = session.broker_address(queue.broker_name)
+            if address is None:
+                raise BrokerNotFoundError(queue.broker_name)
+            # Whatever it says to that: it is there.
+            with contextlib.suppress(BrokerError):
+                await calls.max_offset(
+                    session, address, queue, timeout_ms=self._connecting.request_timeout_ms
+                )
+
+        # Producers go round brokers that are away.
+        await self._those_that_answer(reach(queue) for queue in one_of_each.values())
 
     async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
         earliest = await self._each(queues, calls.min_offset)

@@ -3,6 +3,9 @@
 At least once: a task that fails is repeated by Spark, and what it had sent is sent again, with the
 same idempotence keys (see ``rows``). Order holds within a queue for rows of one task that name
 their queue or sharding key; other rows go to any queue.
+
+A server that goes away is waited for, but not when a write begins: then it is an error at once. Of
+a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do.
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from goddard.client.producer import Producer
 from goddard.client.selectors import by_hash
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.spark.cluster import tried
+from goddard.spark.cluster import Cluster, tried
 from goddard.spark.options import SinkOptions
 from goddard.spark.rows import ROW_PROPERTY, Outgoing, messages
 from goddard.transport.loop import new_event_loop
@@ -46,9 +49,12 @@ class BatchWriter(DataSourceArrowWriter):
     """``df.write``."""
 
     def __init__(self, options: SinkOptions) -> None:
+        """On the driver; an error if there is nobody to write to."""
         self._options = options
-        # Made on the driver: the tasks of this write have it in common, also when repeated.
+        # The tasks of this write have it in common, also when repeated.
         self._job = uuid.uuid4().hex
+        with Cluster(options.connecting) as cluster:
+            cluster.check_writing(options.topic)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         return Sent(write_batches(iterator, self._options, _identity(self._job)))
@@ -61,7 +67,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        return Sent(write_batches(iterator, self._options, _identity("stream")))
+        identity = _identity("stream")
+        if _batch_id() == "0":
+            with Cluster(self._options.connecting) as cluster:
+                cluster.check_writing(self._options.topic)
+        return Sent(write_batches(iterator, self._options, identity))
 
 
 def write_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: str) -> int:
@@ -89,8 +99,12 @@ def _identity(job: str) -> str:
     if task is None:
         return f"{job}-0-0"
     query = task.getLocalProperty("sql.streaming.queryId") or job
-    batch = task.getLocalProperty("streaming.sql.batchId") or "0"
-    return f"{query}-{batch}-{task.partitionId()}"
+    return f"{query}-{_batch_id()}-{task.partitionId()}"
+
+
+def _batch_id() -> str:
+    task = TaskContext.get()
+    return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
 async def _open(options: SinkOptions) -> "Sender":

@@ -5,6 +5,7 @@ The readers are driven as Spark drives them: offsets are asked for, ranges plann
 
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -19,7 +20,7 @@ from goddard.errors import GoddardError
 from goddard.spark.offsets import DataLossError
 from goddard.spark.options import parse_sink, parse_source
 from goddard.spark.read import BatchReader
-from goddard.spark.write import write_batches
+from goddard.spark.write import BatchWriter, write_batches
 from goddard.testing.cluster import Cluster, Daemon
 from goddard.testing.java import JavaPeers
 from goddard.testing.numbered import NumberedTopic
@@ -186,6 +187,33 @@ def test_name_servers_that_nobody_runs_are_one_error_soon() -> None:
     going_on = Stream(options, {"version": 1, "queues": {"T": {"b": {"0": 1}}}})
     with pytest.raises(NameServerError, match="no name server answers"):
         going_on.plan()
+    for topic in ({}, {"topic": "T"}):
+        with pytest.raises(NameServerError, match="no name server answers"):
+            BatchWriter(parse_sink(servers | topic))
+
+
+def test_brokers_that_are_away_when_a_write_begins_are_one_error_soon(place: Place) -> None:
+    topic = NumberedTopic(place.site, "absent")
+    options = parse_sink(
+        {
+            "nameServers": place.site.namesrv,
+            "topic": topic.name,
+            "requestTimeoutMs": "500",
+            "maxOutage": "1h",
+        }
+    )
+    BatchWriter(options)
+    os.kill(place.broker.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(GoddardError, match=f"{place.broker.address}.*500 ms"):
+            BatchWriter(options)
+    finally:
+        os.kill(place.broker.pid, signal.SIGCONT)
+    BatchWriter(options)
+    place.broker.kill()
+    wait_until(lambda: query_route(place.site.namesrv, topic.name) is None, _SECONDS, "it is away")
+    with pytest.raises(ClientError, match="No route info of this topic"):
+        BatchWriter(options)
 
 
 def test_a_topic_that_does_not_exist_is_one_error_soon(place: Place) -> None:
