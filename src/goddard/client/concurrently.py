@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from goddard.client.listening import ConsumeContext, ConsumeResult, is_async, result_of
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import Offsets
@@ -49,22 +51,22 @@ class ConsumptionOptions:
     suspend_ms: int
 
 
-class _Job:
+# One per message, most often: without the garbage collector's attention, and so without anything
+# that could refer back to it, as the traceback of an exception does.
+class _Job(msgspec.Struct, gc=False, eq=False):
     """One call of the listener."""
 
-    __slots__ = ("answer", "context", "error", "held", "is_given_up", "messages", "result", "start")
-
-    def __init__(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self.held = held
-        self.messages = messages
-        # In milliseconds; None before the call, which is not made if the queue is gone.
-        self.start: int | None = None
-        self.context: ConsumeContext | None = None
-        self.result: ConsumeResult | None = None
-        self.error: BaseException | None = None
-        self.is_given_up = False
-        # Somebody waits for this call alone.
-        self.answer: asyncio.Future[None] | None = None
+    held: ProcessQueue
+    messages: list[ReceivedMessage]
+    # In milliseconds; None before the call, which is not made if the queue is gone.
+    start: int | None = None
+    context: ConsumeContext | None = None
+    result: ConsumeResult | None = None
+    # What it raised.
+    failure: str | None = None
+    is_given_up: bool = False
+    # Somebody waits for this call alone.
+    answer: asyncio.Future[None] | None = None
 
     def __str__(self) -> str:
         first = self.messages[0]
@@ -145,9 +147,9 @@ class ConcurrentConsumption:
         self._workers.submit([job])
         await job.answer
         result = ConsumeDirectlyResult(order=False, auto_commit=True)
-        if job.error is not None:
+        if job.failure is not None:
             result.consume_result = DirectResult.THROW_EXCEPTION
-            result.remark = repr(job.error)[:1000]
+            result.remark = job.failure
         elif job.result is ConsumeResult.SUCCESS:
             result.consume_result = DirectResult.SUCCESS
         else:
@@ -176,8 +178,7 @@ class ConcurrentConsumption:
             job.result = ConsumeResult.SUCCESS if returned is None else result_of(returned)
         except BaseException as error:
             # Whatever it is, not even SystemExit may end the worker.
-            job.error = error
-            job.result = ConsumeResult.RECONSUME_LATER
+            _fail(job, error)
             _logger.warning(_FAILED, self._options.group, job, exc_info=True)
 
     async def _await(self, job: _Job) -> None:
@@ -188,17 +189,15 @@ class ConcurrentConsumption:
         try:
             returned = await self._listener(job.messages.copy(), context)
             job.result = ConsumeResult.SUCCESS if returned is None else result_of(returned)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             # Ours, at the end; or the listener's own, which is a failure as any other.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            job.error = asyncio.CancelledError()
-            job.result = ConsumeResult.RECONSUME_LATER
+            _fail(job, error)
             _logger.warning(_FAILED, self._options.group, job, exc_info=True)
         except Exception as error:
-            job.error = error
-            job.result = ConsumeResult.RECONSUME_LATER
+            _fail(job, error)
             _logger.warning(_FAILED, self._options.group, job, exc_info=True)
 
     # --- On the loop ------------------------------------------------------------------------------
@@ -292,6 +291,11 @@ class ConcurrentConsumption:
                 )
                 # Given up for good: a result that comes later would race with the retry.
                 self._retry(job.held, job.messages, FIRST_RETRY_LEVEL)
+
+
+def _fail(job: _Job, error: BaseException) -> None:
+    job.failure = repr(error)[:1000]
+    job.result = ConsumeResult.RECONSUME_LATER
 
 
 def _split(job: _Job) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:

@@ -13,6 +13,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
@@ -32,7 +34,7 @@ class ConsumeResult(Enum):
     ROLLBACK = "ROLLBACK"
 
 
-class ConsumeContext:
+class ConsumeContext(msgspec.Struct, gc=False, eq=False):
     """Of one call of a concurrent listener, which may set what becomes of failures.
 
     ``delay_level`` says when failed messages come again: 0 leaves it to the broker, by the number
@@ -40,27 +42,21 @@ class ConsumeContext:
     message that succeeded, when some of a batch did and the listener returns success.
     """
 
-    __slots__ = ("ack_index", "delay_level", "queue")
-
-    def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        self.delay_level = 0
-        self.ack_index: int | None = None
+    queue: MessageQueue
+    delay_level: int = 0
+    ack_index: int | None = None
 
 
-class OrderlyContext:
+class OrderlyContext(msgspec.Struct, gc=False, eq=False):
     """Of one call of an orderly listener.
 
     ``suspend_ms`` is how long the queue rests if the messages are to be consumed again; None is
     the consumer's ``suspend_queue_ms``. With ``auto_commit`` off, only COMMIT moves the offset.
     """
 
-    __slots__ = ("auto_commit", "queue", "suspend_ms")
-
-    def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        self.auto_commit = True
-        self.suspend_ms: int | None = None
+    queue: MessageQueue
+    auto_commit: bool = True
+    suspend_ms: int | None = None
 
 
 Returned: TypeAlias = ConsumeResult | bool | None
