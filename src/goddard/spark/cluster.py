@@ -75,13 +75,19 @@ READERS_GROUP: Final = "goddard-spark"
 T = TypeVar("T")
 
 
+class BehindError(GoddardError):
+    """A slave was asked for what it does not have yet."""
+
+
 def is_passing(error: GoddardError) -> bool:
     """Whether a failure may be gone at the next try."""
     if isinstance(error, BatchFailedError):
         return isinstance(error.__cause__, GoddardError) and is_passing(error.__cause__)
     if isinstance(error, (BrokerError, SendFailedError)):
         return error.code in _PASSING
-    return isinstance(error, (RemotingError, NameServerError, NoRouteError, BrokerNotFoundError))
+    return isinstance(
+        error, (BehindError, BrokerNotFoundError, NameServerError, NoRouteError, RemotingError)
+    )
 
 
 async def tried(

@@ -10,6 +10,7 @@ DataLossError, or with ``fails_on_data_loss`` off a warning.
 """
 
 import asyncio
+import bisect
 import logging
 import struct
 from collections import deque
@@ -28,10 +29,12 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.headers_message import PullResponse
-from goddard.spark.cluster import READERS_GROUP, tried
+from goddard.spark.arrays import Positions
+from goddard.spark.cluster import READERS_GROUP, BehindError, tried
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.offsets import DataLossError, QueueRange
 from goddard.spark.options import SQL92, SourceOptions
+from goddard.spark.wrapped import WRAPPED, unwrapped
 
 _logger: Final = logging.getLogger("goddard.spark")
 
@@ -41,7 +44,18 @@ _WINDOW_BYTES: Final = 2 * 1024 * 1024
 _MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
 _MAX_PULL_BYTES: Final = 4 * 1024 * 1024
 
-_QUEUE_OFFSET: Final = struct.Struct(">q")
+_NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
+_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        _NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+# Of a record: queue offset, physical offset, system flag.
+_OFFSET_AND_FLAG: Final = struct.Struct(">q8xi")
 _QUEUE_OFFSET_AT: Final = 20
 
 
@@ -63,13 +77,14 @@ class Pulled:
     def columns(self, queue: MessageQueue) -> RecordColumns:
         """The records with names as the user knows them."""
         bases = np.cumsum([0, *(len(answer) for answer in self.answers)])
-        places = [
+        places: list[Positions] = [
             np.array(some, dtype=np.int64) + base
             for base, some in zip(bases, self.starts, strict=False)
         ]
+        data, starts = unwrapped(b"".join(self.answers), np.concatenate(places))
         return RecordColumns(
-            b"".join(self.answers),
-            np.concatenate(places),
+            data,
+            starts,
             broker_name=queue.broker_name,
             topic=queue.topic,
         )
@@ -166,16 +181,16 @@ class RangeReader:
         response = await self._session.request(
             address, command, self._options.connecting.request_timeout_ms
         )
-        if response.code == ResponseCode.PULL_NOT_FOUND and is_slave:
-            # It has not got so far yet.
-            self._suggested_id = 0
-            return
         if response.code not in _ANSWERS:
             raise BrokerError(response.code, response.remark, address)
         header = PullResponse.decode(response.fields)
-        self._suggested_id = header.suggest_which_broker_id
         reached = min(header.next_begin_offset, window.end)
-        if response.code == ResponseCode.PULL_NOT_FOUND:
+        if is_slave and (reached <= window.reached or response.code == _NOT_FOUND):
+            # It has not got so far yet, or has no say in what is lost. The master is asked next.
+            self._suggested_id = 0
+            raise BehindError(f"{address} does not have {self._queue} from {window.reached} on yet")
+        self._suggested_id = header.suggest_which_broker_id
+        if response.code == _NOT_FOUND:
             self._lost(f"it ends at {header.max_offset}, {window.end} was its end before")
             reached = window.end
         elif response.code == ResponseCode.PULL_OFFSET_MOVED and reached < window.reached:
@@ -188,17 +203,23 @@ class RangeReader:
             )
         elif response.code == ResponseCode.PULL_OFFSET_MOVED:
             self._lost(f"it begins at {header.min_offset}, {window.reached} was wanted")
-        body = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
+        if response.code == ResponseCode.SUCCESS:
+            self._take(bytes(response.body), window, reached)
+        window.reached = reached
+
+    def _take(self, body: bytes, window: _Window, reached: int) -> None:
+        """Add the records of an answer that leads up to ``reached``."""
         starts = record_starts(body)
-        if self._is_filtered:
-            body, starts = _up_to(body, starts, window.end)
-        elif response.code != ResponseCode.PULL_OFFSET_MOVED and (
-            missing := reached - window.reached - len(starts)
-        ):
-            self._lost(f"{missing} messages from {window.reached} to {reached} are deleted")
+        if self._is_filtered or not _are_all(body, starts, window.reached, reached):
+            # A filter may have taken the broker beyond the end; a batch that is stored as one
+            # record may begin before the window and end behind it.
+            body, starts = unwrapped(body, starts)
+            body, starts = _between(body, starts, window.reached, window.end)
+            missing = 0 if self._is_filtered else reached - window.reached - len(starts)
+            if missing:
+                self._lost(f"{missing} messages from {window.reached} to {reached} are deleted")
         if starts:
             window.pulled.add(Pulled([body], [starts], len(starts), len(body)))
-        window.reached = reached
 
     async def _find(self) -> tuple[str, bool]:
         session, queue = self._session, self._queue
@@ -217,23 +238,24 @@ class RangeReader:
         _logger.warning("messages were lost before they were read: %s", text)
 
 
-_ANSWERS: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
+def _are_all(records: bytes, starts: list[int], begin: int, end: int) -> bool:
+    """Whether there is one record for each offset; looks at the first and the last only."""
+    if len(starts) != end - begin:
+        return False
+    first, _ = _OFFSET_AND_FLAG.unpack_from(records, starts[0] + _QUEUE_OFFSET_AT)
+    last, sys_flag = _OFFSET_AND_FLAG.unpack_from(records, starts[-1] + _QUEUE_OFFSET_AT)
+    return bool(first == begin and last == end - 1 and sys_flag & WRAPPED != WRAPPED)
 
 
-def _up_to(records: bytes, starts: list[int], end: int) -> tuple[bytes, list[int]]:
-    """The records before ``end``: a filter may have taken the broker beyond it."""
-    for index, start in enumerate(starts):
-        (queue_offset,) = _QUEUE_OFFSET.unpack_from(records, start + _QUEUE_OFFSET_AT)
-        if queue_offset >= end:
-            return records[:start], starts[:index]
-    return records, starts
+def _between(records: bytes, starts: list[int], begin: int, end: int) -> tuple[bytes, list[int]]:
+    """The records from ``begin`` up to ``end``; they are in order."""
+    places = [
+        _OFFSET_AND_FLAG.unpack_from(records, start + _QUEUE_OFFSET_AT)[0] for start in starts
+    ]
+    first, last = bisect.bisect_left(places, begin), bisect.bisect_left(places, end)
+    bounds = [*starts, len(records)]
+    base = bounds[first]
+    return records[base : bounds[last]], [start - base for start in starts[first:last]]
 
 
 async def open_session(options: SourceOptions) -> Session:

@@ -40,6 +40,7 @@ from goddard.spark import logindex
 from goddard.spark.columns import RecordColumns
 from goddard.spark.offsets import DataLossError
 from goddard.spark.options import Given
+from goddard.spark.wrapped import unwrapped
 
 _logger: Final = logging.getLogger("goddard.spark")
 
@@ -257,7 +258,7 @@ def _columns(
 ) -> Iterator[RecordColumns]:
     """Records as columns; one whose parts do not fit is damage, and left out if that is allowed."""
     try:
-        yield RecordColumns(data, starts, broker_name=options.broker_name)
+        yield RecordColumns(*unwrapped(data, starts), broker_name=options.broker_name)
     except ProtocolError:
         if len(starts) == 1:
             _lost(f"{piece.path} is damaged at byte {position + starts[0]}", options)

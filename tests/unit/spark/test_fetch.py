@@ -1,0 +1,139 @@
+"""What a task makes of a broker's answers: slaves that are behind, gaps, batches in one record."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from goddard.client.session import Session
+from goddard.client.values import MessageQueue
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.message import BatchEntry, SysFlag, encode_batch
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.spark.fetch import RangeReader
+from goddard.spark.offsets import DataLossError, QueueRange
+from goddard.spark.options import parse_source
+
+_QUEUE = MessageQueue("T", "b", 0)
+_HOST = Host.parse("127.0.0.1:10911")
+_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_OPTIONS = {
+    "nameServers": "127.0.0.1:1",
+    "subscribe": "T",
+    "fetchOffset.retryIntervalMs": "1",
+    "fetchOffset.numRetries": "5",
+    "maxOutage": "0s",
+}
+
+# Whether a slave is asked, and from which offset.
+Answer = Callable[[bool, int], RemotingCommand]
+
+
+class ScriptedSession:
+    """Answers pulls as it is told to; every other pull is suggested to a slave."""
+
+    def __init__(self, answer: Answer, *, has_master: bool = True) -> None:
+        self._answer = answer
+        self._has_master = has_master
+        self.asked: list[str] = []
+
+    def with_namespace(self, name: str) -> str:
+        return name
+
+    def find_broker(self, _: str, broker_id: int = 0) -> tuple[str, bool]:
+        return ("slave", True) if broker_id or not self._has_master else ("master", False)
+
+    async def refresh_route(self, _: str) -> bool:
+        return False
+
+    async def request(self, address: str, command: RemotingCommand, _: int) -> RemotingCommand:
+        self.asked.append(address)
+        await asyncio.sleep(0)
+        return self._answer(address == "slave", int(command.fields["queueOffset"]))
+
+
+def answered(
+    code: int, next_offset: int, body: bytes = b"", *, suggested: int = 0
+) -> RemotingCommand:
+    fields = {
+        "suggestWhichBrokerId": str(suggested),
+        "nextBeginOffset": str(next_offset),
+        "minOffset": "0",
+        "maxOffset": "100",
+    }
+    return RemotingCommand(code, fields, body=body)
+
+
+def record(number: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
+    return encode_record(
+        Record(
+            "T", 0, number, 0, 0, _HOST, 0, _HOST, body or b"%d" % number, b"", sys_flag=sys_flag
+        )
+    )
+
+
+async def read(session: ScriptedSession, start: int, end: int, **more: str) -> list[int]:
+    options = parse_source(_OPTIONS | more, is_streaming=False)
+    reader = RangeReader(QueueRange(_QUEUE, start, end), options, cast(Session, session))
+    found: list[int] = []
+    async for pulled in reader.records():
+        rows: list[dict[str, Any]] = pulled.columns(_QUEUE).batch(["body"]).to_pylist()
+        found += [int(row["body"]) for row in rows]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "next_offset"),
+    [
+        # RocketMQ's slaves say the last of what they do not have; others, and ones that check
+        # offsets, the others.
+        (ResponseCode.PULL_NOT_FOUND, 1),
+        (ResponseCode.PULL_OFFSET_MOVED, 0),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, 1),
+    ],
+)
+async def test_what_a_slave_lacks_is_not_lost(code: int, next_offset: int) -> None:
+    def answer(is_slave: bool, offset: int) -> RemotingCommand:
+        if is_slave:
+            return answered(code, next_offset, suggested=1)
+        return answered(ResponseCode.SUCCESS, offset + 1, record(offset), suggested=1)
+
+    session = ScriptedSession(answer)
+    assert await read(session, 0, 3) == [0, 1, 2]
+    assert session.asked == ["master", "slave", "master", "slave", "master"]
+
+
+async def test_a_slave_that_stays_behind_is_an_error_in_the_end() -> None:
+    session = ScriptedSession(
+        lambda _, offset: answered(ResponseCode.PULL_NOT_FOUND, offset), has_master=False
+    )
+    with pytest.raises(Exception, match="slave does not have MessageQueue"):
+        await read(session, 0, 3)
+    assert len(session.asked) == 6
+
+
+async def test_messages_missing_inside_of_an_answer() -> None:
+    def answer(_: bool, offset: int) -> RemotingCommand:
+        return answered(ResponseCode.SUCCESS, 4, record(0) + record(3))
+
+    with pytest.raises(DataLossError, match="2 messages from 0 to 4 are deleted"):
+        await read(ScriptedSession(answer), 0, 4)
+    assert await read(ScriptedSession(answer), 0, 4, failOnDataLoss="false") == [0, 3]
+    # With a filter that is what it looks like.
+    assert await read(ScriptedSession(answer), 0, 4, filter="a") == [0, 3]
+
+
+async def test_batches_in_one_record_are_cut_to_the_range() -> None:
+    def batch(begin: int) -> bytes:
+        entries = [BatchEntry(b"%d" % number, b"", 0) for number in range(begin, begin + 4)]
+        return record(begin, encode_batch(entries), _WRAPPED)
+
+    def answer(_: bool, offset: int) -> RemotingCommand:
+        begin = offset // 4 * 4
+        return answered(ResponseCode.SUCCESS, begin + 4, batch(begin))
+
+    assert await read(ScriptedSession(answer), 2, 11) == list(range(2, 11))
+    for only in (4, 5, 7):
+        assert await read(ScriptedSession(answer), only, only + 1) == [only]
