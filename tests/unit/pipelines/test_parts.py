@@ -6,7 +6,6 @@ import json
 import tomllib
 import uuid
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import fastavro
 import pytest
@@ -24,7 +23,6 @@ from goddard.pipelines.jobs import load_job
 from goddard.pipelines.lake import partition_values
 from goddard.pipelines.parquet import groups_to_merge
 from goddard.pipelines.ready import find_job, ready_names
-from goddard.pipelines.ready.traffic import GroupLag, Slot, chart, largest
 from goddard.pipelines.sections import interval_ms
 from goddard.pipelines.status import checkpoint_offsets
 from goddard.spark import offsets
@@ -279,33 +277,3 @@ def test_packages_that_are_not_there_are_named(
     wrong = CliRunner().invoke(goddard, args)
     assert wrong.exit_code == 1
     assert "delta tables need the package deltalake: pip install 'goddard[lake]'" in wrong.output
-
-
-# The chart
-
-
-def _slots(topics: int) -> list[Slot]:
-    start, length = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC), dt.timedelta(minutes=1)
-    return [
-        Slot(start + minute * length, length, f"topic-{topic}", 10 + topic, 1_000, 1, 2, 3)
-        for minute in (0, 1, 3)
-        for topic in range(topics)
-    ]
-
-
-def test_only_the_busiest_topics_have_a_color_of_their_own() -> None:
-    assert list(largest(_slots(3), "messages")) == ["topic-2", "topic-1", "topic-0"]
-    series = largest(_slots(20), "messages")
-    assert next(iter(series)) == "topic-19"
-    assert list(series)[-1] == "13 others"
-    assert sum(sum(values.values()) for values in series.values()) == sum(
-        each.messages for each in _slots(20)
-    )
-
-
-@pytest.mark.parametrize("topics", [1, 20])
-def test_charts_are_drawn(topics: int) -> None:
-    lags = [GroupLag(f"group-{number}", "topic-0", number * 10) for number in range(topics - 1)]
-    root = ET.fromstring(chart(_slots(topics), lags))
-    assert root.tag.endswith("svg")
-    assert len(list(root.iter())) > 50
