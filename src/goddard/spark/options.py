@@ -25,8 +25,17 @@ from goddard.transport.tls import TlsOptions
 T = TypeVar("T")
 
 _MAX_COUNT: Final = 2**62
-_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# As Spark writes durations in options; a number alone is milliseconds.
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d|)")
+_UNIT_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -304,17 +313,11 @@ def connecting(options: Given) -> Connecting:
     elif any(key is not None for key in keys):
         raise ConfigError("accessKey and secretKey go together; one of them is missing")
     if (namespace := options.text("namespace")) is not None:
+        if (problem := topic_problem(namespace)) is not None:
+            raise ConfigError(f"namespace is {namespace!r}: {problem.replace('topic', 'name')}")
         keywords["namespace"] = namespace
-    files = {name: options.text(name) for name in ("tlsTrust", "tlsCertificate", "tlsKey")}
-    if options.flag("tls", default=any(files.values())):
-        paths = {name: None if text is None else Path(text) for name, text in files.items()}
-        keywords["tls"] = TlsOptions(
-            trust=paths["tlsTrust"],
-            certificate=paths["tlsCertificate"],
-            key=paths["tlsKey"],
-            key_password=options.text("tlsKeyPassword"),
-            verify_peer=paths["tlsTrust"] is not None,
-        )
+    if (tls := _tls(options)) is not None:
+        keywords["tls"] = tls
     return Connecting(
         name_servers=name_servers,
         keywords=keywords,
@@ -323,6 +326,30 @@ def connecting(options: Given) -> Connecting:
         retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 200, low=1, high=600_000),
         max_outage_ms=options.duration_ms("maxOutage", 2 * 60_000),
     )
+
+
+def _tls(options: Given) -> TlsOptions | None:
+    """How connections are encrypted; the files are looked at, as this machine connects too."""
+    files = {name: options.text(name) for name in ("tlsTrust", "tlsCertificate", "tlsKey")}
+    password = options.text("tlsKeyPassword")
+    given = [name for name in (*files, "tlsKeyPassword") if name in options]
+    if not options.flag("tls", default=bool(given)):
+        if given:
+            raise ConfigError(f"{given[0]} is given, but tls is false")
+        return None
+    for name, needed in (("tlsKey", "tlsCertificate"), ("tlsKeyPassword", "tlsKey")):
+        if name in options and needed not in options:
+            raise ConfigError(f"{name} is given without {needed}")
+    trust, certificate, key = (None if text is None else Path(text) for text in files.values())
+    tls = TlsOptions(
+        trust=trust,
+        certificate=certificate,
+        key=key,
+        key_password=password,
+        verify_peer=trust is not None,
+    )
+    tls.client_context()
+    return tls
 
 
 def _subscription(
@@ -385,6 +412,24 @@ def _check_direction(options: Given, start: Place, end: Place, *, is_streaming: 
         raise ConfigError(f"endingOffsets is {end.where.value}: write latest, or JSON")
     if any(number == offsets.EARLIEST for number in end.numbers.values()):
         raise ConfigError("endingOffsets has -2, the earliest offset: a batch would have no rows")
+    _check_order(start, end)
+
+
+def _check_order(start: Place, end: Place) -> None:
+    """Whether a batch ends where it starts or later, as far as the options tell."""
+    if start.timestamp_ms is not None and end.timestamp_ms is not None:
+        if end.timestamp_ms < start.timestamp_ms:
+            raise ConfigError(
+                f"endingTimestamp, {end.timestamp_ms}, is before startingTimestamp, "
+                f"{start.timestamp_ms}"
+            )
+        return
+    for queue, number in end.numbers.items():
+        if 0 <= number < start.numbers.get(queue, 0):
+            raise ConfigError(
+                f"endingOffsets has {number} for {queue}, startingOffsets "
+                f"{start.numbers[queue]}: a batch ends where it starts or later"
+            )
 
 
 def _filter(options: Given) -> tuple[str, str]:
@@ -394,9 +439,12 @@ def _filter(options: Given) -> tuple[str, str]:
         if "filterType" in options:
             raise ConfigError("filterType is given without a filter")
         return "*", TAG
-    if kind == SQL92:
-        try:
+    try:
+        if kind == SQL92:
             compile_sql(expression)
-        except ProtocolError as error:
-            raise ConfigError(f"filter is no SQL92 condition: {error}") from error
+        else:
+            parse_tags(expression)
+    except ProtocolError as error:
+        what = "SQL92 condition" if kind == SQL92 else "list of tags"
+        raise ConfigError(f"filter is no {what}: {error}") from error
     return expression, kind

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from goddard.client.options import Credentials
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
-from goddard.spark.options import SOURCE, Where, parse_source
+from goddard.spark.options import SINK, SOURCE, Where, parse_sink, parse_source
 
 _NEEDED = {"nameServers": "127.0.0.1:9876", "subscribe": "TopicTest"}
 
@@ -46,7 +47,16 @@ def test_all_ways_to_say_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "milliseconds"), [("20ms", 20), ("3 s", 3_000), ("15m", 900_000), ("2h", 7_200_000)]
+    ("text", "milliseconds"),
+    [
+        ("20ms", 20),
+        ("3 s", 3_000),
+        ("15m", 900_000),
+        ("15min", 900_000),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+        ("250", 250),
+    ],
 )
 def test_durations(text: str, milliseconds: int) -> None:
     options = parse_source(_NEEDED | {"maxTriggerDelay": text}, is_streaming=True)
@@ -55,14 +65,14 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 def test_credentials_and_tls() -> None:
     options = parse_source(
-        _NEEDED | {"accessKey": "a", "secretKey": "s", "tlsTrust": "ca.pem"}, is_streaming=False
+        _NEEDED | {"accessKey": "a", "secretKey": "s", "securityToken": "t", "tls": "true"},
+        is_streaming=False,
     )
     keywords = options.connecting.keywords
     credentials, tls = keywords["credentials"], keywords["tls"]
-    assert credentials is not None
-    assert credentials.access_key == "a"
+    assert credentials == Credentials("a", "s", "t")
     assert tls is not None
-    assert tls.verify_peer
+    assert not tls.verify_peer
 
 
 @pytest.mark.parametrize(
@@ -99,6 +109,34 @@ def test_credentials_and_tls() -> None:
         ({"filterType": "sql92"}, "without a filter"),
         ({"filter": "a >", "filterType": "sql92"}, "no SQL92 condition"),
         ({"filter": "a", "filterType": "regex"}, "choose one of"),
+        ({"filter": "||"}, "filter is no list of tags"),
+        ({"namespace": "a b"}, "namespace is 'a b'"),
+        ({"tlsTrust": "/nowhere/ca.pem"}, "/nowhere/ca.pem cannot be used"),
+        ({"tlsTrust": "/nowhere/ca.pem", "tls": "false"}, "but tls is false"),
+        ({"tlsKey": "/nowhere/key.pem"}, "tlsKey is given without tlsCertificate"),
+        ({"tlsKeyPassword": "x"}, "tlsKeyPassword is given without tlsKey"),
+        ({"securityToken": "t"}, "go together"),
+        ({"startingTimestamp": "9", "endingTimestamp": "8"}, "is before startingTimestamp"),
+        (
+            {
+                "startingOffsets": '{"T": {"b": {"0": 5}}}',
+                "endingOffsets": '{"T": {"b": {"0": 4}}}',
+            },
+            "ends where it starts or later",
+        ),
+        ({"startingOffsetsByTimestamp": '{"T": "now"}'}, "write it as"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "choose one of: error, latest"),
+        ({"minPartitions": "100001"}, "to 100000"),
+        ({"maxRecordsPerPartition": "1e9"}, "a whole number"),
+        ({"requestTimeoutMs": "0"}, "from 1"),
+        ({"fetchOffset.numRetries": "-1"}, "from 0"),
+        ({"fetchOffset.retryIntervalMs": "9999999"}, "to 600000"),
+        ({"maxOutage": "9999999999d"}, "write it as 30s"),
+        ({"requestsInFlight": "257"}, "to 256"),
+        ({"messagesPerRequest": "0"}, "from 1"),
+        ({"rowsPerBatch": "99999999999999999999"}, "a whole number"),
+        ({"pushFilters": "1"}, "write true or false"),
+        ({"subscribe": None, "assign": "{}"}, "assign names no queue"),
     ],
 )
 def test_wrong_options_of_a_batch(given: dict[str, str | None], words: str) -> None:
@@ -120,5 +158,29 @@ def test_wrong_options_of_a_stream(given: dict[str, str], words: str) -> None:
         parse_source(_NEEDED | given, is_streaming=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"nameServers": None}, "nameServers is missing"),
+        ({"topic": "no topic"}, "topic is 'no topic'"),
+        ({"producerGroup": "no group"}, "producerGroup is 'no group'"),
+        ({"batchBytes": "0"}, "from 1"),
+        ({"batchBytes": "99999999"}, "to 4194304"),
+        ({"requestsInFlight": "many"}, "a whole number"),
+        ({"subscribe": "T"}, "unknown option subscribe"),
+        ({"tls": "maybe"}, "write true or false"),
+    ],
+)
+def test_wrong_options_of_a_write(given: dict[str, str | None], words: str) -> None:
+    options = {"nameServers": "127.0.0.1:9876"} | given
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        parse_sink({name: text for name, text in options.items() if text is not None})
+
+
+def test_where_a_stream_keeps_its_checkpoint_is_not_for_the_sink() -> None:
+    options = parse_sink({"nameServers": "a:1", "checkpointLocation": "/x", "topic": "T"})
+    assert (options.topic, options.producer_group) == ("T", "goddard-spark")
+
+
 def test_every_option_has_a_word_of_explanation() -> None:
-    assert all(len(text) > 5 for text in SOURCE.values())
+    assert all(len(text) > 5 for text in (SOURCE | SINK).values())
