@@ -1,7 +1,7 @@
 """One append per loop tick: everything that is to be stored comes through here, in order.
 
 Groups of records submitted while the loop handles what its sockets brought are appended together
-when that is done, with one ``put_many``. A batch of one client (``whole``) is appended by itself,
+when that is done, with one ``append``. A batch of one client (``whole``) is appended by itself,
 in its place, because it must not cross a segment. With SYNC_FLUSH one wait for the disk answers
 every group of the tick, and what comes meanwhile is appended when that wait is over: few large
 syncs serve more senders than many small ones.
@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from goddard.errors import StoreError
 from goddard.store.config import FlushMode
 from goddard.store.errors import MessageIllegalError
 from goddard.store.records import AppendableRecord, LogEntry
+from goddard.store.runs import Appendable, Placed, count_messages
 from goddard.store.store import MessageStore
 
 _logger: Final = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ _SLOW_PUT_MS: Final = 500
 # While the disk is at work, what comes waits, so that the next sync is for all of it; but not long.
 _MAX_HELD_BACK_SECONDS: Final = 0.02
 
+# Who submitted single records is told of single ones; who submitted runs, of runs.
 Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
+RunsDone: TypeAlias = Callable[[Sequence[Placed] | None, StoreError | None], None]
 
 
 class FlushTimeoutError(StoreError):
@@ -43,10 +46,10 @@ class FlushTimeoutError(StoreError):
     """
 
     def __init__(
-        self, entries: Sequence[LogEntry], timeout_ms: int, cause: StoreError | None = None
+        self, entries: Sequence[Placed], timeout_ms: int, cause: StoreError | None = None
     ) -> None:
         why = f"in {timeout_ms} ms" if cause is None else f"({cause})"
-        super().__init__(f"the disk did not confirm {len(entries)} messages {why}")
+        super().__init__(f"the disk did not confirm {count_messages(entries)} messages {why}")
         self.entries = entries
 
 
@@ -70,15 +73,15 @@ class AppendStats(Protocol):
 class Group(msgspec.Struct):
     """Records that were submitted together, and whom to tell."""
 
-    records: Sequence[AppendableRecord]
-    done: Done
+    records: Sequence[Appendable]
+    done: RunsDone
     whole: bool
     wait_durable: bool
     max_wait_ms: int | None
 
 
 # A group that has been appended, and where its records went.
-_Appended: TypeAlias = tuple[Group, Sequence[LogEntry]]
+_Appended: TypeAlias = tuple[Group, Sequence[Placed]]
 
 
 class Appender:
@@ -118,7 +121,7 @@ class Appender:
         whole: bool = False,
         wait_durable: bool = True,
         max_wait_ms: int | None = None,
-    ) -> Group:
+    ) -> None:
         """Append at the end of this tick, then call ``done(entries, error)`` on the loop.
 
         Either every record is stored (``error`` is None, or a FlushTimeoutError) or none is
@@ -126,21 +129,31 @@ class Appender:
         ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
         up with a LateError.
         """
+        self._submit(Group(records, cast(RunsDone, done), whole, wait_durable, max_wait_ms))
+
+    def submit_open(
+        self, records: list[Appendable], done: RunsDone, *, max_wait_ms: int | None = None
+    ) -> Group:
+        """The same for a list that may grow, as long as the group ``is_last``; with runs in it."""
+        group = Group(records, done, whole=False, wait_durable=True, max_wait_ms=max_wait_ms)
+        self._submit(group)
+        return group
+
+    def _submit(self, group: Group) -> None:
         if not self._queue:
             self._queued_since_ms = self._clock.monotonic_ms()
             if self._waits:
                 self._held_back = self._loop.call_later(_MAX_HELD_BACK_SECONDS, self._append_queued)
             else:
                 self._loop.call_soon(self._append_queued)
-        group = Group(records, done, whole, wait_durable, max_wait_ms)
         self._queue.append(group)
-        self.queued_records += len(records)
-        return group
+        self.queued_records += count_messages(group.records)
 
     def is_last(self, group: Group | None) -> bool:
         """Whether nothing was submitted after this group and it still waits for its turn.
 
-        So long its submitter may add to a list of records that it gave; ``added`` says how many.
+        So long its submitter may add to a list of records that it gave; ``added`` is to be told how
+        many messages.
         """
         queue = self._queue
         return bool(queue) and queue[-1] is group
@@ -229,7 +242,7 @@ class Appender:
                 _tell(group.done, None, error)
             return
         except Exception as error:
-            _logger.exception("appending %d messages failed", len(records))
+            _logger.exception("appending %d messages failed", count_messages(records))
             for group in groups:
                 _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
             return
@@ -242,17 +255,16 @@ class Appender:
             settled.append((group, entries[start:end]))
             start = end
 
-    def _put(self, records: Sequence[AppendableRecord], *, whole: bool) -> Sequence[LogEntry]:
-        put = self._store.put_batch if whole else self._store.put_many
+    def _put(self, records: Sequence[Appendable], *, whole: bool) -> Sequence[Placed]:
         stats = self._stats
         started_ms = self._clock.monotonic_ms()
         try:
-            entries = put(records)
+            entries = self._store.append(records, whole=whole)
         except MessageIllegalError:
             raise  # the store is well
         except Exception:
             if stats is not None:
-                stats.failed(len(records))
+                stats.failed(count_messages(records))
             raise
         took_ms = self._clock.monotonic_ms() - started_ms
         if took_ms > _SLOW_PUT_MS:
@@ -264,7 +276,7 @@ class Appender:
         if took_ms > self.busy_after_ms:
             self._refuse_backlog(took_ms)
         if stats is not None:
-            stats.appended(len(entries), took_ms)
+            stats.appended(count_messages(entries), took_ms)
         return entries
 
     def _refuse_backlog(self, took_ms: int) -> None:
@@ -283,7 +295,7 @@ class Appender:
         waiting = [(group, entries) for group, entries in settled if group.wait_durable]
         synced: asyncio.Future[StoreError | None] = self._loop.create_future()
         if waiting:
-            count = sum(len(entries) for _, entries in waiting)
+            count = sum(count_messages(entries) for _, entries in waiting)
             self.undurable_records += count
             self._waits.add(synced)
             timeout = self._loop.call_later(
@@ -327,7 +339,7 @@ def _resolve(synced: asyncio.Future[StoreError | None], error: StoreError | None
         synced.set_result(error)
 
 
-def _tell(done: Done, entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+def _tell(done: RunsDone, entries: Sequence[Placed] | None, error: StoreError | None) -> None:
     try:
         done(entries, error)
     except Exception:

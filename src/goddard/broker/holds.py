@@ -21,6 +21,7 @@ from goddard.broker.filters import PullFilter
 from goddard.broker.settings import Settings
 from goddard.clock import Clock, SystemClock
 from goddard.store.records import LogEntry
+from goddard.store.runs import LogRun, Placed
 from goddard.transport.connection import Connection
 
 _logger: Final = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ class Holds:
 
     # Waking
 
-    def on_arrival(self, entries: Sequence[LogEntry]) -> None:
+    def on_arrival(self, entries: Sequence[Placed]) -> None:
         """Messages have become visible; the store calls this with each group of them."""
         if threading.get_ident() == self._thread:
             self._wake(entries)
@@ -137,20 +138,26 @@ class Holds:
             # Also when nothing is held: a pull that found nothing a moment ago may be about to be.
             self._loop.call_soon_threadsafe(self._wake, entries)
 
-    def _wake(self, entries: Sequence[LogEntry]) -> None:
+    def _wake(self, entries: Sequence[Placed]) -> None:
         by_queue = self._by_queue
         if not by_queue:
             return
-        for entry in entries:
-            holds = by_queue.get((entry.topic, entry.queue_id))
-            if holds is None or not entry.has_queue_entry:
+        for placed in entries:
+            if (placed.topic, placed.queue_id) not in by_queue:
                 continue
-            self._run(
-                hold
-                for hold in list(holds)
-                if entry.queue_offset >= hold.queue_offset
-                and (hold.filter is None or hold.filter.matches_arrival(entry))
-            )
+            if isinstance(placed, LogRun):
+                for entry in placed.entries:
+                    self._wake_for(entry)
+            elif placed.has_queue_entry:
+                self._wake_for(placed)
+
+    def _wake_for(self, entry: LogEntry) -> None:
+        self._run(
+            hold
+            for hold in list(self._by_queue.get((entry.topic, entry.queue_id), ()))
+            if entry.queue_offset >= hold.queue_offset
+            and (hold.filter is None or hold.filter.matches_arrival(entry))
+        )
 
     def _run(self, holds: Iterable[Hold]) -> None:
         """Take pulls out and run them: now, or if they are many, the rest of them soon."""

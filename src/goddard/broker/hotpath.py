@@ -21,7 +21,8 @@ from typing import Final, TypeAlias
 from goddard.broker.admission import Admission
 from goddard.broker.appender import Appender, Group
 from goddard.broker.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
-from goddard.broker.sendanswers import Mark, Run, SendAnswers, mark_of
+from goddard.broker.sendanswers import Asked, Mark, SendAnswers, mark_of
+from goddard.broker.sendbatches import read_batch, tags_codes_of
 from goddard.broker.sendforms import KEY_END, KEY_START, Form, Property, make_form
 from goddard.broker.sendproperties import TAGS, UNIQUE_ID, WAIT, PropertyReader, Shape
 from goddard.broker.sendwire import (
@@ -29,10 +30,8 @@ from goddard.broker.sendwire import (
     JSON_READERS,
     JSON_START_BYTES,
     BinarySends,
-    LongFields,
     SendHeader,
     SendReader,
-    ShortFields,
 )
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.topics import Topics
@@ -44,12 +43,11 @@ from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC
 from goddard.store.config import FlushMode
 from goddard.store.records import (
     MAX_QUEUE_ID,
-    AppendableRecord,
     encode_joint,
     pack_host,
     plain_size,
-    tags_code_of,
 )
+from goddard.store.runs import Appendable, RecordRun, count_messages
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 
@@ -62,11 +60,6 @@ _JSON: Final = int(SerializeType.JSON)
 _BINARY: Final = int(SerializeType.ROCKETMQ)
 
 _START: Final = Struct(f">i{JSON_START_BYTES}s")  # the word before the header, and its beginning
-_U16: Final = Struct(">H")
-_BATCH_HEAD: Final = Struct(">iiiii")  # size, magic, CRC (both 0), flag, length of the body
-_BATCH_HEAD_BYTES: Final = _BATCH_HEAD.size
-_TAGS_START: Final = b"\x02" + TAGS + b"\x01"
-_MIN_BATCH_BYTES: Final = _BATCH_HEAD_BYTES + 2
 
 # Compression and many tags; transactions, inner batches and IPv6 hosts go the long way.
 _SPECIAL_SYS_FLAGS: Final = ~0x703
@@ -176,8 +169,8 @@ class HotPath:
         self._last_born_ms = 0
         # What this tick has gathered, as long as nobody else has submitted anything.
         self._group: Group | None = None
-        self._records: list[AppendableRecord] = []
-        self._runs: list[Run] = []
+        self._records: list[Appendable] = []
+        self._asked: list[Asked] = []
         self._configure(settings.current)
         settings.add_listener(self._configure)
         topics.add_listener(self._forget)
@@ -229,7 +222,7 @@ class HotPath:
         ):
             return frames
         others: list[memoryview] = []
-        records: list[AppendableRecord] = []
+        records: list[Appendable] = []
         marks: list[Mark] = []
         find_patterns, take_known = self._patterns.get, self._take_known
         for position, frame in enumerate(frames):
@@ -268,7 +261,7 @@ class HotPath:
         pattern: _Pattern,
         frame: bytes,
         born: bytes,
-        records: list[AppendableRecord],
+        records: list[Appendable],
         marks: list[Mark],
     ) -> bool:
         """Add the record of a message with a header of a known form; False when it is not."""
@@ -307,12 +300,9 @@ class HotPath:
                 self._last_born_ms,
                 born,
                 self._store_host,
-                0,
             )
         )
-        marks.append(
-            (b"" if pattern.is_oneway else opaque, queue_text, unique_id, form.is_binary, 1)
-        )
+        marks.append((b"" if pattern.is_oneway else opaque, queue_text, unique_id, form.is_binary))
         return True
 
     def _take(
@@ -321,7 +311,7 @@ class HotPath:
         word: int,
         frame: bytes | memoryview,
         born: bytes,
-        records: list[AppendableRecord],
+        records: list[Appendable],
         marks: list[Mark],
     ) -> bool:
         """Add what any send brings; False when it is not plain."""
@@ -348,7 +338,7 @@ class HotPath:
         body: bytes | memoryview,
         born: bytes,
         encoding: int,
-        records: list[AppendableRecord],
+        records: list[Appendable],
         marks: list[Mark],
     ) -> bool:
         """Add the record of one message; False when it is not plain."""
@@ -384,10 +374,9 @@ class HotPath:
                 fields.born_timestamp,
                 born,
                 self._store_host,
-                0,
             )
         )
-        marks.append(mark_of(request, unique_id, encoding, 1))
+        marks.append(mark_of(request, unique_id, encoding))
         return True
 
     def _topic_of(self, request: SendHeader, body: bytes | memoryview) -> _OpenTopic | None:
@@ -442,7 +431,7 @@ class HotPath:
         body: bytes | memoryview,
         born: bytes,
         encoding: int,
-        records: list[AppendableRecord],
+        records: list[Appendable],
         marks: list[Mark],
     ) -> bool:
         """Add the records of a batch; False when it is not plain."""
@@ -455,90 +444,28 @@ class HotPath:
         unique_id = found[1]
         if unique_id is not None and not unique_id.isalnum():
             return False
-        count = self._add_batch(topic, request.fields, bytes(body), born, records)
-        if not count:
+        fields = request.fields
+        messages = read_batch(bytes(body), MAX_BATCH_MESSAGES)
+        if messages is None:
             return False
-        marks.append(mark_of(request, unique_id, encoding, count))
+        run = RecordRun(
+            topic.queue_keys[fields.queue_id],
+            topic.encoded,
+            bodies=messages.bodies,
+            properties=messages.properties,
+            tags_codes=tags_codes_of(messages.properties),
+            flags=messages.flags,
+            is_even=messages.is_even,
+            sys_flag=fields.sys_flag,
+            born_timestamp_ms=fields.born_timestamp,
+            born_host=born,
+            store_host=self._store_host,
+        )
+        if max(run.sizes) > self._max_record_bytes or run.size > self._max_batch_bytes:
+            return False
+        records.append(run)
+        marks.append(mark_of(request, unique_id, encoding))
         return True
-
-    def _add_batch(
-        self,
-        topic: _OpenTopic,
-        fields: ShortFields | LongFields,
-        body: bytes,
-        born: bytes,
-        records: list[AppendableRecord],
-    ) -> int:
-        """Add the messages of a batch body (see protocol.message); 0 unless all of it is good."""
-        messages: list[AppendableRecord] = []
-        end = len(body)
-        position = 0
-        queue_key = topic.queue_keys[fields.queue_id]
-        sys_flag = fields.sys_flag
-        born_timestamp_ms = fields.born_timestamp
-        store_host = self._store_host
-        max_record_bytes = self._max_record_bytes
-        unpack_head = _BATCH_HEAD.unpack_from
-        properties_length = -1
-        joint = length_part = b""
-        fixed_bytes = 0
-        # The tag of the message before, and the end of its properties from there on.
-        tags_at = tags_code = 0
-        tags_part = b"none"
-        total = 0
-        while position < end:
-            if end - position < _MIN_BATCH_BYTES or len(messages) == MAX_BATCH_MESSAGES:
-                return 0
-            size, _, _, flag, body_length = unpack_head(body, position)
-            body_at = position + _BATCH_HEAD_BYTES
-            body_end = body_at + body_length
-            position += size
-            if body_length < 0 or not body_end + 2 <= position <= end:
-                return 0
-            properties = body[body_end + 2 : position]
-            if len(properties) != properties_length:
-                properties_length = len(properties)
-                if properties_length > MAX_PROPERTIES_BYTES:
-                    return 0
-                length_part = _U16.pack(properties_length)
-                joint = encode_joint(topic.encoded, properties_length)
-                fixed_bytes = plain_size(0, len(joint), properties_length)
-                tags_at = _last_tags(properties)
-                tags_part = properties[tags_at:]
-                tags_code = tags_code_of(properties)
-            elif properties[tags_at:] != tags_part:
-                tags_part = properties[tags_at:]
-                tags_code = tags_code_of(properties)
-            if body[body_end : body_end + 2] != length_part:
-                return 0
-            record_size = fixed_bytes + body_length
-            if record_size > max_record_bytes:
-                return 0
-            total += record_size
-            messages.append(
-                (
-                    queue_key,
-                    record_size,
-                    body[body_at:body_end],
-                    joint,
-                    properties,
-                    tags_code,
-                    flag,
-                    sys_flag,
-                    born_timestamp_ms,
-                    born,
-                    store_host,
-                    0,
-                )
-            )
-        if total > self._max_batch_bytes:
-            return 0
-        # Java's stores keep a batch in one segment.
-        first = messages[0]
-        assert isinstance(first, tuple)
-        messages[0] = (*first[:-1], total)
-        records += messages
-        return len(messages)
 
     def _opened(self, name: str) -> _OpenTopic | None:
         """The topic if it exists and nothing about it is special."""
@@ -563,28 +490,19 @@ class HotPath:
 
     # Storing
 
-    def _submit(
-        self, connection: Connection, records: list[AppendableRecord], marks: list[Mark]
-    ) -> None:
+    def _submit(self, connection: Connection, records: list[Appendable], marks: list[Mark]) -> None:
         """Have records stored with all others of this tick, in the order of their coming."""
         appender = self._appender
         if appender.is_last(self._group):
             self._records += records
-            self._runs.append((connection, marks))
-            appender.added(len(records))
+            self._asked.append((connection, marks))
+            appender.added(count_messages(records))
             return
         self._records = records
-        self._runs = runs = [(connection, marks)]
-        self._group = appender.submit(
-            records, partial(self._answers.tell, runs), max_wait_ms=self._admission.max_wait_ms
+        self._asked = asked = [(connection, marks)]
+        self._group = appender.submit_open(
+            records, partial(self._answers.tell, asked), max_wait_ms=self._admission.max_wait_ms
         )
-
-
-def _last_tags(properties: bytes) -> int:
-    """From where on properties decide, whatever is before, which tags count."""
-    at = properties.rfind(_TAGS_START)
-    has_value = properties[at + len(_TAGS_START) : at + len(_TAGS_START) + 1] not in (b"", b"\x02")
-    return at if at > 0 and has_value else 0
 
 
 def _packed_host(connection: Connection) -> bytes:

@@ -1,11 +1,13 @@
 """Answers to plain sends: who is told what once a group of records is stored, or is not.
 
-The requests of a group come as ``Run``s, one per chunk, in the order of their records. An answer to
-what went well is made from a template (``sendwire.AnswerEncoder``); the others as ``send`` makes
-them. Belongs to the loop.
+The requests of a group come chunk by chunk (``Asked``), in the order of their records; a batch has
+one, a run. An answer to what went well is made from a template (``sendwire.AnswerEncoder``); the
+others as ``send`` makes them. Belongs to the loop.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from goddard.broker.send import PutStats, Sends
@@ -13,21 +15,24 @@ from goddard.broker.sendwire import AnswerEncoder, SendHeader, decode_opaque, en
 from goddard.errors import StoreError
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.store.records import LogEntry
+from goddard.store.runs import LogRun, Placed, count_messages, each_entry
 from goddard.transport.connection import Connection
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+# Of either kind of place.
+_TOPIC: Final = itemgetter(0)
+_SIZE: Final = itemgetter(4)
 
 # What the answer to a request needs besides where its messages went: opaque (empty: no answer is
-# wanted), queue id, unique id, header encoding, number of messages.
-Mark: TypeAlias = tuple[bytes, bytes, bytes | None, int, int]
+# wanted), queue id, unique id, header encoding.
+Mark: TypeAlias = tuple[bytes, bytes, bytes | None, int]
 # The requests of one chunk, and who sent it.
-Run: TypeAlias = tuple[Connection, list[Mark]]
+Asked: TypeAlias = tuple[Connection, list[Mark]]
 
 
-def mark_of(request: SendHeader, unique_id: bytes | None, encoding: int, count: int) -> Mark:
+def mark_of(request: SendHeader, unique_id: bytes | None, encoding: int) -> Mark:
     opaque = b"" if request.flag & _ONEWAY else encode_opaque(request.opaque, encoding)
-    return opaque, b"%d" % request.fields.queue_id, unique_id, encoding, count
+    return opaque, b"%d" % request.fields.queue_id, unique_id, encoding
 
 
 class SendAnswers:
@@ -43,84 +48,64 @@ class SendAnswers:
         self._encoder = AnswerEncoder(store_host.hex().upper().encode(), trace, region)
 
     def tell(
-        self, runs: list[Run], entries: Sequence[LogEntry] | None, error: StoreError | None
+        self, asked: list[Asked], placed: Sequence[Placed] | None, error: StoreError | None
     ) -> None:
-        if entries is not None and self._stats is not None:
-            self._count(self._stats, runs, entries)
-        if entries is None or error is not None:
-            self._answer_unusual(runs, entries, error)
+        if placed is not None and self._stats is not None:
+            _count(self._stats, placed)
+        if placed is None or error is not None:
+            self._answer_unusual(asked, placed, error)
             return
         encode, encode_batch = self._encoder.one, self._encoder.batch
-        at = 0
-        for connection, marks in runs:
+        next_place = iter(placed).__next__
+        for connection, marks in asked:
             answers: list[bytes] = []
-            for opaque, queue_id, unique_id, encoding, count in marks:
-                entry = entries[at]
+            for opaque, queue_id, unique_id, encoding in marks:
+                place = next_place()
                 if not opaque:
                     pass
-                elif count == 1:
+                elif isinstance(place, LogRun):
                     answers.append(
-                        encode(opaque, queue_id, unique_id, encoding, entry[2], entry[3])
+                        encode_batch(
+                            opaque, queue_id, unique_id, encoding, place[2], place.physical_offsets
+                        )
                     )
                 else:
-                    offsets = [each[3] for each in entries[at : at + count]]
                     answers.append(
-                        encode_batch(opaque, queue_id, unique_id, encoding, entry[2], offsets)
+                        encode(opaque, queue_id, unique_id, encoding, place[2], place[3])
                     )
-                at += count
             if answers and not connection.is_closed:
                 connection.send_now(b"".join(answers) if len(answers) > 1 else answers[0])
 
     def _answer_unusual(
-        self, runs: list[Run], entries: Sequence[LogEntry] | None, error: StoreError | None
+        self, asked: list[Asked], placed: Sequence[Placed] | None, error: StoreError | None
     ) -> None:
         at = 0
-        for connection, marks in runs:
+        for connection, marks in asked:
             answers: list[bytes] = []
             for mark in marks:
-                count = mark[-1]
                 if mark[0]:
-                    stored = None if entries is None else entries[at : at + count]
-                    answers.append(self._unusual_answer(mark, stored, error))
-                at += count
+                    place = None if placed is None else placed[at]
+                    answers.append(self._unusual_answer(mark, place, error))
+                at += 1
             if answers and not connection.is_closed:
                 connection.send_now(b"".join(answers))
 
-    @staticmethod
-    def _count(stats: PutStats, runs: list[Run], entries: Sequence[LogEntry]) -> None:
-        """Tell the statistics, once per run of requests for one topic."""
-        at = 0
-        topic, requests, count, size = entries[0].topic, 0, 0, 0
-        for _, marks in runs:
-            for mark in marks:
-                entry = entries[at]
-                if entry[0] != topic:
-                    stats.put(topic, count, size, requests)
-                    topic, requests, count, size = entry[0], 0, 0, 0
-                messages = mark[-1]
-                requests += 1
-                count += messages
-                size += (
-                    entry[4]
-                    if messages == 1
-                    else sum([each[4] for each in entries[at : at + messages]])
-                )
-                at += messages
-        stats.put(topic, count, size, requests)
-
-    def _unusual_answer(
-        self,
-        mark: Mark,
-        entries: Sequence[LogEntry] | None,
-        error: StoreError | None,
-    ) -> bytes:
-        opaque, queue_id, unique_id, encoding, _ = mark
+    def _unusual_answer(self, mark: Mark, place: Placed | None, error: StoreError | None) -> bytes:
+        opaque, queue_id, unique_id, encoding = mark
         request = RemotingCommand(
             RequestCode.SEND_MESSAGE_V2,
             opaque=decode_opaque(opaque, encoding),
             serialize_type=SerializeType(encoding),
         )
-        if entries is None:
+        if place is None:
             return encode_frame(self._sends.failure(request, error))
         text = None if unique_id is None else unique_id.decode()
+        entries = each_entry((place,))
         return encode_frame(self._sends.success(request, entries, int(queue_id), text, error))
+
+
+def _count(stats: PutStats, placed: Sequence[Placed]) -> None:
+    """Tell the statistics, once per row of requests for one topic."""
+    for topic, items in groupby(placed, _TOPIC):
+        its = list(items)
+        stats.put(topic, count_messages(its), sum(map(_SIZE, its)), len(its))

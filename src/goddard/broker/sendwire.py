@@ -14,7 +14,7 @@ Nothing here does I/O; a BinarySends belongs to one thread.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, pack
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -408,7 +408,8 @@ class AnswerEncoder:
         queue_offset: int,
         physical_offsets: Sequence[int],
     ) -> bytes:
-        ids = self._joint.join([b"%016X" % offset for offset in physical_offsets])
+        places = pack(f">{len(physical_offsets)}q", *physical_offsets)
+        ids = places.hex(",", 8).upper().encode().replace(b",", self._joint)
         if encoding == _BINARY:
             return self._binary_frame(opaque, queue_id, unique_id, queue_offset, ids)
         if unique_id is None:

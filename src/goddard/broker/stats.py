@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from goddard.broker.puttimes import PutTimes
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
-from goddard.store.records import LogEntry
+from goddard.store.runs import Placed, count_messages
 
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60 * _SECOND_MS
@@ -178,9 +178,9 @@ class Stats:
         flow.times += 1
         flow.messages += 1
 
-    def stored(self, entries: Sequence[LogEntry]) -> None:
+    def stored(self, entries: Sequence[Placed]) -> None:
         """Records went into the store, whoever sent them; a listener of the store."""
-        self.stored_count += len(entries)
+        self.stored_count += count_messages(entries)
 
     def appended(self, count: int, took_ms: int) -> None:
         """The store took messages, all together in this time."""

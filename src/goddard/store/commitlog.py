@@ -20,10 +20,8 @@ from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayou
 from goddard.store.files import Files, disk_errors
 from goddard.store.records import (
     PLAIN_HEAD,
-    AppendableRecord,
     Chunk,
     LogEntry,
-    PreparedRecord,
     Scan,
     ScanStop,
     deliver_time_ms,
@@ -32,6 +30,7 @@ from goddard.store.records import (
     read_entry,
     store_time_of,
 )
+from goddard.store.runs import Appendable, LogRun, Placed, RecordRun
 from goddard.store.segment import Segment, SegmentAllocator, load_offsets, segment_name
 from goddard.store.worker import Worker
 
@@ -138,27 +137,29 @@ class CommitLog:
 
     def append(
         self,
-        records: Sequence[AppendableRecord],
+        records: Sequence[Appendable],
         next_offsets: dict[QueueKey, int],
         now_ms: int,
         *,
         whole: bool = False,
-    ) -> list[LogEntry]:
+    ) -> list[Placed]:
         """Write a group; either every record of it is in the log afterwards, or none.
 
         ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
-        the group in one segment, as the messages of one batch must be.
+        the group in one segment, as the messages of one batch must be; a run always is.
         """
         if self._debris:
             self.clear_debris()
-        placed: list[LogEntry] = []
+        placed: list[Placed] = []
         rolled: list[Segment] = []
-        run_bytes = self._run_bytes(records) if whole else 0
+        needed = self._bytes_of(records) if whole else 0
         try:
-            end_offset = self._write(records, run_bytes, next_offsets, now_ms, placed, rolled)
+            end_offset = self._write(records, needed, next_offsets, now_ms, placed, rolled)
         except BaseException:  # whatever it is, no offset may be given twice or left out
             for entry in placed:
-                if entry.has_queue_entry:
+                if isinstance(entry, LogRun):
+                    next_offsets[entry.topic, entry.queue_id] -= entry.messages
+                elif entry.has_queue_entry:
                     next_offsets[entry.topic, entry.queue_id] -= 1
             if rolled:  # at most one is kept: the next append will want it first
                 for segment in rolled[1:]:
@@ -173,22 +174,28 @@ class CommitLog:
             self._allocator.prepare(rolled[-1].end_offset)
         return placed
 
-    def _run_bytes(self, records: Sequence[AppendableRecord]) -> int:
+    def _bytes_of(self, records: Sequence[Appendable]) -> int:
         """The size of records that are to lie in one segment."""
-        total = sum(
-            record.size if isinstance(record, PreparedRecord) else record[1] for record in records
-        )
+        total = sum(record[1] if isinstance(record, tuple) else record.size for record in records)
         if total + BLANK_BYTES > self._segment_bytes:
             raise MessageIllegalError("a batch is longer than a segment of the commit log")
         return total
 
+    def _size_of_run(self, run: RecordRun) -> int:
+        largest = max(run.sizes)
+        if largest > self._max_record_bytes:
+            raise MessageIllegalError(
+                f"a record of {largest} bytes is longer than {self._max_record_bytes}"
+            )
+        return self._bytes_of((run,))
+
     def _write(
         self,
-        records: Iterable[AppendableRecord],
+        records: Iterable[Appendable],
         needed: int,
         next_offsets: dict[QueueKey, int],
         now_ms: int,
-        placed: list[LogEntry],
+        placed: list[Placed],
         rolled: list[Segment],
     ) -> int:
         """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes.
@@ -206,27 +213,7 @@ class CommitLog:
         make_entry = tuple.__new__
         pack_head, find_offset = PLAIN_HEAD.pack, next_offsets.get
         for record in records:
-            if isinstance(record, PreparedRecord):
-                size = record.size
-                if size > max_size:
-                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
-                if offset + (needed or size) > limit:
-                    segment = self._fill(segment, start, offset, chunk, rolled)
-                    start = offset = segment.base_offset
-                    limit = segment.end_offset - BLANK_BYTES
-                key = record.queue_key
-                has_queue_entry = record.has_queue_entry
-                queue_offset = find_offset(key, 0) if has_queue_entry else 0
-                tags_code = record.tags_code
-                if record.delay_level:
-                    tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
-                sys_flag, properties = record.sys_flag, record.properties
-                record.place(chunk, queue_offset, offset, now_ms)
-                # From here to the end of the pass nothing can fail: offset and entry belong
-                # together.
-                if has_queue_entry:
-                    next_offsets[key] = queue_offset + 1
-            else:  # the same for most records, as fast as can be
+            if isinstance(record, tuple):  # most records, as fast as can be
                 (
                     key,
                     size,
@@ -239,11 +226,10 @@ class CommitLog:
                     born_ms,
                     born_host,
                     store_host,
-                    run_bytes,
                 ) = record
                 if size > max_size:
                     raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
-                if offset + (needed or run_bytes or size) > limit:
+                if offset + (needed or size) > limit:
                     segment = self._fill(segment, start, offset, chunk, rolled)
                     start = offset = segment.base_offset
                     limit = segment.end_offset - BLANK_BYTES
@@ -271,6 +257,39 @@ class CommitLog:
                     properties,
                 )
                 next_offsets[key] = queue_offset + 1
+            elif isinstance(record, RecordRun):
+                size = self._size_of_run(record)
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                key = record.queue_key
+                queue_offset = find_offset(key, 0)
+                placed.append(record.place(chunk, queue_offset, offset, now_ms))
+                next_offsets[key] = queue_offset + record.messages
+                needed = 0
+                offset += size
+                continue
+            else:
+                size = record.size
+                if size > max_size:
+                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                key = record.queue_key
+                has_queue_entry = record.has_queue_entry
+                queue_offset = find_offset(key, 0) if has_queue_entry else 0
+                tags_code = record.tags_code
+                if record.delay_level:
+                    tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
+                sys_flag, properties = record.sys_flag, record.properties
+                record.place(chunk, queue_offset, offset, now_ms)
+                # From here to the end of the pass nothing can fail: offset and entry belong
+                # together.
+                if has_queue_entry:
+                    next_offsets[key] = queue_offset + 1
             needed = 0
             topic, queue_id = key
             placed.append(

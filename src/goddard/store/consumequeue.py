@@ -23,6 +23,7 @@ import numpy as np
 from goddard.store.config import QUEUE_ENTRY_BYTES
 from goddard.store.files import Files, disk_error, disk_errors
 from goddard.store.records import LogEntry
+from goddard.store.runs import LogRun
 from goddard.store.segment import load_offsets, segment_name
 
 ENTRY: Final = Struct(">qiq")
@@ -341,6 +342,19 @@ class ConsumeQueue:
             self._shared.waiting.add(self)
         pending += b"".join(starmap(ENTRY.pack, map(_PLACE, entries)))
         self.max_physical_offset = entries[-1].end_offset
+        if len(pending) >= _PENDING_BYTES:
+            self.write_pending()
+        return True
+
+    def put_run(self, run: LogRun) -> bool:
+        """As ``put_following``, for the records of a run."""
+        pending = self._pending
+        if run.queue_offset * QUEUE_ENTRY_BYTES != self._written + len(pending):
+            return False
+        if not pending:
+            self._shared.waiting.add(self)
+        pending += b"".join(map(ENTRY.pack, run.physical_offsets, run.sizes, run.tags_codes))
+        self.max_physical_offset = run.end_offset
         if len(pending) >= _PENDING_BYTES:
             self.write_pending()
         return True

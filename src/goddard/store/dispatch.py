@@ -14,8 +14,9 @@ from goddard.store.errors import StoreDiskError
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
 from goddard.store.records import PREPARED, LogEntry
+from goddard.store.runs import LogRun, Placed
 
-ArrivalListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
+ArrivalListener: TypeAlias = Callable[[Sequence[Placed]], None]
 
 
 class Dispatcher:
@@ -30,21 +31,20 @@ class Dispatcher:
         # Records whose queue offset does not fit their queue; recovery reports them.
         self.misplaced: list[LogEntry] = []
 
-    def apply(self, entries: Sequence[LogEntry]) -> None:
+    def apply(self, entries: Sequence[Placed]) -> None:
         if not entries:
             return
         by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
         for entry in entries:
-            if not entry[7] & PREPARED:
+            if isinstance(entry, LogRun):
+                key = entry[:2]
+                if key in by_queue:  # those come before it
+                    self._put_following(key, by_queue.pop(key))
+                self._put_run(key, entry)
+            elif not entry[7] & PREPARED:
                 by_queue[entry[:2]].append(entry)
-        find, create = self._queues.by_key.get, self._queues.get_or_create
         for key, its_entries in by_queue.items():
-            queue = find(key) or create(*key)
-            try:
-                if not queue.put_following(its_entries):
-                    self._put_each(queue, its_entries)
-            except StoreDiskError as error:
-                self.trouble = error
+            self._put_following(key, its_entries)
         try:
             self._index.add(entries)
         except StoreDiskError as error:
@@ -52,6 +52,22 @@ class Dispatcher:
         last = entries[-1]
         self.dispatched_offset = last.end_offset
         self.dispatched_time_ms = last.store_timestamp_ms
+
+    def _put_following(self, key: tuple[str, int], entries: Sequence[LogEntry]) -> None:
+        queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
+        try:
+            if not queue.put_following(entries):
+                self._put_each(queue, entries)
+        except StoreDiskError as error:
+            self.trouble = error
+
+    def _put_run(self, key: tuple[str, int], run: LogRun) -> None:
+        queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
+        try:
+            if not queue.put_run(run):
+                self._put_each(queue, run.entries)
+        except StoreDiskError as error:
+            self.trouble = error
 
     def _put_each(self, queue: ConsumeQueue, entries: Sequence[LogEntry]) -> None:
         for entry in entries:

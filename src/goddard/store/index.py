@@ -18,9 +18,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.keys import hash_keys
 from goddard.store.records import LogEntry
+from goddard.store.runs import LogRun, Placed, count_messages, each_entry
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
@@ -294,6 +296,40 @@ class IndexFile:
             self._files.unlink(self.path)
 
 
+class _Columns:
+    """What the index needs of records, value by value."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self.properties: list[bytes] = []
+        self.sys_flags: list[int] = []
+        self.physical_offsets: list[int] = []
+        self.times_ms: list[int] = []
+
+    def add(self, placed: Sequence[Placed]) -> None:
+        for kind, items in groupby(placed, type):
+            if kind is LogRun:
+                for run in cast(Iterator[LogRun], items):
+                    self._add_run(run)
+            else:
+                self._add_entries(cast(list[LogEntry], list(items)))
+
+    def _add_run(self, run: LogRun) -> None:
+        count = run.messages
+        self.topics += [run.topic] * count
+        self.properties += run.properties
+        self.sys_flags += [run.sys_flag] * count
+        self.physical_offsets += run.physical_offsets
+        self.times_ms += [run.store_timestamp_ms] * count
+
+    def _add_entries(self, entries: Sequence[LogEntry]) -> None:
+        self.topics += [entry[0] for entry in entries]
+        self.properties += [entry[8] for entry in entries]
+        self.sys_flags += [entry[7] for entry in entries]
+        self.physical_offsets += [entry[3] for entry in entries]
+        self.times_ms += [entry[6] for entry in entries]
+
+
 class KeyIndex:
     """The index files, oldest first, and the records that have yet to enter them."""
 
@@ -316,7 +352,7 @@ class KeyIndex:
         self._index_files: list[IndexFile] = []
         self._lock = threading.Lock()
         # Filled at one end by the appender, emptied at the other under the lock.
-        self._gathered: deque[Sequence[LogEntry]] = deque()
+        self._gathered: deque[Sequence[Placed]] = deque()
         self._gathered_count = 0
         self._taken_count = 0
         # Hashes, offsets and times of what was taken from there and could not be entered.
@@ -403,10 +439,10 @@ class KeyIndex:
         """How many records have been gathered and not entered, nor been tried to."""
         return self._gathered_count - self._taken_count
 
-    def add(self, entries: Sequence[LogEntry]) -> None:
+    def add(self, entries: Sequence[Placed]) -> None:
         """Gather records. Only when far too many wait are they entered here and now."""
         self._gathered.append(tuple(entries))
-        self._gathered_count += len(entries)
+        self._gathered_count += count_messages(entries)
         if self.waiting_count >= _MAX_PENDING_RECORDS:
             self.write_pending()
 
@@ -418,25 +454,27 @@ class KeyIndex:
     def _enter_gathered(self) -> None:
         if self._left is not None:
             self._enter(*self._left)
-        pending: list[LogEntry] = []
+        pending: list[Placed] = []
         while self._gathered:
             entries = self._gathered.popleft()
             pending += entries
-            self._taken_count += len(entries)
+            self._taken_count += count_messages(entries)
         last = self._index_files[-1] if self._index_files else None
         if last is not None and not last.is_empty and pending:
             known = last.end_offset
             if pending[0].physical_offset <= known:
-                pending = [entry for entry in pending if entry.physical_offset > known]
+                pending = [entry for entry in each_entry(pending) if entry.physical_offset > known]
         if pending:
+            columns = _Columns()
+            columns.add(pending)
             rows, hashes = hash_keys(
-                [entry[0] for entry in pending],
-                [entry[8] for entry in pending],
-                [entry[7] for entry in pending],
+                columns.topics,
+                columns.properties,
+                columns.sys_flags,
                 is_tag_indexed=self._is_tag_indexed,
             )
-            offsets = np.array([entry[3] for entry in pending], dtype=np.int64)
-            times_ms = np.array([entry[6] for entry in pending], dtype=np.int64)
+            offsets = np.array(columns.physical_offsets, dtype=np.int64)
+            times_ms = np.array(columns.times_ms, dtype=np.int64)
             self._enter(hashes, offsets[rows], times_ms[rows])
 
     def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:

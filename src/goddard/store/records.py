@@ -199,8 +199,6 @@ class PlainRecord(NamedTuple):
     born_timestamp_ms: int
     born_host: bytes
     store_host: bytes
-    # The first of records that must lie in one segment says how many bytes they have together.
-    run_bytes: int = 0
 
 
 PlainTuple: TypeAlias = tuple[
@@ -215,7 +213,6 @@ PlainTuple: TypeAlias = tuple[
     int,
     bytes,
     bytes,
-    int,
 ]
 
 

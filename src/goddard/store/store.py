@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, cast
 
 from goddard.clock import Clock, SystemClock
 from goddard.store.checkpoint import (
@@ -49,6 +49,7 @@ from goddard.store.reading import (
 from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.recovery import RecoveryReport
 from goddard.store.restore import Restorer
+from goddard.store.runs import Appendable, Placed
 from goddard.store.upkeep import StoreParts, Upkeep
 from goddard.store.worker import ThreadWorker, Worker
 
@@ -121,7 +122,7 @@ class MessageStore:
             self._clock,
         )
         self._next_offsets: dict[QueueKey, int] = {}
-        self._undispatched: deque[list[LogEntry]] = deque()
+        self._undispatched: deque[list[Placed]] = deque()
         self._show_later: RunLater | None = None
         self._show_thread = 0
         self._listeners: list[ArrivalListener] = []
@@ -258,7 +259,7 @@ class MessageStore:
 
     def put(self, record: AppendableRecord) -> LogEntry:
         """Append one message; see ``put_many``."""
-        return self._append((record,), whole=False)[0]
+        return self.put_many((record,))[0]
 
     def put_many(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         """Append messages of any topics in one go: all of them, or on an error none.
@@ -267,13 +268,14 @@ class MessageStore:
         StoreDiskError. With SYNC_FLUSH a message is safe once ``wait_durable`` has called back for
         its ``end_offset``.
         """
-        return self._append(records, whole=False)
+        return cast(list[LogEntry], self.append(records))  # of runs there are none
 
     def put_batch(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         """As ``put_many``, for the messages of one client batch: they never cross a segment."""
-        return self._append(records, whole=True)
+        return cast(list[LogEntry], self.append(records, whole=True))
 
-    def _append(self, records: Sequence[AppendableRecord], *, whole: bool) -> list[LogEntry]:
+    def append(self, records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
+        """As ``put_many`` (``whole``: ``put_batch``), for runs of records, too."""
         if not records:
             return []
         self._check_writable()
@@ -380,7 +382,7 @@ class MessageStore:
         self._show_flushed()
 
     def _show_flushed(self) -> None:
-        ready: list[LogEntry] = []
+        ready: list[Placed] = []
         with self._lock:
             flushed_offset = self._flusher.flushed_offset
             while self._undispatched and self._undispatched[0][-1].end_offset <= flushed_offset:
@@ -583,7 +585,7 @@ class MessageStore:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _notify(self, entries: Sequence[LogEntry]) -> None:
+    def _notify(self, entries: Sequence[Placed]) -> None:
         """After dispatch, without the lock: have the index written, tell the listeners."""
         if self._index.waiting_count >= _INDEX_RECORDS:
             self._request_index()

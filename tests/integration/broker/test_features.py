@@ -18,7 +18,7 @@ from goddard.config import NameServerConfig
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
-from goddard.store.records import AppendableRecord, LogEntry
+from goddard.store.runs import Appendable, Placed
 from goddard.testing.clock import ManualClock
 from goddard.testing.cluster import Cluster
 from goddard.testing.dialogue import Dialogue
@@ -229,13 +229,13 @@ async def test_a_slow_append_is_told(
 ) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000)
     async with Broker(config(tmp_path), clock=clock) as broker:
-        put_many = broker.store.put_many
+        append = broker.store.append
 
-        def slow(records: Sequence[AppendableRecord]) -> list[LogEntry]:
+        def slow(records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
             clock.advance(501)
-            return put_many(records)
+            return append(records, whole=whole)
 
-        monkeypatch.setattr(broker.store, "put_many", slow)
+        monkeypatch.setattr(broker.store, "append", slow)
         dialogue = Dialogue(client, broker.address)
         await dialogue.send("Orders", b"tea")
         assert re.search(r"not in lock elapsed time\(ms\)=501, bodyLength=\d+", caplog.text)

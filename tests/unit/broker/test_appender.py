@@ -16,7 +16,8 @@ from goddard.store.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from goddard.store.records import AppendableRecord, LogEntry
+from goddard.store.records import LogEntry
+from goddard.store.runs import Appendable, Placed
 from goddard.store.store import MessageStore
 from goddard.testing.clock import ManualClock
 from goddard.testing.files import FaultyFiles
@@ -45,9 +46,9 @@ class CountingStore(MessageStore):
 
     appends = 0
 
-    def put_many(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
-        self.appends += 1
-        return super().put_many(records)
+    def append(self, records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
+        self.appends += not whole
+        return super().append(records, whole=whole)
 
 
 @pytest.fixture

@@ -216,11 +216,11 @@ async def test_a_reply_that_cannot_be_stored_reaches_the_asker(
 ) -> None:
     async with bench(tmp_path) as made:
 
-        def refuse(records: object) -> list[LogEntry]:
+        def refuse(records: object, *, whole: bool) -> list[LogEntry]:
             raise StoreUnavailableError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(made.parts.store, "put_many", refuse)
+            patch.setattr(made.parts.store, "append", refuse)
             await made.reply()
             made.take(await made.pushed())
             answer = await made.answer()

@@ -341,11 +341,11 @@ async def test_what_is_not_stored_is_not_counted(
     async with bench(tmp_path) as made:
         entry = made.consumed()
 
-        def refuse(records: object) -> list[LogEntry]:
+        def refuse(records: object, *, whole: bool) -> list[LogEntry]:
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(made.parts.store, "put_many", refuse)
+            patch.setattr(made.parts.store, "append", refuse)
             answer = await made.send_back(entry.physical_offset)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, status)
         assert made.stats.returned == []

@@ -330,11 +330,11 @@ class TestEnd:
         async with bench(tmp_path) as made:
             entry = await made.send_half()
 
-            def refuse(records: object) -> list[LogEntry]:
+            def refuse(records: object, *, whole: bool) -> list[LogEntry]:
                 raise StoreUnavailableError("the disk is full")
 
             with monkeypatch.context() as patch:
-                patch.setattr(made.parts.store, "put_many", refuse)
+                patch.setattr(made.parts.store, "append", refuse)
                 answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -517,11 +517,11 @@ class TestCheckBack:
             await made.send_half()
             made.parts.clock.advance(10_000)
 
-            def refuse(records: object) -> list[LogEntry]:
+            def refuse(records: object, *, whole: bool) -> list[LogEntry]:
                 raise StoreUnavailableError("the disk is full")
 
             with monkeypatch.context() as patch:
-                patch.setattr(made.parts.store, "put_many", refuse)
+                patch.setattr(made.parts.store, "append", refuse)
                 await made.transactions.check()
             assert made.offsets() == (-1, -1)
             await made.transactions.check()

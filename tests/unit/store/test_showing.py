@@ -9,7 +9,7 @@ import pytest
 
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.records import LogEntry
+from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.testing.files import FaultyFiles
 from goddard.testing.store import SmallStore, prepared
@@ -48,7 +48,7 @@ class Loop:
 def test_the_given_thread_shows_what_was_held_back(tmp_path: Path) -> None:
     shown: list[int] = []
 
-    def listen(entries: Sequence[LogEntry]) -> None:
+    def listen(entries: Sequence[Placed]) -> None:
         shown.append(threading.get_ident())
 
     loop = Loop()
@@ -84,7 +84,7 @@ def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path)
     small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
     shown: list[int] = []
 
-    def listen(entries: Sequence[LogEntry]) -> None:
+    def listen(entries: Sequence[Placed]) -> None:
         assert entries[-1].end_offset <= small.store.flushed_offset
         shown.append(len(entries))
 

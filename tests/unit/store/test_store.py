@@ -13,9 +13,9 @@ from goddard.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreLockedError, StoreUnavailableError
 from goddard.store.files import SystemFiles
-from goddard.store.records import LogEntry
 from goddard.store.recovery import SegmentStart, Tail, Verdict, choose_start, judge_tail
 from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.store.worker import ThreadWorker
 from goddard.testing.files import FaultyFiles
@@ -52,7 +52,7 @@ def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", list(FlushMode))
 def test_a_group_of_nothing_changes_nothing(tmp_path: Path, mode: FlushMode) -> None:
     with SmallStore(tmp_path, flush_mode=mode) as store:
-        heard: list[LogEntry] = []
+        heard: list[Placed] = []
         store.add_listener(heard.extend)
         assert store.put_many([]) == store.put_batch([]) == []
         answers: list[StoreError | None] = []
@@ -147,7 +147,7 @@ def test_async_flush_waits_for_pages_or_time(tmp_path: Path) -> None:
 
 def test_listeners_hear_of_what_became_visible(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
-        heard: list[LogEntry] = []
+        heard: list[Placed] = []
         stop = store.add_listener(heard.extend)
         entries = store.put_many([prepared(tags="a"), prepared("TopicB")])
         assert heard == entries
