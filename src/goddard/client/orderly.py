@@ -22,7 +22,7 @@ from goddard.client.offsets import Offsets
 from goddard.client.processqueue import ProcessQueue
 from goddard.client.rates import ConsumeRates
 from goddard.client.retrying import Retries
-from goddard.client.workers import Coroutines, Threads, Workers
+from goddard.client.workers import Coroutines, Threads, Worker, Workers
 from goddard.clock import Clock
 from goddard.protocol.bodies import ConsumeResult as DirectResult
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
@@ -174,7 +174,7 @@ class OrderlyConsumption:
 
     # --- In the worker ----------------------------------------------------------------------------
 
-    def _take_turn(self, turn: _Turn) -> None:
+    def _take_turn(self, turn: _Turn, worker: Worker[_Turn]) -> None:
         for messages in self._batches(turn):
             context = OrderlyContext(turn.held.queue)
             try:
@@ -188,7 +188,7 @@ class OrderlyConsumption:
                 )
             turn.calls.append(_Call(messages, result, context))
 
-    async def _await_turn(self, turn: _Turn) -> None:
+    async def _await_turn(self, turn: _Turn, worker: Worker[_Turn]) -> None:
         for messages in self._batches(turn):
             context = OrderlyContext(turn.held.queue)
             try:

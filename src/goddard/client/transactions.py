@@ -29,7 +29,7 @@ from goddard.client.options import check_range
 from goddard.client.producer import Producer, ProducerKeywords
 from goddard.client.tracing import TransactionTracing
 from goddard.client.values import SendResult, SendStatus
-from goddard.client.workers import Threads
+from goddard.client.workers import Threads, Worker
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.ids import parse_offset_message_id
@@ -110,7 +110,7 @@ class _Call:
         self._error: Exception | None = None
         self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    def run(self) -> None:
+    def run(self, worker: Worker["_Call"]) -> None:
         try:
             self._result = self._function()
         except Exception as error:

@@ -4,8 +4,13 @@ Jobs are handed over in bulk and come back in bulk. A thread takes its next job 
 without a word to the loop; finished jobs gather, and the loop is woken once for all that gathered
 meanwhile. That, and no task or future per message, is what makes consuming fast.
 
-Both kinds start small and grow only while all of them are busy and jobs wait. ``submit``,
-``running`` and ``close`` belong to the loop; ``run`` is called in the worker and must not raise.
+Both kinds start small and grow only while all of them are busy and jobs wait. A job may be many
+calls of the listener; with ``shares`` several workers run it at once, each making the next call
+that nobody makes yet, so that handing over many calls together takes nothing from their being made
+beside each other. How many calls a job has left is its ``__length_hint__``, one if it has none.
+
+``submit``, ``running`` and ``close`` belong to the loop; ``run`` is called in the worker and must
+not raise.
 """
 
 import asyncio
@@ -14,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from operator import length_hint
 from queue import SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -37,6 +43,24 @@ _POLL_SECONDS: Final = 0.005
 _logger: Final = logging.getLogger("goddard.client")
 
 
+class Worker(Generic[_J]):
+    """A thread or a task. ``run`` is given it, to note in it how the calls get on.
+
+    ``call`` is what the listener is called with just now, since ``start_ms``; it is set after that.
+    """
+
+    __slots__ = ("call", "calls", "is_closed", "job", "start_ms")
+
+    def __init__(self) -> None:
+        self.job: _J | None = None
+        self.call: object = None
+        self.start_ms = 0
+        # Those that ended.
+        self.calls = 0
+        # No call is to be begun any more.
+        self.is_closed = False
+
+
 class Workers(Protocol[_J]):
     """Run jobs, so many at a time."""
 
@@ -46,6 +70,9 @@ class Workers(Protocol[_J]):
     def submit(self, jobs: Iterable[_J]) -> None:
         """Have jobs run; none is once they are closed."""
 
+    def busy(self) -> list[Worker[_J]]:
+        """The workers that run a job just now."""
+
     def running(self) -> list[_J]:
         """The jobs that workers are busy with just now."""
 
@@ -53,17 +80,27 @@ class Workers(Protocol[_J]):
         """Start no more jobs, and give those that run so long to end."""
 
 
-class _Thread(Generic[_J]):
+def _calls_in(jobs: deque[_J], enough: int = 1) -> int:
+    """How many calls wait, or ``enough`` if there are more."""
+    count = 0
+    # Of a copy, which is made at once: threads take jobs meanwhile.
+    for job in list(jobs):
+        count += length_hint(job, 1)
+        if count >= enough:
+            return enough
+    return count
+
+
+class _Thread(Worker[_J]):
     """A thread, asleep until it is woken through ``wake``."""
 
-    __slots__ = ("calls", "calls_seen", "current", "is_asleep", "is_stuck", "thread", "wake")
+    __slots__ = ("calls_seen", "is_asleep", "is_stuck", "thread", "wake")
 
     def __init__(self) -> None:
+        super().__init__()
         self.thread: threading.Thread | None = None
         self.wake: SimpleQueue[None] = SimpleQueue()
         self.is_asleep = False
-        self.current: _J | None = None
-        self.calls = 0
         # Made by the last look at it; a call that has lasted since then has it stuck.
         self.calls_seen = 0
         self.is_stuck = False
@@ -76,6 +113,9 @@ class _Thread(Generic[_J]):
 class Threads(Generic[_J]):
     """Threads that take jobs from one queue. ``done`` gets finished ones, on the loop.
 
+    With ``shares`` it also gets jobs that are being run, every few milliseconds and whenever one of
+    the threads has made the last of their calls, to see to those that have ended.
+
     As many are awake as the listener makes use of: one, if its calls are short; more, if they take
     their time; and besides one for each that is stuck in a call.
     """
@@ -83,17 +123,19 @@ class Threads(Generic[_J]):
     def __init__(
         self,
         name: str,
-        run: Callable[[_J], None],
+        run: Callable[[_J, Worker[_J]], None],
         done: Callable[[list[_J]], None],
         *,
         max_threads: int,
         clock: Clock,
+        shares: bool = False,
     ) -> None:
         self._name = name
         self._run = run
         self._done = done
         self._max_threads = max_threads
         self._clock = clock
+        self._shares = shares
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[_J] = deque()
         self._finished: deque[_J] = deque()
@@ -117,8 +159,11 @@ class Threads(Generic[_J]):
         if self._ticker is None:
             self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
+    def busy(self) -> list[Worker[_J]]:
+        return [thread for thread in self._threads if thread.job is not None]
+
     def running(self) -> list[_J]:
-        return [job for thread in self._threads if (job := thread.current) is not None]
+        return [job for thread in self._threads if (job := thread.job) is not None]
 
     async def close(self, wait_ms: int) -> None:
         self._is_closed = True
@@ -127,6 +172,7 @@ class Threads(Generic[_J]):
             self._ticker = None
         self._jobs.clear()
         for thread in self._threads:
+            thread.is_closed = True
             thread.wake.put(None)
         deadline_ms = self._clock.monotonic_ms() + max(wait_ms, _LEAST_WAIT_MS)
         while any(thread.is_alive for thread in self._threads):
@@ -135,6 +181,8 @@ class Threads(Generic[_J]):
                 break
         self._collect()
         if busy := self.running():
+            if self._shares:
+                self._done(busy)
             _logger.warning(
                 "%d listener calls of %s did not end within %d ms; they are left to themselves and "
                 "their messages are delivered again",
@@ -145,7 +193,7 @@ class Threads(Generic[_J]):
 
     def _rouse(self) -> None:
         """Have enough threads awake for the jobs that wait."""
-        wanted = min(self._level, len(self._jobs))
+        wanted = _calls_in(self._jobs, self._level)
         for thread in self._threads:
             if wanted <= 0:
                 return
@@ -170,7 +218,9 @@ class Threads(Generic[_J]):
                 active += 1
                 made += calls - thread.calls_seen
             thread.calls_seen = calls
-        if not self._jobs:
+        if self._shares and (running := self.running()):
+            self._done(running)
+        if not _calls_in(self._jobs):
             self._slow_ticks = self._fast_ticks = 0
             return
         if made < active * _CALLS_PER_TICK:
@@ -199,20 +249,25 @@ class Threads(Generic[_J]):
         thread.thread.start()
 
     def _work(self, thread: _Thread[_J]) -> None:
-        take, run, finished = self._jobs.popleft, self._run, self._finished
+        jobs, run, finished = self._jobs, self._run, self._finished
         while not self._is_closed:
             try:
-                job = take()
+                # One that is shared stays there, for others to help with, as long as it has calls.
+                job = jobs[0] if self._shares else jobs.popleft()
             except IndexError:
                 thread.is_asleep = True
                 # A job that came before that was seen is taken at once; one that comes after wakes.
-                if not self._jobs:
+                if not jobs:
                     thread.wake.get()
                 thread.is_asleep = False
                 continue
-            thread.current = job
-            run(job)
+            thread.job = job
+            run(job, thread)
             thread.calls += 1
+            if self._shares:
+                # Unless another has done it.
+                with suppress(ValueError):
+                    jobs.remove(job)
             finished.append(job)
             # Looked at after the append, and cleared before the jobs are taken: none stays behind.
             if not self._is_woken:
@@ -220,7 +275,7 @@ class Threads(Generic[_J]):
                 # The loop is closed when a listener outlives its consumer.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._collect)
-            thread.current = None
+            thread.job = thread.call = None
 
     def _collect(self) -> None:
         self._is_woken = False
@@ -240,20 +295,22 @@ class Coroutines(Generic[_J]):
     def __init__(
         self,
         name: str,
-        run: Callable[[_J], Awaitable[None]],
+        run: Callable[[_J, Worker[_J]], Awaitable[None]],
         done: Callable[[list[_J]], None],
         *,
         max_tasks: int,
+        shares: bool = False,
     ) -> None:
         self._name = name
         self._run = run
         self._done = done
         self._max_tasks = max_tasks
+        self._shares = shares
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._jobs: deque[_J] = deque()
         self._finished: list[_J] = []
-        self._current: dict[int, _J] = {}
+        self._busy: set[Worker[_J]] = set()
         self._idle: list[asyncio.Future[None]] = []
         # While it is closed: no job is running any more.
         self._quiet: asyncio.Event | None = None
@@ -271,24 +328,31 @@ class Coroutines(Generic[_J]):
             self._is_growing = True
             self._loop.call_soon(self._grow)
 
+    def busy(self) -> list[Worker[_J]]:
+        return list(self._busy)
+
     def running(self) -> list[_J]:
-        return list(self._current.values())
+        return [worker.job for worker in self._busy if worker.job is not None]
 
     async def close(self, wait_ms: int) -> None:
         self._max_tasks = 0
         self._jobs.clear()
+        for worker in self._busy:
+            worker.is_closed = True
         try:
-            if self._current:
+            if self._busy:
                 self._quiet = asyncio.Event()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
                         await self._quiet.wait()
             self._collect()
-            if self._current:
+            if self._busy:
+                if self._shares:
+                    self._done(self.running())
                 _logger.warning(
                     "%d listener calls of %s did not end within %d ms; they are cancelled and "
                     "their messages are delivered again",
-                    len(self._current),
+                    len(self._busy),
                     self._name,
                     wait_ms,
                 )
@@ -298,7 +362,7 @@ class Coroutines(Generic[_J]):
     def _grow(self) -> None:
         """Have one more task at work as long as jobs wait: the last took none, or has to wait."""
         self._is_growing = False
-        if not self._jobs:
+        if not _calls_in(self._jobs):
             return
         while self._idle:
             future = self._idle.pop()
@@ -309,22 +373,29 @@ class Coroutines(Generic[_J]):
             if len(self._tasks) >= self._max_tasks:
                 return
             number = len(self._tasks) + 1
-            self._tasks.spawn(self._work(number), f"{self._name}-{number}")
+            self._tasks.spawn(self._work(), f"{self._name}-{number}")
         self._is_growing = True
         self._loop.call_soon(self._grow)
 
-    async def _work(self, number: int) -> None:
-        jobs, current, run = self._jobs, self._current, self._run
+    async def _work(self) -> None:
+        jobs, busy, run = self._jobs, self._busy, self._run
+        worker: Worker[_J] = Worker()
         in_a_row = 0
         while True:
             while jobs:
-                current[number] = job = jobs.popleft()
+                worker.job = job = jobs[0] if self._shares else jobs.popleft()
+                busy.add(worker)
                 try:
-                    await run(job)
+                    await run(job, worker)
                 finally:
-                    del current[number]
-                    if self._quiet is not None and not current:
+                    busy.discard(worker)
+                    worker.job = worker.call = None
+                    if self._quiet is not None and not busy:
                         self._quiet.set()
+                if self._shares:
+                    # Unless another has done it.
+                    with suppress(ValueError):
+                        jobs.remove(job)
                 if not self._finished:
                     self._loop.call_soon(self._collect)
                 self._finished.append(job)

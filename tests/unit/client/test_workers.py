@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import length_hint
 
 import pytest
 
-from goddard.client.workers import Coroutines, Threads
+from goddard.client.workers import Coroutines, Threads, Worker
 from goddard.clock import SystemClock
 
 TIMEOUT_SECONDS = 30
@@ -23,7 +24,22 @@ async def until(condition: Callable[[], bool]) -> None:
 def threads(
     run: Callable[[int], None], done: Callable[[list[int]], None], most: int = 8
 ) -> Threads[int]:
-    return Threads("work", run, done, max_threads=most, clock=SystemClock())
+    def run_it(job: int, worker: Worker[int]) -> None:
+        assert worker.job == job
+        run(job)
+
+    return Threads("work", run_it, done, max_threads=most, clock=SystemClock())
+
+
+class Load:
+    """A job of many calls, which workers share."""
+
+    def __init__(self, calls: Iterable[int]) -> None:
+        self.rest = iter(list(calls))
+        self.made: list[int] = []
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.rest)
 
 
 async def test_threads_do_every_job_once_and_tell_in_bulk() -> None:
@@ -122,7 +138,7 @@ async def test_coroutines_run_beside_each_other_within_the_limit() -> None:
     done: list[int] = []
     running = most = 0
 
-    async def run(job: int) -> None:
+    async def run(job: int, worker: Worker[int]) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -141,7 +157,7 @@ async def test_coroutines_that_never_wait_let_the_loop_go_on() -> None:
     done: list[int] = []
     turns = 0
 
-    async def run(job: int) -> None:
+    async def run(job: int, worker: Worker[int]) -> None:
         pass
 
     workers = Coroutines("work", run, done.extend, max_tasks=4)
@@ -159,7 +175,7 @@ async def test_coroutines_that_hang_are_cancelled_at_the_end(
     done: list[int] = []
     cancelled: list[int] = []
 
-    async def run(job: int) -> None:
+    async def run(job: int, worker: Worker[int]) -> None:
         try:
             await asyncio.sleep(0.05 if job == 1 else TIMEOUT_SECONDS)
         except asyncio.CancelledError:
@@ -172,3 +188,99 @@ async def test_coroutines_that_hang_are_cancelled_at_the_end(
     await workers.close(150)
     assert (done, cancelled) == ([1], [2])
     assert "1 listener calls of work did not end within 150 ms" in caplog.text
+
+
+# --- Jobs of many calls ---------------------------------------------------------------------------
+
+
+async def test_threads_share_a_job_whose_calls_take_long() -> None:
+    load = Load(range(6))
+    gate = threading.Event()
+    seen: list[Load] = []
+
+    def run(job: Load, worker: Worker[Load]) -> None:
+        for call in job.rest:
+            gate.wait(TIMEOUT_SECONDS)
+            job.made.append(call)
+            worker.calls += 1
+
+    workers = Threads("work", run, seen.extend, max_threads=4, clock=SystemClock(), shares=True)
+    workers.submit([load])
+    await until(lambda: len(workers.busy()) == 4)
+    assert workers.running() == [load] * 4
+    assert length_hint(load) == 2
+    gate.set()
+    await until(lambda: len(load.made) == 6 and not workers.busy())
+    assert sorted(load.made) == list(range(6))
+    await until(lambda: load in seen)
+    await workers.close(1_000)
+
+
+async def test_calls_that_ended_are_told_while_another_of_their_job_hangs() -> None:
+    first, second = Load(range(10)), Load([100])
+    gate = threading.Event()
+    told: set[int] = set()
+
+    def run(job: Load, worker: Worker[Load]) -> None:
+        for call in job.rest:
+            if call == 9:
+                gate.wait(TIMEOUT_SECONDS)
+            job.made.append(call)
+            worker.calls += 1
+
+    def done(jobs: list[Load]) -> None:
+        for job in jobs:
+            told.update(job.made)
+
+    workers = Threads("work", run, done, max_threads=1, clock=SystemClock(), shares=True)
+    workers.submit([first, second])
+    await until(lambda: told == set(range(9)))
+    gate.set()
+    await until(lambda: told == {*range(10), 100})
+    await workers.close(1_000)
+
+
+async def test_closing_begins_no_further_call_of_a_job() -> None:
+    load = Load(range(100))
+    gate = threading.Event()
+    told: list[Load] = []
+
+    def run(job: Load, worker: Worker[Load]) -> None:
+        for call in job.rest:
+            if worker.is_closed:
+                return
+            gate.wait(TIMEOUT_SECONDS)
+            job.made.append(call)
+
+    workers = Threads("work", run, told.extend, max_threads=1, clock=SystemClock(), shares=True)
+    workers.submit([load])
+    await until(lambda: bool(workers.busy()))
+    closing = asyncio.create_task(workers.close(TIMEOUT_SECONDS * 1000))
+    await until(lambda: all(worker.is_closed for worker in workers.busy()))
+    gate.set()
+    await closing
+    assert load.made == [0]
+    assert load in told
+
+
+async def test_coroutines_share_a_job() -> None:
+    load = Load(range(12))
+    running = most = 0
+
+    async def run(job: Load, worker: Worker[Load]) -> None:
+        nonlocal running, most
+        for call in job.rest:
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            job.made.append(call)
+
+    told: list[Load] = []
+    workers = Coroutines("work", run, told.extend, max_tasks=4, shares=True)
+    workers.submit([load])
+    await until(lambda: len(load.made) == 12)
+    assert most == 4
+    assert sorted(load.made) == list(range(12))
+    await until(lambda: load in told)
+    await workers.close(1_000)
