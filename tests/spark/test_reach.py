@@ -78,10 +78,10 @@ def test_encrypted_connections(tmp_path: Path) -> None:
         assert sorted(row["body"] for row in found) == [b"1", b"2"]
 
 
-def test_namespaces(ours: Site) -> None:
-    plain = {"nameServers": ours.namesrv}
+def test_namespaces(site: Site) -> None:
+    plain = {"nameServers": site.namesrv}
     spaced = plain | {"namespace": "team"}
-    topic = ours.create_topic("team%spaced").removeprefix("team%")
+    topic = site.create_topic("team%spaced").removeprefix("team%")
     write(spaced | {"topic": topic}, b"1")
     assert read(spaced | {"subscribe": topic}) == [{"topic": topic, "body": b"1"}]
     assert read(plain | {"subscribe": f"team%{topic}"}) == [
@@ -95,8 +95,8 @@ def test_namespaces(ours: Site) -> None:
     stream = Stream(options)
     assert stream.step() == [1]
     assert stream.step() == []
-    (broker,) = ours.brokers
-    with Admin(name_servers=ours.namesrv) as admin:
+    (broker,) = site.brokers
+    with Admin(name_servers=site.namesrv) as admin:
         committed = [
             admin.consumer_offset("team%readers", MessageQueue(f"team%{topic}", broker, queue_id))
             for queue_id in range(4)

@@ -156,8 +156,8 @@ def test_retry_and_system_topics_are_seen_on_request(spark: SparkSession, site: 
     assert numbers(read(spark, servers | {"subscribe": retry})) == [1]
 
 
-def test_sql_views_take_the_options(spark: SparkSession, ours: Site) -> None:
-    topic = NumberedTopic(ours, "source-sql")
+def test_sql_views_take_the_options(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-sql")
     topic.fill(10)
     options = ", ".join(f"{name} '{text}'" for name, text in topic.options().items())
     spark.sql(f"CREATE TEMPORARY VIEW messages USING rocketmq OPTIONS ({options})")
@@ -183,15 +183,17 @@ def test_name_servers_that_nobody_runs_are_one_clear_error(spark: SparkSession) 
         read(spark, options | {"fetchOffset.numRetries": "1"}).collect()
 
 
-def test_offsets_that_are_gone_are_a_loss(spark: SparkSession, ours: Site) -> None:
-    topic = NumberedTopic(ours, "source-loss", queues=1)
+def test_offsets_that_are_gone_are_a_loss(spark: SparkSession, site: Site) -> None:
+    topic = NumberedTopic(site, "source-loss", queues=1)
     topic.fill(10)
-    (broker,) = ours.brokers
+    (broker,) = site.brokers
     beyond = json.dumps({topic.name: {broker: {"0": 50}}})
     options = topic.options(endingOffsets=beyond)
     with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
         read(spark, options).collect()
     assert numbers(read(spark, options | {"failOnDataLoss": "false"})) == list(range(10))
+    with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
+        read(spark, topic.options(startingOffsets=beyond)).collect()
 
 
 def test_conditions_spare_reading(spark: SparkSession, site: Site) -> None:

@@ -86,9 +86,9 @@ def test_a_running_query_sees_what_comes(spark: SparkSession, site: Site, tmp_pa
 
 
 def test_a_batch_is_repeated_exactly_after_a_failure(
-    spark: SparkSession, ours: Site, tmp_path: Path
+    spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
-    topic = NumberedTopic(ours, "stream-repeat")
+    topic = NumberedTopic(site, "stream-repeat")
     topic.fill(10)
     seen: list[tuple[int, list[int]]] = []
     fails = True
@@ -117,14 +117,14 @@ def test_a_batch_is_repeated_exactly_after_a_failure(
 
 
 def test_queues_that_appear_are_read_from_their_first_message(
-    spark: SparkSession, ours: Site, tmp_path: Path
+    spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
-    topic = NumberedTopic(ours, "stream-grow", queues=1)
+    topic = NumberedTopic(site, "stream-grow", queues=1)
     topic.fill(10)
     options = topic.options(startingOffsets="earliest")
     run_to_end(stream(spark, options), tmp_path)
-    with Admin(name_servers=ours.namesrv) as admin:
-        (broker,) = ours.brokers
+    with Admin(name_servers=site.namesrv) as admin:
+        (broker,) = site.brokers
         admin.create_topic(topic.name, broker=broker, read_queues=3, write_queues=3)
     topic.fill(12)
     query = run_to_end(stream(spark, options), tmp_path)

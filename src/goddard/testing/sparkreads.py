@@ -1,6 +1,6 @@
 """The readers and the writer of the Spark source, driven by hand as Spark drives them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,6 @@ from goddard.spark.write import write_batches
 from goddard.testing.process import wait_until
 
 _SECONDS = 60
-_BODIES = pa.schema([pa.field("body", pa.binary())])
 
 
 class Stream:
@@ -72,5 +71,13 @@ def read_numbers(options: dict[str, str]) -> list[int]:
 
 def write_bodies(options: dict[str, str], bodies: Iterable[bytes]) -> int:
     """What a task does with these rows; how many there were."""
-    rows = pa.RecordBatch.from_arrays([pa.array(list(bodies), pa.binary())], schema=_BODIES)
+    return _write(options, {"body": list(bodies)})
+
+
+def write_delayed(options: dict[str, str], bodies: Sequence[bytes], *, level: int) -> int:
+    return _write(options, {"body": list(bodies), "delayLevel": [level] * len(bodies)})
+
+
+def _write(options: dict[str, str], columns: dict[str, list[Any]]) -> int:
+    rows = pa.RecordBatch.from_pydict(columns)
     return write_batches(iter([rows]), parse_sink(options), "q-0-0")

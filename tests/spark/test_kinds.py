@@ -1,0 +1,101 @@
+"""Messages of every kind at brokers of both makes: delayed, of transactions, in batches; no Spark.
+
+Transactions, compression and tags are in what the broker stores; the readers have to understand it.
+"""
+
+import time
+
+import pytest
+
+from goddard import (
+    Admin,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    TransactionListener,
+    TransactionProducer,
+    TransactionState,
+)
+from goddard.client.sending import SendSettings, prepare_batch, send_command
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.message import BatchEntry
+from goddard.testing.process import wait_until
+from goddard.testing.site import Site
+from goddard.testing.sparkreads import Stream, read_numbers, read_rows, write_delayed
+from goddard.testing.wire import ask, query_route
+
+_SECONDS = 60
+
+
+def test_rows_are_delayed_and_system_topics_readable(site: Site) -> None:
+    topic = site.create_topic("kinds-delay")
+    servers = {"nameServers": site.namesrv}
+    options = servers | {"subscribe": topic}
+    assert write_delayed(servers | {"topic": topic}, [b"1", b"2"], level=1) == 2
+    # Where brokers keep what is delayed.
+    waiting = read_rows(servers | {"subscribe": "SCHEDULE_TOPIC_XXXX"}, ["topic", "body"])
+    assert [row["body"] for row in waiting].count(b"1") == 1
+    wait_until(lambda: read_numbers(options) == [1, 2], _SECONDS, "they are delivered")
+    for row in read_rows(options, ["bornTimestamp", "storeTimestamp"]):
+        assert (row["storeTimestamp"] - row["bornTimestamp"]).total_seconds() >= 0.9
+
+
+class Deciding(TransactionListener):
+    def execute(self, message: Message, argument: object) -> TransactionState:
+        return TransactionState.COMMIT if message.body == b"1" else TransactionState.ROLLBACK
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+def test_only_transactions_that_were_committed_are_there(site: Site) -> None:
+    topic = site.create_topic("kinds-transaction")
+    group = site.new_group("kinds")
+    with TransactionProducer(group, Deciding(), name_servers=site.namesrv) as producer:
+        for body in (b"1", b"2"):
+            producer.send_in_transaction(Message(topic, body))
+    options = {"nameServers": site.namesrv, "subscribe": topic}
+    wait_until(lambda: read_numbers(options), _SECONDS, "the commit is done")
+    (row,) = read_rows(options, ["body", "transaction", "preparedTransactionOffset", "properties"])
+    assert (row["body"], row["transaction"]) == (b"1", "commit")
+    assert dict(row["properties"])["PGROUP"] == group
+
+
+@pytest.mark.parametrize("site", [pytest.param("java", marks=pytest.mark.java)], indirect=True)
+def test_batches_that_are_stored_as_one_record(site: Site) -> None:
+    """Topics of the type BatchCQ, which only RocketMQ's brokers have."""
+    (name,) = site.brokers
+    topic = site.new_group("kinds-batches")
+    with Admin(name_servers=site.namesrv) as admin:
+        admin.create_topic(
+            topic, broker=name, read_queues=1, write_queues=1, attributes={"queue.type": "BatchCQ"}
+        )
+    wait_until(lambda: query_route(site.namesrv, topic) is not None, _SECONDS, "its route")
+    queue = MessageQueue(topic, name, 0)
+    for begin in range(0, 30, 10):
+        entries = [
+            BatchEntry(b"%d" % number, b"TAGS\x01t\x02", 0) for number in range(begin, begin + 10)
+        ]
+        batch = prepare_batch(topic, topic, entries, "", wait=True)
+        # As Java's producer does: a batch with an id of its own.
+        batch = batch._replace(properties=batch.properties + f"UNIQ_KEY\x01{begin:032X}\x02")
+        now_ms = int(time.time() * 1000)
+        answer = ask(
+            site.broker.address, send_command(batch, queue, now_ms, SendSettings(group="kinds"))
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    options = {"nameServers": site.namesrv, "subscribe": topic}
+    wait_until(lambda: len(read_numbers(options)) == 30, _SECONDS, "all are there")
+    rows = read_rows(options, ["queueOffset", "body", "tags", "sysFlag"])
+    assert [(row["queueOffset"], row["body"]) for row in rows] == [
+        (number, b"%d" % number) for number in range(30)
+    ]
+    assert {row["tags"] for row in rows} == {"t"}
+    # Ranges that begin and end inside of a batch.
+    assert read_numbers(options | {"maxRecordsPerPartition": "7"}) == list(range(30))
+    stream = Stream(options | {"startingOffsets": "earliest"})
+    assert [stream.step(7) for _ in range(3)] == [
+        list(range(7)),
+        list(range(7, 14)),
+        list(range(14, 21)),
+    ]

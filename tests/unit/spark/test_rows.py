@@ -1,0 +1,67 @@
+"""Rows that can be messages, and those that cannot."""
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from goddard.errors import ConfigError
+from goddard.spark.rows import ROW_PROPERTY, RowError, check_columns, messages
+
+_BODY = {"body": "string"}
+
+
+@pytest.mark.parametrize(
+    ("types", "topic", "words"),
+    [
+        (_BODY | {"id": "bigint"}, "T", "the sink has no column id"),
+        ({"tags": "string"}, "T", "there is no column body"),
+        ({"body": "bigint"}, "T", "the column body is bigint; cast it to binary or string"),
+        (_BODY | {"queueId": "int"}, "T", "brokerName and queueId go together"),
+        (_BODY | {"properties": "map<string,int>"}, "T", "cast it to map<string,string>"),
+        (_BODY, None, "there is neither a column nor an option topic"),
+    ],
+)
+def test_columns_that_cannot_be_written(
+    types: dict[str, str], topic: str | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check_columns(types, topic)
+
+
+def rows(**columns: list[Any]) -> list[Any]:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
+    return list(messages(batch, topic=None, identity="q-7-2", first_row=10))
+
+
+def test_every_row_has_its_key() -> None:
+    found = rows(topic=["A", "B"], delayLevel=[None, 3], keys=["k l", None])
+    assert [each.message.topic for each in found] == ["A", "B"]
+    assert [each.message.properties[ROW_PROPERTY] for each in found] == ["q-7-2-10", "q-7-2-11"]
+    assert [each.message.delay_level for each in found] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"topic": ["A", None]}, "row q-7-2-11 cannot be sent: its topic is null"),
+        ({"topic": ["A", "a b"]}, "row q-7-2-11 cannot be sent: its topic is 'a b'"),
+        ({"topic": ["A", "A"], "body": [b"x", None]}, "q-7-2-11 cannot be sent: its body is null"),
+        (
+            {"topic": ["A", "A"], "brokerName": ["b", "b"], "queueId": [0, None]},
+            "q-7-2-11 cannot be sent: one of its brokerName and queueId is null",
+        ),
+        ({"topic": ["A", "A"], "delayLevel": [0, -1]}, "row q-7-2-11 cannot be sent"),
+        (
+            {
+                "topic": ["A", "A"],
+                "properties": pa.array([[], [("KEYS", "x")]], pa.map_(pa.string(), pa.string())),
+            },
+            "row q-7-2-11 cannot be sent",
+        ),
+    ],
+)
+def test_a_row_that_is_no_message_is_named(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(RowError, match=re.escape(words)):
+        rows(**columns)
