@@ -122,6 +122,15 @@ async def test_one_queue_is_not_several(site: Site) -> None:
         assert consumer.paused() == {queue}
 
 
+async def test_a_poll_before_any_subscription_says_why_nothing_comes(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = site.new_group("LiteNone")
+    async with lite(site, group) as consumer:
+        assert await consumer.poll(1) == []
+    assert f"nothing comes to [{group}] before subscribe or assign" in caplog.text
+
+
 async def test_a_subscriber_gets_every_message_of_all_queues(site: Site, sender: Dialogue) -> None:
     topic = site.create_topic("LiteAll", queues=3)
     for queue_id in range(3):

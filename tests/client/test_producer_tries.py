@@ -462,6 +462,14 @@ async def test_nothing_is_sent_that_no_broker_would_take() -> None:
                     assert invalid.value.code == ResponseCode.MESSAGE_ILLEGAL
             with pytest.raises(TypeError, match=r"body\.encode\(\)"):
                 await producer.send(Message("T", cast("bytes", "text")))
+            one: Any = Message("T", b"x")
+            with pytest.raises(TypeError, match="messages: one Message was given, a list is want"):
+                await producer.send_batch(one)
+            text_alone: Any = "text"
+            with pytest.raises(TypeError, match="messages: a list of Message is wanted, not 'te"):
+                await producer.send_batch(text_alone)
+            with pytest.raises(InvalidMessageError, match="it is empty"):
+                await producer.send_batch(iter([]))
             assert (await producer.send(Message("T", b"x" * 100))).status is SendStatus.SEND_OK
         assert len(cluster.broker("a").sends) == 1
 

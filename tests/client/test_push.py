@@ -56,6 +56,21 @@ async def until_told(sender: Dialogue, group: str, topic: str, expression: str) 
             await asyncio.sleep(0.02)
 
 
+async def test_topics_may_be_subscribed_to_after_the_start(
+    site: Site, sender: Dialogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = site.create_topic("PushLater", queues=2)
+    await fill(sender, topic, texts(6), queues=2)
+    inbox = Inbox()
+    group = site.new_group("PushLater")
+    async with push(site.namesrv, group, inbox) as consumer:
+        # As RocketMQ's starts; but it does not say why nothing comes.
+        assert f"nothing comes to [{group}] before a topic is subscribed to" in caplog.text
+        assert consumer.assigned_queues() == set()
+        consumer.subscribe(topic)
+        assert sorted(await inbox.until(6)) == texts(6)
+
+
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
 async def test_a_group_gets_every_message_once(
     site: Site, sender: Dialogue, is_async: bool

@@ -11,6 +11,7 @@ from hashlib import md5
 from itertools import groupby
 from typing import Protocol, TypeVar
 
+from goddard.client.checks import several
 from goddard.client.values import MessageQueue
 
 _T = TypeVar("_T")
@@ -74,7 +75,7 @@ class ByConfig:
     name = "CONFIG"
 
     def __init__(self, queues: Iterable[MessageQueue]) -> None:
-        self.queues = tuple(queues)
+        self.queues = tuple(several("queues", queues, MessageQueue))
 
     def allocate(
         self,
@@ -94,7 +95,7 @@ class ByMachineRoom:
     name = "MACHINE_ROOM"
 
     def __init__(self, rooms: Collection[str]) -> None:
-        self.rooms = frozenset(rooms)
+        self.rooms = frozenset(several("rooms", rooms, str))
 
     def allocate(
         self,

@@ -34,6 +34,13 @@ def several(what: str, given: Any, kind: type[T]) -> list[T]:
     return found
 
 
+def check_hooks(what: str, given: Any) -> tuple[Any, ...]:
+    """Hooks that were given, which may be of any class; TypeError if it is no collection."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{what}: a list of hooks is wanted, not {given!r:.200}")
+    return tuple(given)
+
+
 def check_queue(queue: object) -> MessageQueue:
     """The queue; TypeError if it is none."""
     if not isinstance(queue, MessageQueue):

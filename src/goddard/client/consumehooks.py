@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from goddard.client.checks import check_hooks
 from goddard.client.listening import ConsumeResult, is_async
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace import ConsumeOutcome
@@ -53,6 +54,7 @@ def with_hooks(
     clock: Clock,
 ) -> Callable[..., Any]:
     """A listener that calls hooks around the one given, which takes messages and a context."""
+    hooks = check_hooks("consume_hooks", hooks)
     if not hooks:
         return listener
 

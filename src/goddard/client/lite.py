@@ -145,7 +145,7 @@ class LitePullConsumer:
         # As RocketMQ does it: what becomes of the messages is not known, and taken for success.
         self._handed_out = with_hooks(
             lambda messages, context: None,
-            tuple(consume_hooks),
+            consume_hooks,
             group=self._group,
             timeout_ms=_NO_TIMEOUT_MS,
             clock=self._clock,
@@ -358,6 +358,8 @@ class LitePullConsumer:
             timeout_ms = self._poll_timeout_ms
         if timeout_ms < 0:
             raise ValueError("Timeout must not be negative")
+        if self._mode is _Mode.NONE:
+            _logger.warning("nothing comes to [%s] before subscribe or assign", self._group)
         self._commit_in_time(running)
         return await running.handout.next_batch(timeout_ms)
 
@@ -538,8 +540,7 @@ class LitePullConsumer:
             try:
                 is_balanced &= await self._rebalance_topic(topic)
             except GoddardError as error:
-                # Of a topic without a route it was told when it was subscribed to, and it is looked
-                # for every second.
+                # Of a topic without a route it was told when it was subscribed to.
                 level = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
                 _logger.log(level, "%s of %s is not rebalanced: %s", topic, self._group, error)
                 is_balanced = False

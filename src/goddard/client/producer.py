@@ -14,6 +14,7 @@ from typing import Any, Final, Self, Unpack
 from goddard.client import calls
 from goddard.client.accumulator import Accumulator, Batch
 from goddard.client.backpressure import SendPermits
+from goddard.client.checks import several
 from goddard.client.courier import Courier
 from goddard.client.errors import (
     BatchFailedError,
@@ -451,7 +452,7 @@ class Producer:
         BatchFailedError has the results of those before it.
         """
         running = self._check_running()
-        batch = list(messages)
+        batch = several("messages", messages, Message)
         check_batch(batch)
         first = batch[0]
         topic = self._check(first)

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from goddard.client.accumulator import AccumulatorOptions
 from goddard.client.backpressure import BackPressureOptions
+from goddard.client.checks import check_hooks, several
 from goddard.client.faults import FaultTimes
 from goddard.client.hooks import ForbiddenHook, SendHook
 from goddard.client.options import SessionKeywords, check_kind, check_range
@@ -137,6 +138,15 @@ class ProducerOptions:
             value = getattr(self, option)
             if value is not None:
                 check_kind(option, value, wanted)
+        lists = {
+            "topics": tuple(several("topics", self.topics, str)),
+            "retry_codes": frozenset(several("retry_codes", self.retry_codes, int)),
+            "send_hooks": check_hooks("send_hooks", self.send_hooks),
+            "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks),
+        }
+        for option, given in lists.items():
+            # As they are now: the caller may go on changing what it gave.
+            object.__setattr__(self, option, given)
         for topic in (self.default_topic, *self.topics):
             if (problem := topic_problem(topic)) is not None:
                 raise ConfigError(problem)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from goddard.client.allocation import AllocationStrategy, Averagely
-from goddard.client.checks import check_consumer_group
+from goddard.client.checks import check_consumer_group, check_hooks
 from goddard.client.concurrently import ConsumptionOptions
 from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import ClientError, NotRunningError
@@ -148,7 +148,7 @@ class PushConsumer:
         self._allocation = allocation or Averagely()
         self._offsets_folder = offsets_folder
         self._on_assignment = on_assignment
-        self._consume_hooks = tuple(consume_hooks)
+        self._consume_hooks = check_hooks("consume_hooks", consume_hooks)
         self._trace = trace
         self._tracer: Tracer | None = None
         self._await_termination_ms = check_range("await_termination_ms", await_termination_ms, 0)
@@ -260,6 +260,7 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group. Raises if an SQL92 subscription is refused by the broker.
 
+        Topics may still be subscribed to later; until then nothing comes, of which a warning tells.
         Unless others of the group have to give up queues first, a consumer that has started gets
         what is sent from then on.
         """
@@ -271,6 +272,8 @@ class PushConsumer:
         if self._listener is None:
             raise ConfigError("the consumer has no listener; give it one with listen()")
         self._state = ServiceState.START_FAILED
+        if not self._subscriptions:
+            _logger.warning("nothing comes to [%s] before a topic is subscribed to", self._group)
         if not self._consumption_options.is_broadcast:
             topic = retry_topic(self._group)
             self._subscriptions[topic] = subscription(topic, "*", self._next_version())

@@ -23,6 +23,9 @@ class Tags:
     names: tuple[str, ...]
 
     def __init__(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f'tags are texts, one by one: Tags("A", "B"), not {name!r:.200}')
         if not names or not all(name.strip() for name in names):
             raise ConfigError("Tags needs the name of a tag at least; write '*' for all messages")
         if any("||" in name for name in names):
@@ -42,6 +45,8 @@ class Sql:
     condition: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.condition, str):
+            raise TypeError(f"an SQL92 condition is a text, not {self.condition!r:.200}")
         if not self.condition.strip():
             raise ConfigError("an SQL92 condition must not be empty")
 

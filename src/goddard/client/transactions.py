@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, Unpack
 
 from goddard.client import calls
+from goddard.client.checks import check_hooks
 from goddard.client.endings import (
     EndTransactionContext,
     EndTransactionHook,
@@ -163,7 +164,7 @@ class TransactionProducer(Producer):
         self._check_threads = check_range("check_threads", check_threads, 1, _MAX_THREADS)
         self._execute_threads = check_range("execute_threads", execute_threads, 1, _MAX_THREADS)
         self._max_waiting_checks = check_range("max_waiting_checks", max_waiting_checks, 1)
-        self._end_hooks = list(end_hooks)
+        self._end_hooks = list(check_hooks("end_hooks", end_hooks))
         self._checks = Tasks(_logger, logging.DEBUG)
         self._check_slots = asyncio.Semaphore(check_threads)
         self._pools: dict[str, Threads[_Call]] = {}
