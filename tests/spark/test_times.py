@@ -1,5 +1,6 @@
 """Offsets by time at brokers of both generations, asked without Spark."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError
 from goddard.spark.cluster import Cluster as Reach
 from goddard.spark.offsets import QueueRange
 from goddard.spark.options import Place, SourceOptions, Where, parse_source
@@ -14,7 +16,9 @@ from goddard.spark.read import read_range
 from goddard.testing.cluster import Cluster
 from goddard.testing.java import JavaPeers
 from goddard.testing.numbered import NumberedTopic
+from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from goddard.testing.sparkreads import Stream, read_numbers
 
 
 @pytest.fixture(
@@ -57,6 +61,56 @@ def test_times_are_exact(place: Site) -> None:
             for time_ms in asked
         }
     assert found == {time_ms: sum(t < time_ms for t in stored) for time_ms in asked}
+
+
+def test_what_goes_before_what(site: Site) -> None:
+    topic, other = NumberedTopic(site, "times-first", queues=1), NumberedTopic(site, "times-other")
+    topic.fill(5)
+    options = parse_source(topic.options(), is_streaming=False)
+    (broker,) = site.brokers
+    queue = MessageQueue(topic.name, broker, 0)
+    between = store_times(options, queue, 5)[-1] + 1
+    wait_until(lambda: time.time() * 1000 > between, 60, "a moment later")
+    topic.fill(5)
+    by_number = {"startingOffsets": json.dumps({topic.name: {broker: {"0": 8}}})}
+    by_topic = {"startingOffsetsByTimestamp": json.dumps({topic.name: between})}
+    by_queue = {"startingOffsetsByTimestamp": json.dumps({topic.name: {broker: {"0": between}}})}
+    all_topics = {"startingTimestamp": "0"}
+    assert read_numbers(topic.options(**by_number)) == [8, 9]
+    assert read_numbers(topic.options(**by_number, **by_topic)) == [5, 6, 7, 8, 9]
+    assert read_numbers(topic.options(**by_number, **by_queue)) == [5, 6, 7, 8, 9]
+    assert read_numbers(topic.options(**by_number, **by_topic, **all_topics)) == list(range(10))
+    # The same at the other end.
+    until_number = {"endingOffsets": json.dumps({topic.name: {broker: {"0": 2}}})}
+    until_topic = {"endingOffsetsByTimestamp": json.dumps({topic.name: between})}
+    assert read_numbers(topic.options(**until_number)) == [0, 1]
+    assert read_numbers(topic.options(**until_number, **until_topic)) == list(range(5))
+    until_all = {"endingTimestamp": str(between + 3_600_000)}
+    assert read_numbers(topic.options(**until_topic, **until_all)) == list(range(10))
+    for wrong in (
+        {other.name: between},
+        {topic.name: {broker: {"1": between}}},
+        {topic.name: {"nobody": {"0": between}}},
+    ):
+        with pytest.raises(ConfigError, match=r"the timestamps name .* not among those to read"):
+            read_numbers(topic.options(startingOffsetsByTimestamp=json.dumps(wrong)))
+    unknown = {topic.name: {broker: {"7": 1}}}
+    with pytest.raises(ConfigError, match=r"the offsets name .* not among those to read"):
+        read_numbers(topic.options(startingOffsets=json.dumps(unknown)))
+
+
+def test_where_a_group_stands(site: Site) -> None:
+    topic = NumberedTopic(site, "times-group", queues=2)
+    topic.fill(10)
+    group = site.new_group("times")
+    options = topic.options(group=group, startingOffsets="earliest")
+    stream = Stream(options)
+    # Nobody has read yet: everything is new.
+    assert read_numbers(options | {"startingOffsets": "group"}) == list(range(10))
+    assert stream.step(4) == list(range(4))
+    assert stream.step(4) == list(range(4, 8))
+    stream.plan()
+    assert read_numbers(options | {"startingOffsets": "group"}) == [8, 9]
 
 
 def store_times(options: SourceOptions, queue: MessageQueue, end: int) -> list[int]:
