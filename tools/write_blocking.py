@@ -6,6 +6,10 @@ Every public method of an asyncio class becomes one of the same name, parameters
 coroutine is run on the shared loop and waited for; what gives an ``asyncio.Future`` is handed over
 and gives a future for threads (``send_soon`` becomes ``send_async``); anything else is called on
 the loop. Properties are read where they are. A test runs this and compares.
+
+Functions of other modules that a class has as methods, as ``Admin`` has those of ``admin_topics``,
+are written into a module and a class of their own (``blocking_admin_topics``, ``AdminTopics``),
+which the blocking class inherits.
 """
 
 import ast
@@ -166,10 +170,12 @@ def source_of(module: str) -> Source:
 
 @dataclass
 class Module:
-    """A module that is being written."""
+    """A module that is being written; ``parts`` are those that it is made of."""
 
+    title: str
     imports: dict[str, Import] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
+    parts: "dict[str, Module]" = field(default_factory=dict)
 
     def use(self, source: Source, nodes: Iterable[ast.AST | None]) -> None:
         """Import whatever names annotations and defaults need."""
@@ -373,7 +379,8 @@ def write_class(module: Module, home: str, name: str) -> None:
     core = f"Async{name}"
     module.need(core, Import(home, name))
     module.need("BlockingClient", Import("goddard.client.blocking", "BlockingClient"))
-    parent = parents[0] if parents else f"BlockingClient[{core}]"
+    parts = write_parts(module, source, name)
+    parent = ", ".join(parts or parents) or f"BlockingClient[{core}]"
     text = f"class {name}({parent}):\n" + docstring(node, "    ") + "\n"
     if parents:
         text += f"    _core: {core}\n\n"
@@ -388,27 +395,64 @@ def write_class(module: Module, home: str, name: str) -> None:
     if "__aiter__" in found:
         module.need("Self", Import("typing", "Self"))
         text += "    def __iter__(self) -> Self:\n        return self\n\n"
+    for origin, own, function in shown_methods(source, name):
+        if origin is source:
+            text += write_method(module, origin, own, function) + "\n"
+    module.classes.append(text)
+
+
+def shown_methods(source: Source, name: str) -> Iterator[tuple[Source, str, Function]]:
+    """The methods of a class that its blocking face has as well."""
     left_out = IN_COMMON | INTERNAL
     if name not in NO_MEMBERS:
         left_out |= called_by_sessions()
     for origin, own, function in methods(source, name):
         if own not in left_out and (own in RENAMED or not own.startswith("_")):
-            text += write_method(module, origin, own, function) + "\n"
-    module.classes.append(text)
+            yield origin, own, function
 
 
-def write_module(name: str) -> str:
-    """The text of a blocking module."""
+def write_parts(module: Module, source: Source, name: str) -> list[str]:
+    """Write the methods that come from other modules; gives the classes that have them."""
+    core = f"Async{name}"
+    written: dict[str, str] = {}
+    for origin, own, function in shown_methods(source, name):
+        if origin is source:
+            continue
+        stem = origin.module.rpartition(".")[2]
+        file_name = f"blocking_{stem}"
+        class_name = "".join(word.capitalize() for word in stem.split("_"))
+        if class_name not in written:
+            about = (ast.get_docstring(origin.tree) or "").partition("\n")[0]
+            module.parts[file_name] = part = Module(about)
+            part.need(core, Import(source.module, name))
+            part.need("BlockingClient", Import("goddard.client.blocking", "BlockingClient"))
+            module.need(class_name, Import(f"goddard.client.{file_name}", class_name))
+            written[class_name] = f"class {class_name}(BlockingClient[{core}]):\n"
+        part = module.parts[file_name]
+        written[class_name] += write_method(part, origin, own, function) + "\n"
+    for part, text in zip(module.parts.values(), written.values(), strict=True):
+        part.classes.append(text)
+    return list(written)
+
+
+def write_face(name: str) -> dict[str, str]:
+    """The texts of a blocking module, and of those that it is made of, by name."""
     title, classes = FACES[name]
-    module = Module()
+    module = Module(title)
     for home, class_name in classes:
         write_class(module, home, class_name)
     for _, class_name in classes:
         module.imports.pop(class_name, None)
+    return {own: module_text(part) for own, part in [(name, module), *module.parts.items()]}
+
+
+def module_text(module: Module) -> str:
     imports = "\n".join(sorted(origin.text(name) for name, origin in module.imports.items()))
     note = "Written by tools/write_blocking.py from the asyncio classes: change those instead."
-    text = f'"""{title}\n\n{note}\n"""\n\n{imports}\n\n' + "\n\n".join(module.classes)
-    return tidy(_ruff(text, "check", "--select", "I", "--fix", "--quiet"))
+    text = f'"""{module.title}\n\n{note}\n"""\n\n{imports}\n\n' + "\n\n".join(module.classes)
+    # Said here, as ruff looks for modules, some of which may only be about to be written.
+    first_party = ("--config", "lint.isort.known-first-party=['goddard']")
+    return tidy(_ruff(text, "check", "--select", "I", "--fix", "--quiet", *first_party))
 
 
 def tidy(text: str) -> str:
@@ -442,7 +486,8 @@ def write(texts: dict[Path, str]) -> int:
 
 def main() -> int:
     folder = SOURCES / "goddard" / "client"
-    return write({folder / f"{name}.py": write_module(name) for name in FACES})
+    texts = {own: text for name in FACES for own, text in write_face(name).items()}
+    return write({folder / f"{name}.py": text for name, text in texts.items()})
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def constructor(source: Source, node: ast.ClassDef) -> str | None:
 
 
 def parents(source: Source, node: ast.ClassDef) -> Iterator[tuple[Source, ast.ClassDef]]:
-    """The classes of ours that a class is made of, the nearest first."""
+    """The classes of ours that a class is made of, the nearest first; some of them repeatedly."""
     for base in node.bases:
         name = base.value if isinstance(base, ast.Subscript) else base
         origin = source.origin(name.id) if isinstance(name, ast.Name) else None
@@ -140,7 +140,9 @@ def describe_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
     if node.name in ELSEWHERE:
         return
     described: set[str] = set()
-    for owner in [node, *(parent for _, parent in parents(source, node))]:
+    # What several have in common comes last, as when Python looks for a method.
+    ancestors = list(dict.fromkeys(reversed([parent for _, parent in parents(source, node)])))
+    for owner in [node, *reversed(ancestors)]:
         exported = owner is not node and owner.name in source_of("goddard").imports
         if exported:
             yield f"And everything of [{owner.name}](#{owner.name.lower()})."
