@@ -26,7 +26,7 @@ def read(options: dict[str, str]) -> list[dict[str, Any]]:
     return read_rows(options, ["topic", "body"])
 
 
-def write_identity(folder: Path) -> tuple[str, str]:
+def write_identity(folder: Path, password: str | None = None) -> tuple[str, str]:
     """A new self-signed certificate and its key."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
@@ -46,7 +46,9 @@ def write_identity(folder: Path) -> tuple[str, str]:
     key = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.NoEncryption()
+        if password is None
+        else serialization.BestAvailableEncryption(password.encode()),
     )
     (folder / "key.pem").write_bytes(key)
     (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
@@ -64,6 +66,27 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
             read(trusting)
         with pytest.raises(GoddardError, match="no name server answers"):
             read(trusting | {"tlsTrust": another})
+
+
+def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
+    certificate, key = write_identity(tmp_path / "servers")
+    own, own_key = write_identity(tmp_path / "own", "secret")
+    tls = {
+        "tls.server.certPath": certificate,
+        "tls.server.keyPath": key,
+        "tls.server.trustCertPath": own,
+        "tls.server.need.client.auth": "require",
+    }
+    with Cluster(tmp_path / "cluster") as cluster:
+        server = cluster.start_name_server(properties=tls)
+        options = {"nameServers": server.address, "subscribe": "T", "tls": "true"}
+        with pytest.raises(GoddardError, match="no name server answers"):
+            read(options)
+        shown = options | {"tlsCertificate": own, "tlsKey": own_key}
+        with pytest.raises(GoddardError, match="cannot be used"):
+            read(shown | {"tlsKeyPassword": "wrong"})
+        with pytest.raises(GoddardError, match="No route info of this topic: T"):
+            read(shown | {"tlsKeyPassword": "secret"})
 
 
 @pytest.mark.java
