@@ -6,7 +6,7 @@ ProtocolError. Bodies are decompressed, the only step that costs a Python object
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -55,6 +55,8 @@ _TRANSACTIONS: Final = pa.array(["none", "prepared", "commit", "rollback"])
 
 # A body that a producer compressed may be a bomb; a message that the broker took is not larger.
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+# Of bodies in one batch: larger ones make batches of fewer rows.
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">i")
 _MIN_RECORD_BYTES: Final = 91
@@ -88,14 +90,19 @@ class RecordColumns:
         *,
         broker_name: str | None = None,
         topic: str | None = None,
+        plain_bodies: dict[int, bytes] | None = None,
     ) -> None:
-        """``topic``, if given, stands for that of every record: a name as the user knows it."""
+        """``topic``, if given, stands for that of every record: a name as the user knows it.
+
+        ``plain_bodies`` are those that are decompressed already, by row.
+        """
         # One byte more, so that the properties of the last record have a byte after them too.
         self._buffer = pa.py_buffer(data + b"\x00")
         self._raw = np.frombuffer(memoryview(self._buffer), dtype=np.uint8)
         self._broker_name = broker_name
         self._topic_name = topic
         self._starts = np.asarray(starts, dtype=np.int64)
+        self._plain = plain_bodies or {}
         self._lay_out()
 
     def __len__(self) -> int:
@@ -146,6 +153,38 @@ class RecordColumns:
             row = int(np.argmin(is_good))
             raise ProtocolError(f"the record at {int(self._starts[row])} {what}")
 
+    def batches(
+        self, names: Sequence[str], *, max_body_bytes: int = MAX_BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        """The columns named, in as many batches as keep decompressed bodies within bounds."""
+        compressed = np.flatnonzero(self._sys_flags & int(SysFlag.COMPRESSED)).tolist()
+        if "body" not in names or not compressed:
+            yield self.batch(names)
+            return
+        begin = size_bytes = 0
+        for row in compressed:
+            body = self._decompressed(row)
+            if size_bytes and size_bytes + len(body) > max_body_bytes:
+                yield self._between(begin, row).batch(names)
+                begin, size_bytes = row, 0
+            self._plain[row] = body
+            size_bytes += len(body)
+        yield self._between(begin, len(self)).batch(names)
+
+    def _between(self, begin: int, end: int) -> "RecordColumns":
+        """Some rows; those of their bodies that are decompressed already become theirs."""
+        plain, self._plain = self._plain, {}
+        return RecordColumns(
+            self._data(),
+            self._starts[begin:end],
+            broker_name=self._broker_name,
+            topic=self._topic_name,
+            plain_bodies={row - begin: body for row, body in plain.items()},
+        )
+
+    def _data(self) -> bytes:
+        return self._buffer.slice(0, self._buffer.size - 1).to_pybytes()
+
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """The columns named, as one batch."""
         columns = [_COLUMN_OF[name](self).cast(COLUMNS[name]) for name in names]
@@ -176,9 +215,11 @@ class RecordColumns:
 
     def rows(self, chosen: npt.NDArray[np.bool_]) -> "RecordColumns":
         """The batch of only the rows chosen."""
-        data = self._buffer.slice(0, self._buffer.size - 1).to_pybytes()
         return RecordColumns(
-            data, self._starts[chosen], broker_name=self._broker_name, topic=self._topic_name
+            self._data(),
+            self._starts[chosen],
+            broker_name=self._broker_name,
+            topic=self._topic_name,
         )
 
     # Columns
@@ -234,13 +275,18 @@ class RecordColumns:
         compressed = np.flatnonzero(self._sys_flags & int(SysFlag.COMPRESSED))
         if not len(compressed):
             return bodies
-        plain = [
-            compression.decompress(bodies[row].as_py(), int(self._sys_flags[row]), MAX_BODY_BYTES)
-            for row in compressed.tolist()
-        ]
+        plain = [self._plain.get(row) or self._decompressed(row) for row in compressed.tolist()]
         mask = np.zeros(len(self), dtype=np.bool_)
         mask[compressed] = True
         return pc.replace_with_mask(bodies, pa.array(mask), pa.array(plain, pa.binary()))
+
+    def _decompressed(self, row: int) -> bytes:
+        body = self._raw[self._bodies_at[row] : self._body_ends[row]].tobytes()
+        try:
+            return compression.decompress(body, int(self._sys_flags[row]), MAX_BODY_BYTES)
+        except ProtocolError as error:
+            offset = int(self.queue_offsets[row])
+            raise ProtocolError(f"the message with the queue offset {offset}: {error}") from error
 
     def _flag(self) -> pa.Array:
         return pa.array(arrays.int32_at(self._raw, self._starts + 16))

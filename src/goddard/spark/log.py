@@ -248,9 +248,9 @@ def read_piece(piece: Piece, options: LogOptions, names: Sequence[str]) -> Itera
             ):
                 chosen = _chosen(columns, options)
                 if chosen.all():
-                    yield columns.batch(names)
+                    yield from columns.batches(names)
                 elif chosen.any():
-                    yield columns.rows(chosen).batch(names)
+                    yield from columns.rows(chosen).batches(names)
 
 
 def _columns(

@@ -28,6 +28,7 @@ from typing_extensions import override
 from goddard.client.values import MessageQueue
 from goddard.spark import log, offsets
 from goddard.spark.cluster import Cluster
+from goddard.spark.columns import MAX_BATCH_BYTES
 from goddard.spark.fetch import Pulled, RangeReader, open_session
 from goddard.spark.offsets import DataLossError, Offsets, QueueRange
 from goddard.spark.options import Place, SourceOptions, Where
@@ -36,9 +37,6 @@ from goddard.spark.pushdown import Wanted, push
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
-
-# An Arrow batch of large messages is cut before it has all its rows.
-_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
 
 class QueuePartition(InputPartition):
@@ -59,11 +57,11 @@ def read_range(
         try:
             held = Pulled()
             while runner.run(_next(pieces, held)):
-                if held.count >= options.rows_per_batch or held.size_bytes >= _MAX_BATCH_BYTES:
-                    yield _batch(held, wanted.queue, options, names)
+                if held.count >= options.rows_per_batch or held.size_bytes >= MAX_BATCH_BYTES:
+                    yield from _batches(held, wanted.queue, options, names)
                     held = Pulled()
             if held.count:
-                yield _batch(held, wanted.queue, options, names)
+                yield from _batches(held, wanted.queue, options, names)
         finally:
             runner.run(pieces.aclose())
             runner.run(session.stop())
@@ -82,15 +80,15 @@ async def _next(pieces: AsyncGenerator[Pulled, None], held: Pulled) -> bool:
     return True
 
 
-def _batch(
+def _batches(
     held: Pulled, queue: MessageQueue, options: SourceOptions, names: Sequence[str]
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
     columns = held.columns(queue)
     wanted_tags = options.tags
     if wanted_tags:
         # The broker compares hashes of tags, and two tags may have the same.
         columns = columns.rows(columns.have_tags(wanted_tags))
-    return columns.batch(names)
+    return columns.batches(names)
 
 
 def _rows_of(

@@ -168,3 +168,34 @@ def test_damaged_records_raise_protocol_error_or_are_read(data: st.DataObject) -
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
     with contextlib.suppress(ProtocolError):
         _rows(cut)
+
+
+@pytest.mark.parametrize("max_body_bytes", [1, 2_000, 2_500, 10**9])
+def test_decompressed_bodies_make_batches_of_fewer_rows(max_body_bytes: int) -> None:
+    flag = with_compression(0, CompressionKind.ZLIB)
+    bodies = [bytes([65 + number]) * 1_000 for number in range(9)]
+    data = b"".join(
+        _record(
+            body=compress(body, CompressionKind.ZLIB) if number % 3 else body,
+            sys_flag=flag if number % 3 else 0,
+            queue_offset=number,
+        )
+        for number, body in enumerate(bodies)
+    )
+    columns = RecordColumns(data, record_starts(data))
+    batches = list(columns.batches(["queueOffset", "body"], max_body_bytes=max_body_bytes))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["body"] for row in rows] == bodies
+    assert [row["queueOffset"] for row in rows] == list(range(9))
+    assert len(batches) == {1: 6, 2_000: 3, 2_500: 3, 10**9: 1}[max_body_bytes]
+    # Without bodies there is nothing to decompress.
+    assert len(list(columns.batches(["queueOffset"], max_body_bytes=1))) == 1
+
+
+def test_a_body_that_cannot_be_decompressed_names_its_message() -> None:
+    flag = with_compression(0, CompressionKind.LZ4)
+    data = _record() + _record(body=b"no lz4", sys_flag=flag, queue_offset=4711)
+    with pytest.raises(
+        ProtocolError, match="message with the queue offset 4711: a compressed body"
+    ):
+        list(RecordColumns(data, record_starts(data)).batches(["body"]))
