@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from goddard.client import calls
 from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import session_options
 from goddard.client.pulling import pull_command
@@ -167,7 +168,12 @@ class RangeReader:
 
     async def _pull(self, window: _Window) -> None:
         """One pull; what it brings is added to the window, which reaches further then."""
-        address, is_slave = await self._find()
+        found = await self._find()
+        if found is None:
+            self._lost("its topic is deleted")
+            window.reached = window.end
+            return
+        address, is_slave = found
         command = pull_command(
             self._group,
             self._queue,
@@ -181,6 +187,10 @@ class RangeReader:
         response = await self._session.request(
             address, command, self._options.connecting.request_timeout_ms
         )
+        if response.code == ResponseCode.TOPIC_NOT_EXIST and not is_slave:
+            self._lost("its topic is deleted")
+            window.reached = window.end
+            return
         if response.code not in _ANSWERS:
             raise BrokerError(response.code, response.remark, address)
         header = PullResponse.decode(response.fields)
@@ -221,14 +231,17 @@ class RangeReader:
         if starts:
             window.pulled.add(Pulled([body], [starts], len(starts), len(body)))
 
-    async def _find(self) -> tuple[str, bool]:
+    async def _find(self) -> tuple[str, bool] | None:
+        """Whom to ask, and whether it is a slave; None if the broker is there without the topic."""
         session, queue = self._session, self._queue
         found = session.find_broker(queue.broker_name, self._suggested_id)
         if found is None:
             await session.refresh_route(queue.topic)
             found = session.find_broker(queue.broker_name, self._suggested_id)
         if found is None:
-            raise BrokerNotFoundError(queue.broker_name)
+            known = await calls.cluster_info(session)
+            if queue.broker_name not in known.broker_addr_table:
+                raise BrokerNotFoundError(queue.broker_name)
         return found
 
     def _lost(self, what: str) -> None:

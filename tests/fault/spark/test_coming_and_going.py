@@ -190,6 +190,28 @@ def test_a_topic_that_is_seen_empty_is_read_from_its_beginning(pair: Pair) -> No
     assert stream.until_something_comes() == list(range(20, 30))
 
 
+def test_a_topic_that_is_deleted_before_its_batch_is_read(pair: Pair) -> None:
+    gone, left = pair.topic_on("Deleted", "first"), pair.topic_on("Left", "first")
+    pair.fill(gone, "first", range(5))
+    pair.fill(left, "first", range(5, 10))
+    options = {
+        "nameServers": pair.namesrv,
+        "subscribe": f"{gone},{left}",
+        "startingOffsets": "earliest",
+        "maxOutage": "1h",
+    }
+    strict, forgiving = Stream(options), Stream(options | {"failOnDataLoss": "false"})
+    end = strict.plan()
+    assert strict.read(end) == forgiving.read(end) == list(range(10))
+    with Admin(name_servers=pair.namesrv) as admin:
+        admin.delete_topic(gone, cluster="DefaultCluster")
+    wait_until(lambda: query_route(pair.namesrv, gone) is None, _SECONDS, "the topic is gone")
+    # Spark repeats a batch that it has written down, whatever has become of the topics.
+    with pytest.raises(DataLossError, match=r"Deleted.*its topic is deleted"):
+        strict.read(end)
+    assert forgiving.read(end) == list(range(5, 10))
+
+
 def test_a_queue_that_came_during_a_batch_does_not_disturb_its_repetition(pair: Pair) -> None:
     topic = pair.topic_on("Repeated", "first")
     pair.fill(topic, "first", range(5))
