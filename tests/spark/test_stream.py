@@ -1,6 +1,7 @@
 """Reading topics as streams: progress, limits, restarts, group offsets."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,20 @@ def test_a_running_query_sees_what_comes(spark: SparkSession, site: Site, tmp_pa
     name = f"live_{site.broker.port}"
     frame = stream(spark, topic.options())
     query = frame.writeStream.format("memory").queryName(name).start()
+
+    def has_come(condition: Callable[[], bool]) -> bool:
+        if (failure := query.exception()) is not None:
+            raise failure
+        return condition()
+
     try:
-        wait_until(lambda: query.lastProgress is not None, _SECONDS, "the first look")
+        wait_until(
+            lambda: has_come(lambda: query.lastProgress is not None), _SECONDS, "the first look"
+        )
         topic.fill(20)
-        wait_until(lambda: spark.table(name).count() == 20, _SECONDS, "the messages")
+        wait_until(
+            lambda: has_come(lambda: spark.table(name).count() == 20), _SECONDS, "the messages"
+        )
         bodies = sorted(int(row.body) for row in spark.table(name).select("body").collect())
         assert bodies == list(range(5, 25))
         progress = query.lastProgress
