@@ -1,8 +1,8 @@
 """The producer: one message or many to a topic, waiting for the broker, or not.
 
-``send`` tries again at another broker until its time is over; ``send_soon`` returns at once and
-keeps many messages under way (see ``flights``). Each try is a ``courier``'s. Belongs to the loop it
-was started on.
+``send`` tries again at another broker until its time is over (see ``tries``); ``send_soon`` returns
+at once and keeps many messages under way (see ``flights``). Each try is a ``courier``'s. Belongs to
+the loop it was started on.
 """
 
 import asyncio
@@ -18,9 +18,6 @@ from goddard.client.checks import several
 from goddard.client.courier import Courier
 from goddard.client.errors import (
     BatchFailedError,
-    BrokerError,
-    BrokerNotFoundError,
-    ClientCode,
     ClientError,
     NotRunningError,
     SendFailedError,
@@ -28,7 +25,7 @@ from goddard.client.errors import (
 )
 from goddard.client.faults import Faults
 from goddard.client.flights import Flights
-from goddard.client.hooks import SendHook, SendMode
+from goddard.client.hooks import SendHook
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import session_options
@@ -50,16 +47,14 @@ from goddard.client.sending import (
 from goddard.client.session import Session
 from goddard.client.tracer import MAX_TRACE_BYTES, SEND_TIMEOUT_MS, Tracer, trace_group
 from goddard.client.tracing import SendTracing
-from goddard.client.values import MessageQueue, SendResult, SendStatus, ServiceState
+from goddard.client.tries import Tries, code_of
+from goddard.client.values import MessageQueue, SendResult, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import (
     ConfigError,
-    ConnectFailedError,
     GoddardError,
     OverloadedError,
-    ProtocolError,
     RemotingError,
-    RequestTimeoutError,
 )
 from goddard.protocol.headers_message import CheckTransactionRequest
 from goddard.protocol.message import PROPERTY_UNIQUE_ID
@@ -72,26 +67,25 @@ _logger: Final = logging.getLogger("goddard.client")
 
 _DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DETECTOR_SECONDS: Final = 3.0
-_NO_TIME: Final = "no time was left for a try: raise timeout_ms, or send_timeout_ms"
-# Failures after which a message is certainly not stored.
-_NOT_SENT: Final = (OverloadedError, ConnectFailedError, BrokerNotFoundError, BrokerError)
 
 
 class _Running:
     """What a producer has while it runs."""
 
-    __slots__ = ("accumulator", "courier", "flights", "requests", "session", "tracer")
+    __slots__ = ("accumulator", "courier", "flights", "requests", "session", "tracer", "tries")
 
     def __init__(
         self,
         session: Session,
         courier: Courier,
+        tries: Tries,
         flights: Flights,
         requests: Requests,
         tracer: Tracer | None,
     ) -> None:
         self.session = session
         self.courier = courier
+        self.tries = tries
         self.flights = flights
         self.requests = requests
         self.tracer = tracer
@@ -243,6 +237,7 @@ class Producer:
         running = _Running(
             session,
             courier,
+            Tries(courier, own, self._clock),
             Flights(courier, retries=own.async_retries, permits=permits),
             Requests(session, self._send_request),
             tracer,
@@ -376,7 +371,7 @@ class Producer:
             elif selector is not None or key is not None:
                 route = await courier.route(topic, timeout_ms)
                 queue = courier.select(route, message, selector, key)
-            return await self._try(courier, out, (message,), queue, started_ms, timeout_ms)
+            return await running.tries.deliver(out, (message,), queue, started_ms, timeout_ms)
         finally:
             running.flights.end()
 
@@ -434,7 +429,7 @@ class Producer:
             raise TooManyRequestsError(str(error), address=error.address) from error
         except RemotingError as error:
             raise SendFailedError(
-                "send request failed", code=_code_of(error), tries=1, address=error.address
+                "send request failed", code=code_of(error), tries=1, address=error.address
             ) from error
 
     async def send_batch(
@@ -534,99 +529,9 @@ class Producer:
         started_ms = self._clock.monotonic_ms()
         running.flights.begin()
         try:
-            return await self._try(running.courier, out, messages, fixed, started_ms, timeout_ms)
+            return await running.tries.deliver(out, messages, fixed, started_ms, timeout_ms)
         finally:
             running.flights.end()
-
-    async def _try(
-        self,
-        courier: Courier,
-        out: Outgoing,
-        messages: Sequence[Message],
-        fixed: MessageQueue | None,
-        started_ms: int,
-        timeout_ms: int,
-    ) -> SendResult:
-        """Try until a broker has it, or all tries or the time are used up."""
-        own = self.options
-        tries = 1 if fixed is not None else 1 + own.retries
-        brokers: list[str] = []
-        stored: SendResult | None = None
-        failure: GoddardError | None = None
-        # A try without an answer may have been stored all the same.
-        was_sent = False
-        while len(brokers) < tries:
-            left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
-            if left_ms <= 0:
-                break
-            route: PublishRoute | None = None
-            if fixed is None:
-                try:
-                    route = await courier.route(out.topic, left_ms)
-                except ClientError:
-                    if not brokers:
-                        raise
-                    # What became of it before says more.
-                    break
-                left_ms = max(1, timeout_ms - (self._clock.monotonic_ms() - started_ms))
-            if own.max_timeout_per_try_ms is not None and len(brokers) < tries - 1:
-                left_ms = min(left_ms, own.max_timeout_per_try_ms)
-            last_broker = brokers[-1] if brokers else None
-            queue = fixed if route is None else courier.choose(route, last_broker)
-            assert queue is not None
-            brokers.append(queue.broker_name)
-            tried_ms = self._clock.monotonic_ms()
-            try:
-                stored = await courier.carry(out, messages, queue, left_ms, SendMode.SYNC)
-            except (RemotingError, ProtocolError, BrokerNotFoundError, BrokerError) as error:
-                if isinstance(error, BrokerError) and (
-                    fixed is not None or error.code not in own.retry_codes
-                ):
-                    if stored is not None:
-                        return stored
-                    raise
-                _logger.warning(
-                    "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: "
-                    "%s",
-                    started_ms,
-                    self._clock.monotonic_ms() - tried_ms,
-                    queue,
-                    error,
-                )
-                failure = error
-                was_sent = was_sent or not isinstance(error, _NOT_SENT)
-                continue
-            if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
-                return stored
-        if stored is not None:
-            return stored
-        if failure is None:
-            raise TooManyRequestsError("sendDefaultImpl call timeout", advice=_NO_TIME)
-        if isinstance(failure, OverloadedError) and not was_sent:
-            raise TooManyRequestsError(str(failure), address=failure.address) from failure
-        raise self._failure(out, brokers, failure, started_ms, tries) from failure
-
-    def _failure(
-        self,
-        out: Outgoing,
-        brokers: Sequence[str],
-        failure: GoddardError,
-        started_ms: int,
-        tries: int,
-    ) -> SendFailedError:
-        cost_ms = self._clock.monotonic_ms() - started_ms
-        text = (
-            f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, "
-            f"Topic: {out.user_topic}, BrokersSent: [{', '.join(brokers)}]"
-        )
-        if len(brokers) < tries:
-            text = f"sendDefaultImpl call timeout. {text}"
-        return SendFailedError(
-            f"{text}: {getattr(failure, 'message', failure)}",
-            code=_code_of(failure),
-            tries=len(brokers),
-            address=getattr(failure, "address", ""),
-        )
 
     async def _send_accumulated(self, running: _Running, batch: Batch) -> SendResult:
         topic = self._topics[batch.topic]
@@ -679,11 +584,3 @@ class Producer:
                 reachable=reachable,
                 interval_ms=self.options.detect_interval_ms,
             )
-
-
-def _code_of(error: Exception) -> int:
-    if isinstance(error, ClientError):
-        return error.code
-    if isinstance(error, RequestTimeoutError):
-        return ClientCode.ACCESS_BROKER_TIMEOUT
-    return ClientCode.CONNECT_BROKER

@@ -1,6 +1,6 @@
 """Routes: from what a name server says about a topic to the queues to write to and to read from.
 
-Pure: no clock, no network.
+``KnownRoutes`` keeps what was said, and what was made of it. Pure: no clock, no network.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from goddard.protocol.bodies import BrokerData, QueueData, TopicRoute
 from goddard.protocol.codes import Permission
 
 MASTER_ID: Final = 0
+VIP_PORT_DISTANCE: Final = 2
 # No topic has more; a route that says so is not believed.
 MAX_QUEUES: Final = 65_536
 
@@ -66,6 +67,12 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     return queues[:MAX_QUEUES]
 
 
+def vip_address(address: str) -> str:
+    """The address of a broker's second port, which its producers may have to themselves."""
+    host, separator, port = address.rpartition(":")
+    return f"{host}{separator}{int(port) - VIP_PORT_DISTANCE}" if port.isdigit() else address
+
+
 def default_route(route: TopicRoute, queue_count: int) -> TopicRoute:
     """The route of the topic that new ones are made after, as one of these will be made."""
     datas = [
@@ -88,6 +95,90 @@ def comparable(route: TopicRoute) -> tuple[list[QueueData], list[BrokerData], st
         sorted(route.broker_datas, key=lambda data: data.broker_name),
         route.order_topic_conf,
     )
+
+
+class KnownRoutes:
+    """What name servers said last about topics, and where brokers therefore are.
+
+    ``brokers`` is broker name -> broker id -> address, of all brokers in any route.
+    """
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, dict[int, str]] = {}
+        self._routes: dict[str, TopicRoute] = {}
+        # Made of the routes when somebody asks.
+        self._published: dict[str, PublishRoute] = {}
+        self._subscribed: dict[str, list[MessageQueue]] = {}
+
+    def get(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    def set(self, topic: str, route: TopicRoute) -> bool:
+        """Note a route; True if it says something new about the topic."""
+        for broker in route.broker_datas:
+            self.brokers[broker.broker_name] = dict(broker.broker_addrs)
+        old = self._routes.get(topic)
+        if old is not None and comparable(old) == comparable(route):
+            return False
+        self._routes[topic] = route
+        self._published.pop(topic, None)
+        self._subscribed.pop(topic, None)
+        return True
+
+    def expect(self, topic: str, pattern: TopicRoute, queue_count: int) -> None:
+        """Write to a topic that is not there yet as to what its brokers will make of it."""
+        self._published[topic] = publish_route(topic, default_route(pattern, queue_count))
+
+    def to_publish(self, topic: str) -> PublishRoute | None:
+        """The queues to write to; None if the topic is not known, or has no such queues."""
+        route = self._published.get(topic) or self.published(topic)
+        return route if route is not None and route.queues else None
+
+    def published(self, topic: str) -> PublishRoute | None:
+        """The same, even if there are none."""
+        route = self._published.get(topic)
+        found = self._routes.get(topic)
+        if route is None and found is not None:
+            route = self._published[topic] = publish_route(topic, found)
+        return route
+
+    def to_subscribe(self, topic: str) -> list[MessageQueue]:
+        """The queues to read from; none if the topic is not known."""
+        queues = self._subscribed.get(topic)
+        if queues is None:
+            found = self._routes.get(topic)
+            if found is None:
+                return []
+            queues = self._subscribed[topic] = subscribe_queues(topic, found)
+        return list(queues)
+
+    def find_broker(
+        self, broker_name: str, broker_id: int, *, only_this: bool
+    ) -> tuple[str, bool] | None:
+        """An address to read from, and whether it is a slave's: that of the id wanted, for a slave
+        the next one, else any (unless ``only_this``)."""
+        addresses = self.brokers.get(broker_name)
+        if not addresses:
+            return None
+        address = addresses.get(broker_id)
+        if address is None and broker_id != MASTER_ID:
+            address = addresses.get(broker_id + 1)
+        if address is not None:
+            return address, broker_id != MASTER_ID
+        if only_this:
+            return None
+        other_id, address = next(iter(addresses.items()))
+        return address, other_id != MASTER_ID
+
+    def drop_offline(self) -> list[str]:
+        """Forget brokers that are in no route any more; gives their names."""
+        routed = {
+            broker.broker_name for route in self._routes.values() for broker in route.broker_datas
+        }
+        gone = [name for name in self.brokers if name not in routed]
+        for name in gone:
+            del self.brokers[name]
+        return gone
 
 
 def _queues_of(topic: str, broker_name: str, count: int) -> list[MessageQueue]:

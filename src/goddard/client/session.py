@@ -32,14 +32,7 @@ from goddard.client.members import (
 )
 from goddard.client.nameservers import NameServers, fetch_name_servers
 from goddard.client.options import SessionOptions
-from goddard.client.routes import (
-    MASTER_ID,
-    PublishRoute,
-    comparable,
-    default_route,
-    publish_route,
-    subscribe_queues,
-)
+from goddard.client.routes import MASTER_ID, KnownRoutes, PublishRoute, vip_address
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock, SystemClock
 from goddard.errors import (
@@ -70,7 +63,6 @@ _FIRST_HEARTBEAT_SECONDS: Final = 1.0
 _FIRST_PERSIST_SECONDS: Final = 10.0
 _FETCH_NAME_SERVERS_SECONDS: Final = 120.0
 _LEAST_REBALANCE_MS: Final = 1_000
-_VIP_PORT_DISTANCE: Final = 2
 # Why a route may not be had, other than that there is none.
 _NO_ANSWER: Final = (RemotingError, NameServerError, BrokerError, ProtocolError)
 
@@ -103,13 +95,11 @@ class Session:
             on_open=self._connected,
             clock=clock,
         )
-        # Routes as the name server gave them, and what was made of them.
-        self._routes: dict[str, TopicRoute] = {}
-        self._published: dict[str, PublishRoute] = {}
-        self._subscribed: dict[str, list[MessageQueue]] = {}
+        self._known = KnownRoutes()
+        # Without a detour, as every message asks: the queues of a topic to write to, if it is known
+        # and has any.
+        self.known_publish_route = self._known.to_publish
         self._fetching: dict[str, asyncio.Task[TopicRoute | GoddardError | None]] = {}
-        # Broker name -> broker id -> address.
-        self._brokers: dict[str, dict[int, str]] = {}
         self._heartbeat_lock = asyncio.Lock()
         self._greeting: set[str] = set()
         self._rebalance_wanted = asyncio.Event()
@@ -263,9 +253,7 @@ class Session:
                 # Not only is the topic unknown: nothing of the kind can be made, or soon will be.
                 pattern = await self._fetch(default_topic)
                 if pattern is not None:
-                    self._published[topic] = publish_route(
-                        topic, default_route(pattern, default_queues)
-                    )
+                    self._known.expect(topic, pattern, default_queues)
         except _NO_ANSWER as error:
             raise NoRouteError(topic, error) from error
         route = self.known_publish_route(topic)
@@ -273,37 +261,18 @@ class Session:
             raise NoRouteError(topic)
         return route
 
-    def known_publish_route(self, topic: str) -> PublishRoute | None:
-        """The same without asking anybody; None if it is not known yet, or has no queues."""
-        route = self._published.get(topic)
-        if route is None:
-            found = self._routes.get(topic)
-            if found is None:
-                return None
-            route = self._published[topic] = publish_route(topic, found)
-        return route if route.queues else None
-
     async def subscribe_queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """The queues of a topic to read from; NoRouteError if there are none."""
-        if refresh or topic not in self._routes:
+        if refresh or self._known.get(topic) is None:
             try:
                 await self._fetch(topic)
             except _NO_ANSWER as error:
-                if topic not in self._routes:
+                if self._known.get(topic) is None:
                     raise NoRouteError(topic, error) from error
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)
-        queues = self._known_queues(topic)
+        queues = self._known.to_subscribe(topic)
         if not queues:
             raise NoRouteError(topic)
-        return list(queues)
-
-    def _known_queues(self, topic: str) -> list[MessageQueue]:
-        queues = self._subscribed.get(topic)
-        if queues is None:
-            found = self._routes.get(topic)
-            if found is None:
-                return []
-            queues = self._subscribed[topic] = subscribe_queues(topic, found)
         return queues
 
     async def refresh_route(self, topic: str) -> bool:
@@ -311,13 +280,13 @@ class Session:
 
         False also for a topic that it does not know. NameServerError if none answers.
         """
-        before = self._routes.get(topic)
+        before = self._known.get(topic)
         await self._fetch(topic)
-        return self._routes.get(topic) is not before
+        return self._known.get(topic) is not before
 
     def route(self, topic: str) -> TopicRoute | None:
         """What the name server said last about a topic."""
-        return self._routes.get(topic)
+        return self._known.get(topic)
 
     async def _fetch(self, topic: str) -> TopicRoute | None:
         """Ask for a route and apply it; those who ask at the same time share the answer."""
@@ -350,22 +319,17 @@ class Session:
         return route
 
     def _apply(self, topic: str, route: TopicRoute) -> None:
-        for broker in route.broker_datas:
-            self._brokers[broker.broker_name] = dict(broker.broker_addrs)
-        old = self._routes.get(topic)
-        if old is not None and comparable(old) == comparable(route):
+        if not self._known.set(topic, route):
             return
         _logger.info("the route of %s changed", topic)
-        self._routes[topic] = route
-        self._published.pop(topic, None)
-        self._subscribed.pop(topic, None)
         for producer in list(self.members.producers.values()):
             if topic in producer.published_topics():
-                publish = self._published[topic] = publish_route(topic, route)
+                publish = self._known.published(topic)
+                assert publish is not None
                 producer.route_changed(topic, publish)
         for consumer in list(self.members.consumers.values()):
             if topic in consumer.subscribed_topics():
-                consumer.route_changed(topic, list(self._known_queues(topic)))
+                consumer.route_changed(topic, self._known.to_subscribe(topic))
 
     async def _refresh_all(self) -> None:
         for topic in sorted(self.members.topics()):
@@ -384,7 +348,7 @@ class Session:
 
     def broker_address(self, broker_name: str) -> str | None:
         """The master's address to send to, on the VIP port if that is wanted."""
-        address = self._brokers.get(broker_name, {}).get(MASTER_ID)
+        address = self._known.brokers.get(broker_name, {}).get(MASTER_ID)
         return None if address is None else self.vip(address)
 
     def find_broker(
@@ -392,37 +356,15 @@ class Session:
     ) -> tuple[str, bool] | None:
         """An address to read from, and whether it is a slave's: that of the id wanted, for a slave
         the next one, else any (unless ``only_this``)."""
-        addresses = self._brokers.get(broker_name)
-        if not addresses:
-            return None
-        address = addresses.get(broker_id)
-        if address is None and broker_id != MASTER_ID:
-            address = addresses.get(broker_id + 1)
-        if address is not None:
-            return address, broker_id != MASTER_ID
-        if only_this:
-            return None
-        other_id, address = next(iter(addresses.items()))
-        return address, other_id != MASTER_ID
+        return self._known.find_broker(broker_name, broker_id, only_this=only_this)
 
     def broker_addresses(self) -> dict[str, dict[int, str]]:
         """Broker name -> broker id -> address, of all brokers in any route."""
-        return {name: dict(addresses) for name, addresses in self._brokers.items()}
+        return {name: dict(addresses) for name, addresses in self._known.brokers.items()}
 
     def vip(self, address: str) -> str:
         """The address of a broker's second port, if ``vip_channel`` is set."""
-        if not self.options.vip_channel:
-            return address
-        host, separator, port = address.rpartition(":")
-        return f"{host}{separator}{int(port) - _VIP_PORT_DISTANCE}" if port.isdigit() else address
-
-    def _drop_offline_brokers(self) -> None:
-        routed = {
-            broker.broker_name for route in self._routes.values() for broker in route.broker_datas
-        }
-        for name in self._brokers.keys() - routed:
-            _logger.info("the broker[%s] is offline, remove it", name)
-            del self._brokers[name]
+        return vip_address(address) if self.options.vip_channel else address
 
     # Heartbeats
 
@@ -441,7 +383,7 @@ class Session:
         only_masters = not self.members.consumers
         return [
             address
-            for addresses in self._brokers.values()
+            for addresses in self._known.brokers.values()
             for broker_id, address in addresses.items()
             if broker_id == MASTER_ID or not only_masters
         ]
@@ -462,7 +404,8 @@ class Session:
             self._greeting.discard(address)
 
     async def _clean_and_greet(self) -> None:
-        self._drop_offline_brokers()
+        for name in self._known.drop_offline():
+            _logger.info("the broker[%s] is offline, remove it", name)
         await self.heartbeat()
 
     def _connected(self, connection: Connection) -> None:
@@ -495,7 +438,7 @@ class Session:
                 _logger.warning("unregister client at broker[%s] failed: %s", address, error)
 
         # Only those that know us: a broker without a connection of ours has forgotten us already.
-        addresses = {each for known in self._brokers.values() for each in known.values()}
+        addresses = {each for known in self._known.brokers.values() for each in known.values()}
         known = [
             address for address in addresses if self._client.open_connection(address) is not None
         ]

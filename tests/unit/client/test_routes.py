@@ -4,10 +4,12 @@ import pytest
 
 from goddard.client.routes import (
     MAX_QUEUES,
+    KnownRoutes,
     comparable,
     default_route,
     publish_route,
     subscribe_queues,
+    vip_address,
 )
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import BrokerData, QueueData, TopicRoute
@@ -123,3 +125,39 @@ def test_the_order_of_a_route_says_nothing() -> None:
         TopicRoute(queue_datas=one.queue_datas, broker_datas=brokers, order_topic_conf="a:1"),
     ):
         assert comparable(one) != comparable(changed)
+
+
+def test_what_is_known_of_brokers_and_queues() -> None:
+    known = KnownRoutes()
+    both = TopicRoute(
+        queue_datas=[data("a", 2), data("b", 1)], broker_datas=[broker("a", 0, 1), broker("b", 2)]
+    )
+    assert known.to_publish("T") is None
+    assert known.to_subscribe("T") == []
+    assert known.set("T", both)
+    assert not known.set("T", both)
+    published = known.to_publish("T")
+    assert published is not None
+    # A slave alone can be read from, not written to.
+    assert published.brokers == ("a",)
+    assert {queue.broker_name for queue in known.to_subscribe("T")} == {"a", "b"}
+    assert known.find_broker("a", 0, only_this=True) == ("10.0.0.0:1", False)
+    assert known.find_broker("a", 1, only_this=True) == ("10.0.0.1:1", True)
+    assert known.find_broker("b", 1, only_this=True) == ("10.0.0.2:1", True)
+    assert known.find_broker("b", 0, only_this=True) is None
+    assert known.find_broker("b", 0, only_this=False) == ("10.0.0.2:1", True)
+    assert known.find_broker("x", 0, only_this=False) is None
+    assert known.drop_offline() == []
+    assert known.set("T", TopicRoute(queue_datas=[data("a")], broker_datas=[broker("a", 0)]))
+    assert known.to_publish("T") is not published
+    assert known.drop_offline() == ["b"]
+    assert list(known.brokers) == ["a"]
+    known.expect("New", both, 1)
+    expected = known.to_publish("New")
+    assert expected is not None
+    assert expected.queues == (MessageQueue("New", "a", 0),)
+
+
+def test_the_second_port_of_brokers() -> None:
+    assert vip_address("10.0.0.1:10911") == "10.0.0.1:10909"
+    assert vip_address("no-port") == "no-port"
