@@ -11,6 +11,7 @@ from goddard import (
     Admin,
     Message,
     MessageQueue,
+    Producer,
     ReceivedMessage,
     TransactionListener,
     TransactionProducer,
@@ -38,6 +39,16 @@ def test_rows_are_delayed_and_system_topics_readable(site: Site) -> None:
     wait_until(lambda: read_numbers(options) == [1, 2], _SECONDS, "they are delivered")
     for row in read_rows(options, ["bornTimestamp", "storeTimestamp"]):
         assert (row["storeTimestamp"] - row["bornTimestamp"]).total_seconds() >= 0.9
+
+
+def test_tags_with_the_same_hash_are_told_apart(site: Site) -> None:
+    topic = site.create_topic("kinds-tags")
+    with Producer("kinds", name_servers=site.namesrv) as producer:
+        for number, tag in enumerate(["Aa", "BB", "C"]):
+            producer.send(Message(topic, b"%d" % number, tags=tag))
+    options = {"nameServers": site.namesrv, "subscribe": topic}
+    assert read_numbers(options | {"filter": "Aa"}) == [0]
+    assert read_numbers(options | {"filter": "BB || C"}) == [1, 2]
 
 
 class Deciding(TransactionListener):
