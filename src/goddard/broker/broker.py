@@ -244,7 +244,9 @@ class Broker:
             stats=self.stats,
         )
         self.writer = MessageWriter(self.appender, self.settings)
-        self.locks = QueueLockRequests(clock=self._clock)
+        self.locks = QueueLockRequests(
+            life_ms=self.settings.current.queue_lock_ms, clock=self._clock
+        )
         admission = Admission(self.appender, self.settings)
         self.sends = Sends(
             store=self.store,

@@ -1,8 +1,8 @@
 """Locks on queues: which consumer of a group may read a queue in order.
 
-A lock lives 60 seconds and is renewed by locking again; holders that vanish, or hand a queue over
-without unlocking, thus lose it by themselves. ``QueueLocks`` knows no clock and does no I/O; time
-is an argument. ``QueueLockRequests`` answers 41 (lock) and 42 (unlock).
+A lock lives 60 seconds, unless configured otherwise, and is renewed by locking again; holders that
+vanish, or hand a queue over without unlocking, thus lose it by themselves. ``QueueLocks`` knows no
+clock and does no I/O; time is an argument. ``QueueLockRequests`` answers 41 (lock) and 42 (unlock).
 """
 
 import logging
@@ -37,9 +37,10 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """Group, then queue, to the client that holds it. Times are of one monotonic clock."""
 
-    __slots__ = ("_count", "_groups")
+    __slots__ = ("_count", "_groups", "_life_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, life_ms: int = LOCK_LIFE_MS) -> None:
+        self._life_ms = life_ms
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
 
@@ -59,7 +60,7 @@ class QueueLocks:
                 if self._count >= MAX_LOCKS:
                     continue
                 self._count += 1
-            elif held.client_id != client_id and now_ms - held.renewed_ms <= LOCK_LIFE_MS:
+            elif held.client_id != client_id and now_ms - held.renewed_ms <= self._life_ms:
                 continue
             locks[queue] = _Lock(client_id, now_ms)
             locked.append(queue)
@@ -86,7 +87,7 @@ class QueueLocks:
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
         """The client that holds a queue."""
         held = self._groups.get(group, {}).get(queue)
-        if held is None or now_ms - held.renewed_ms > LOCK_LIFE_MS:
+        if held is None or now_ms - held.renewed_ms > self._life_ms:
             return None
         return held.client_id
 
@@ -95,7 +96,7 @@ class QueueLocks:
         locks = self._groups.get(group)
         if locks is None:
             return False
-        return any(now_ms - held.renewed_ms <= LOCK_LIFE_MS for held in locks.values())
+        return any(now_ms - held.renewed_ms <= self._life_ms for held in locks.values())
 
     def expire(self, now_ms: int) -> None:
         """Forget locks that nobody renewed."""
@@ -103,7 +104,7 @@ class QueueLocks:
             kept = {
                 queue: held
                 for queue, held in locks.items()
-                if now_ms - held.renewed_ms <= LOCK_LIFE_MS
+                if now_ms - held.renewed_ms <= self._life_ms
             }
             self._count -= len(locks) - len(kept)
             if kept:
@@ -119,8 +120,8 @@ class QueueLockRequests:
     so that a queue that changes hands lies idle until its new reader's next try, 20 s at most.
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self.locks = QueueLocks()
+    def __init__(self, *, life_ms: int = LOCK_LIFE_MS, clock: Clock | None = None) -> None:
+        self.locks = QueueLocks(life_ms)
         self.on_released: Callable[[str], None] | None = None
         self._clock = clock or SystemClock()
 

@@ -20,6 +20,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Final
 
 from goddard.broker.java_properties import JAVA_DEFAULTS
+from goddard.broker.locks import LOCK_LIFE_MS
 from goddard.config import (
     Configuration,
     format_properties,
@@ -37,6 +38,7 @@ from goddard.transport.connection import address_text
 
 _log = logging.getLogger(__name__)
 
+QUEUE_LOCK_PROPERTY: Final = "rocketmq.broker.rebalance.lockMaxLiveTime"
 _MAX_INT64: Final = 2**63 - 1
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 _REGISTER_PERIOD_MS: Final = (10_000, 60_000)
@@ -160,6 +162,8 @@ class BrokerConfig(Configuration):
     notify_consumers_in_real_time: bool = setting(True, "realTimeNotifyConsumerChange")
     register_producers: bool = setting(True, "enableRegisterProducer")
     channel_expired_ms: int = setting(120_000, "channelExpiredTimeout", low=1)
+    # A system property of Java's, which is not among those that a broker shows unless it is set.
+    queue_lock_life: str | None = setting(None, QUEUE_LOCK_PROPERTY)
 
     # Transactions
     transaction_timeout_ms: int = setting(6_000, "transactionTimeOut")
@@ -195,6 +199,8 @@ class BrokerConfig(Configuration):
                 raise ConfigError(
                     f"brokerName and brokerClusterName have 1 to 127 characters: {name[:80]!r}"
                 )
+        if self.queue_lock_ms < 1:
+            raise ConfigError(f"{QUEUE_LOCK_PROPERTY}={self.queue_lock_life}: 1 at least is needed")
         self.store_config()
 
     @classmethod
@@ -214,6 +220,14 @@ class BrokerConfig(Configuration):
     def ha_port(self) -> int:
         """Where slaves connect."""
         return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def queue_lock_ms(self) -> int:
+        """How long an orderly consumer has a queue for itself, unless it asks again."""
+        text = (self.queue_lock_life or str(LOCK_LIFE_MS)).strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ConfigError(f"{QUEUE_LOCK_PROPERTY}={text[:80]}: a number is needed")
+        return int(text)
 
     def properties(self) -> dict[str, str]:
         return {**Configuration.properties(self), "haListenPort": str(self.ha_port)}

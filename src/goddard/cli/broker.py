@@ -16,7 +16,7 @@ import click
 
 from goddard.broker.broker import Broker
 from goddard.broker.java_properties import IMPORTANT
-from goddard.broker.settings import BrokerConfig
+from goddard.broker.settings import QUEUE_LOCK_PROPERTY, BrokerConfig
 from goddard.broker.tuning import tune_process
 from goddard.cli.daemon import (
     HELP_OPTIONS,
@@ -161,7 +161,8 @@ def broker(
     "definitions",
     multiple=True,
     metavar="NAME=VALUE",
-    help=f"A Java system property: {HOME_PROPERTY}, {_NAMESRV_PROPERTY}, user.home or tls.*.",
+    help=f"A Java system property: {HOME_PROPERTY}, {_NAMESRV_PROPERTY}, user.home, tls.* or "
+    f"{QUEUE_LOCK_PROPERTY}.",
 )
 def _mqbroker(
     config_file: Path | None,
@@ -184,7 +185,11 @@ def _mqbroker(
         defaults["rocketmqHome"] = home
     if name_servers:
         defaults["namesrvAddr"] = name_servers
-    overrides = {name: value for name, value in defined.items() if name.startswith("tls.")}
+    overrides = {
+        name: value
+        for name, value in defined.items()
+        if name.startswith("tls.") or name == QUEUE_LOCK_PROPERTY
+    }
     if namesrv_addr:
         overrides["namesrvAddr"] = namesrv_addr
     return _serve(

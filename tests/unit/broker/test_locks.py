@@ -138,3 +138,10 @@ async def test_a_null_set_locks_nothing(tmp_path: Path) -> None:
     with ConsumerBench(tmp_path) as bench:
         answer = await bench.connect().ask(RequestCode.LOCK_BATCH_MQ, {}, body)
         assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
+
+
+def test_locks_live_as_long_as_configured() -> None:
+    locks = QueueLocks(5_000)
+    assert locks.lock("G", "one", QUEUES, 0) == QUEUES
+    assert locks.lock("G", "two", QUEUES, 5_000) == []
+    assert locks.lock("G", "two", QUEUES, 5_001) == QUEUES

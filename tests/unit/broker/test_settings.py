@@ -117,6 +117,19 @@ def test_every_value_of_a_windows_file_reads_back(tmp_path: Path) -> None:
             assert shown[name] == value
 
 
+def test_how_long_queues_are_locked() -> None:
+    name = "rocketmq.broker.rebalance.lockMaxLiveTime"
+    assert BrokerConfig().queue_lock_ms == 60_000
+    # A system property of Java's: no broker shows it.
+    assert name not in BrokerConfig().properties()
+    changed = BrokerConfig.from_properties({name: "5000"})
+    assert changed.queue_lock_ms == 5_000
+    assert changed.properties()[name] == "5000"
+    for text in ("0", "-1", "5s", "9" * 20):
+        with pytest.raises(ConfigError, match=f"{name}="):
+            BrokerConfig.from_properties({name: text})
+
+
 def test_paths_of_windows_are_folders_elsewhere() -> None:
     assert local_path("D:\\RocketMQ\\store") == Path("D:/RocketMQ/store")
     assert local_path("/var/store") == Path("/var/store")
