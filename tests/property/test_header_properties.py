@@ -30,8 +30,7 @@ def strategy_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 def headers(kind: type[Header]) -> st.SearchStrategy[Header]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    hints.pop("_fields")
-    return st.builds(kind, **{name: strategy_of(hint) for name, hint in hints.items()})
+    return st.builds(kind, **{name: strategy_of(hints[name]) for name in kind.wire_names()})
 
 
 any_header = st.one_of([headers(kind) for kind in KINDS])

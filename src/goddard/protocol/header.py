@@ -9,23 +9,28 @@ Java's leniency is kept: unknown fields are ignored, only "true" in any case is 
 empty value of a number or boolean counts as absent, numbers must fit their type.
 """
 
-import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Final, Self, dataclass_transform
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, dataclass_transform
 
 from goddard.errors import HeaderError
 
 Int32 = Annotated[int, 32]
 Int64 = Annotated[int, 64]
 
-_MISSING: Final = dataclasses.MISSING
+# In the place of a default, for a field that has none.
+_MISSING: Final = object()
+
+
+class _Wire(NamedTuple):
+    name: str
+    default: Any
 
 
 def wire(name: str, *, default: Any = _MISSING) -> Any:
     """A field whose wire name is not the camelCase of its own."""
-    return dataclasses.field(default=default, metadata={"wire": name})
+    return _Wire(name, default)
 
 
 def camel_case(name: str) -> str:
@@ -58,16 +63,15 @@ def _write_bool(value: Any) -> str:
     return "true" if value else "false"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     name: str
     wire_name: str
     parse: Callable[[str], Any] | None  # None: text, taken as it is
     write: Callable[[Any], str] | None
-    required: bool
+    default: Any
 
 
-def _field_of(field: dataclasses.Field[Any], annotation: Any) -> _Field:
+def _field_of(name: str, annotation: Any, default: Any) -> _Field:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         (annotation,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
     parse: Callable[[str], Any] | None
@@ -79,24 +83,60 @@ def _field_of(field: dataclasses.Field[Any], annotation: Any) -> _Field:
     elif typing.get_origin(annotation) is Annotated:
         parse, write = _parse_int(typing.get_args(annotation)[1]), str
     else:
-        raise TypeError(f"{field.name}: {annotation} is not a header field type")
-    wire_name = field.metadata.get("wire") or camel_case(field.name)
-    return _Field(field.name, wire_name, parse, write, field.default is _MISSING)
+        raise TypeError(f"{name}: {annotation} is not a header field type")
+    if isinstance(default, _Wire):
+        return _Field(name, default.name, parse, write, default.default)
+    return _Field(name, camel_case(name), parse, write, default)
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(wire, dataclasses.field))
+@dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
 class Header:
-    """Base of all headers. Subclasses become keyword-only dataclasses by being defined."""
+    """Base of all headers. What a subclass declares are its fields, given by keyword.
 
-    _fields: ClassVar[tuple[_Field, ...]] = ()
+    There are more than a hundred, and few are used by any one program: the annotations of a class
+    are looked at when it is first used, which leaves next to nothing to do when it is imported.
+    """
+
+    _fields: ClassVar[tuple[_Field, ...] | None] = None
+    # The attributes of an instance that was given nothing.
+    _template: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
-        # There are more than a hundred, and each costs time whenever anything is imported: what
-        # dataclass would write for every one is below once, and a docstring spares a signature.
-        cls.__doc__ = cls.__doc__ or cls.__name__
-        made: Any = dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
+        cls._fields = None
+
+    def __init__(self, **values: Any) -> None:
+        fields = self._fields or self._look()
+        made = vars(self)
+        made.update(self._template)
+        made.update(values)
+        if len(made) != len(fields) or _MISSING in made.values():
+            self._refuse(values)
+
+    @classmethod
+    def _look(cls) -> tuple[_Field, ...]:
+        """Find the fields of a class, those of its parents first."""
         hints = typing.get_type_hints(cls, include_extras=True)
-        cls._fields = tuple(_field_of(f, hints[f.name]) for f in dataclasses.fields(made))
+        fields = tuple(
+            _field_of(name, hint, getattr(cls, name, _MISSING))
+            for name, hint in hints.items()
+            if typing.get_origin(hint) is not ClassVar
+        )
+        cls._template = {field.name: field.default for field in fields}
+        # Last: whoever sees it sees the other.
+        cls._fields = fields
+        return fields
+
+    def _refuse(self, values: dict[str, Any]) -> None:
+        name = type(self).__name__
+        if unknown := sorted(values.keys() - self._template.keys()):
+            raise TypeError(f"{name} has no field {', '.join(unknown)}")
+        missing = [each for each, value in vars(self).items() if value is _MISSING]
+        raise TypeError(f"{name} needs {', '.join(missing)}")
+
+    @classmethod
+    def wire_names(cls) -> dict[str, str]:
+        """The fields by name, and what they are called on the wire."""
+        return {field.name: field.wire_name for field in cls._fields or cls._look()}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -113,27 +153,29 @@ class Header:
     @classmethod
     def decode(cls, fields: Mapping[str, str]) -> Self:
         """Read the header from a command's fields; HeaderError names the field that is wrong."""
-        values: dict[str, Any] = {}
-        for field in cls._fields:
-            text = fields.get(field.wire_name)
-            if text is None or (not text and field.parse is not None):
-                if field.required:
-                    raise HeaderError(f"the header field {field.wire_name} is missing")
-                continue
-            if field.parse is None:
-                values[field.name] = text
-                continue
-            try:
-                values[field.name] = field.parse(text)
-            except ValueError as error:
-                raise HeaderError(f"the header field {field.wire_name}: {error}") from error
-        return cls(**values)
+        header = cls.__new__(cls)
+        values = vars(header)
+        for name, wire_name, parse, _, default in cls._fields or cls._look():
+            text = fields.get(wire_name)
+            if text is None or (not text and parse is not None):
+                if default is _MISSING:
+                    raise HeaderError(f"the header field {wire_name} is missing")
+                values[name] = default
+            elif parse is None:
+                values[name] = text
+            else:
+                try:
+                    values[name] = parse(text)
+                except ValueError as error:
+                    raise HeaderError(f"the header field {wire_name}: {error}") from error
+        return header
 
     def encode(self) -> dict[str, str]:
         """The header as a command's fields; None is left out."""
         encoded: dict[str, str] = {}
-        for field in self._fields:
-            value = getattr(self, field.name)
+        values = vars(self)
+        for name, wire_name, _, write, _ in self._fields or self._look():
+            value = values[name]
             if value is not None:
-                encoded[field.wire_name] = value if field.write is None else field.write(value)
+                encoded[wire_name] = value if write is None else write(value)
         return encoded

@@ -7,11 +7,10 @@ what is spoilt is reached behind the checks of everything else.
 import dataclasses
 import typing
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.header import camel_case
 from goddard.protocol.headers import REQUEST_HEADERS
 
 ABSURD_VALUES: Final = (
@@ -102,9 +101,8 @@ def plausible_fields(code: int) -> dict[str, str]:
         return {}
     fields: dict[str, str] = {}
     hints = typing.get_type_hints(header)
-    for field in dataclasses.fields(typing.cast(Any, header)):
-        name = field.metadata.get("wire") or camel_case(field.name)
-        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+    for field, name in header.wire_names().items():
+        kinds = typing.get_args(hints[field]) or (hints[field],)
         if bool in kinds:
             fields[name] = "false"
         elif int in kinds:

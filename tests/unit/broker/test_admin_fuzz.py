@@ -4,7 +4,6 @@ Whatever comes is answered, and by a decision: an exception that no handler expe
 the log.
 """
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 
 from goddard.broker import admin_clients
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.header import camel_case
 from goddard.protocol.headers import REQUEST_HEADERS
 from goddard.testing.administration import AdminBench
 from goddard.testing.consumers import tags
@@ -73,12 +71,8 @@ GOOD = {"topic": "T", "group": "G", "consumerGroup": "G", "timestamp": "0", "que
 
 
 def field_names(code: int) -> list[str]:
-    header: Any = REQUEST_HEADERS.get(RequestCode(code))
-    if header is None:
-        return []
-    return [
-        field.metadata.get("wire") or camel_case(field.name) for field in dataclasses.fields(header)
-    ]
+    header = REQUEST_HEADERS.get(RequestCode(code))
+    return [] if header is None else list(header.wire_names().values())
 
 
 def requests(code: int) -> Iterator[tuple[dict[str, str], bytes]]:

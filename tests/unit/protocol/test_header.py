@@ -1,5 +1,7 @@
 """The declarative header: types, leniency, and what is refused."""
 
+from typing import Any
+
 import pytest
 
 from goddard.errors import HeaderError
@@ -50,6 +52,19 @@ def test_an_heir_has_the_fields_of_its_parent() -> None:
     assert header.odd == "o"
     assert header.encode()["extra"] == "e"
     assert "extra" not in Example(topic_name="T", queue_id=1).encode()
+
+
+def test_fields_are_given_by_name_and_all_of_them() -> None:
+    values: dict[str, Any] = {"topic_name": "T"}
+    with pytest.raises(TypeError, match="Example needs queue_id"):
+        Example(**values)
+    values |= {"queue_id": 1, "other": "o"}
+    with pytest.raises(TypeError, match="Example has no field other"):
+        Example(**values)
+    with pytest.raises(TypeError, match="Extended has no field other"):
+        Extended(**values)
+    assert Extended.wire_names()["odd"] == "_ODD"
+    assert list(Extended.wire_names())[-1] == "extra"
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
@@ -119,7 +134,8 @@ def test_long_numbers() -> None:
 
 
 def test_a_type_that_no_header_can_have() -> None:
-    with pytest.raises(TypeError, match="score"):
+    class Wrong(Header):
+        score: float
 
-        class Wrong(Header):
-            score: float
+    with pytest.raises(TypeError, match="score"):
+        Wrong(score=1.0)
