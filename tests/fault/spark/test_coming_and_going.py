@@ -78,8 +78,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 @pytest.mark.parametrize("way", ["subscribe", "assign"])
 def test_a_broker_that_leaves_keeps_its_place(pair: Pair, way: str) -> None:
     topic = pair.topic_on(f"Leaving-{way}", "first", "second")
-    pair.fill(topic, "first", range(10))
-    pair.fill(topic, "second", range(10, 20))
+    pair.fill(topic, "first", range(5))
+    pair.fill(topic, "second", range(10, 15))
     chosen = {"first": [0, 1], "second": [0, 1]}
     options = {
         "nameServers": pair.namesrv,
@@ -89,23 +89,22 @@ def test_a_broker_that_leaves_keeps_its_place(pair: Pair, way: str) -> None:
         "maxOutage": "1h",
     }
     stream = Stream(options)
-    assert stream.step(10) == [*range(5), *range(10, 15)]
+    assert stream.step() == [*range(5), *range(10, 15)]
     pair.stop("second")
-    queue = MessageQueue(topic, "second", 0)
-    wait_until(lambda: from_json(stream.plan())[0][queue] == 5, _SECONDS, "it is seen to be away")
     # What the other has is read; what is read is committed, as far as there is somebody to tell.
-    pair.fill(topic, "first", range(20, 30))
-    assert stream.until_as_many_came(15) == [*range(5, 10), *range(20, 30)]
+    pair.fill(topic, "first", range(5, 10))
+    assert stream.until_something_comes() == list(range(5, 10))
     assert stream.step() == []
-    assert pair.committed(f"leavers-{way}", topic) == {"first": 20}
+    assert pair.committed(f"leavers-{way}", topic) == {"first": 10}
     pair.start_again("second")
-    assert stream.until_something_comes() == list(range(15, 20))
 
     def has_told_all() -> bool:
         assert stream.step() == []
-        return pair.committed(f"leavers-{way}", topic) == {"first": 20, "second": 10}
+        return pair.committed(f"leavers-{way}", topic) == {"first": 10, "second": 5}
 
     wait_until(has_told_all, _SECONDS, "both are committed")
+    pair.fill(topic, "second", range(15, 20))
+    assert stream.until_something_comes() == list(range(15, 20))
 
 
 def test_topics_of_other_brokers_are_read_while_one_is_away(pair: Pair) -> None:

@@ -99,6 +99,17 @@ def test_retention_passes_where_reading_goes_on(place: Place) -> None:
     assert read_numbers(topic.options()) == list(range(first, topic.count))
 
 
+def test_a_new_queue_that_has_lost_messages_already(place: Place) -> None:
+    options = {"nameServers": place.site.namesrv, "subscribePattern": "fresh.*"}
+    strict, forgiving = Stream(options), Stream(options | {"failOnDataLoss": "false"})
+    assert strict.step() == forgiving.step() == []
+    topic = NumberedTopic(place.site, "fresh", queues=1)
+    first = place.forget_old_files(topic)
+    with pytest.raises(DataLossError, match=rf"is new and begins at {first}"):
+        wait_until(strict.step, _SECONDS, "it is noticed")
+    assert forgiving.until_something_comes() == list(range(first, topic.count))
+
+
 def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
     topic = NumberedTopic(place.site, "anew", queues=2, is_exact=True)
     topic.fill(40)
