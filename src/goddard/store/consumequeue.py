@@ -383,14 +383,7 @@ class ConsumeQueue:
 
     def _create_file(self, path: Path, base: int) -> None:
         self._files.make_directories(self._directory)
-        fd = self._files.open(path, create=True)
-        try:
-            self._files.truncate(fd, self._file_bytes)
-        except OSError:
-            self._files.unlink(path)
-            raise
-        finally:
-            self._files.close(fd)
+        self._files.close(self._files.create(path, self._file_bytes))
         self._bases.append(base)
         self._mark_directories()
 

@@ -67,6 +67,13 @@ class Files(Protocol):
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int: ...
 
+    def create(self, path: Path, size: int) -> int:
+        """Make a file of this size, all hole, and open it; on an error none is left.
+
+        Where the file system can do that, the name never stands for a smaller file: RocketMQ does
+        not start on a file that a crash left without its size.
+        """
+
     def close(self, fd: int) -> None: ...
 
     def pread(self, fd: int, size: int, position: int) -> bytes: ...
@@ -129,6 +136,23 @@ def _find_syncfs() -> Callable[[int], int] | None:
     return function
 
 
+# There is something at the path, or files without a name cannot be given one here.
+_NO_LINK = (errno.EEXIST, errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
+
+
+def _open_nameless(directory: Path) -> int | None:
+    """A file that has no name yet; None where there is no such thing."""
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None:
+        return None
+    try:
+        return os.open(directory, os.O_RDWR | os.O_CLOEXEC | flag, 0o644)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return None
+        raise
+
+
 def _facts_of(status: os.stat_result) -> FileFacts:
     return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000, stat.S_ISDIR(status.st_mode))
 
@@ -141,6 +165,28 @@ class SystemFiles:
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    def create(self, path: Path, size: int) -> int:
+        fd = _open_nameless(path.parent)
+        if fd is not None:
+            try:
+                os.ftruncate(fd, size)
+                # Without a directory's descriptor Python calls what does not follow symlinks.
+                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+            except OSError as error:
+                os.close(fd)
+                if error.errno not in _NO_LINK:
+                    raise
+            else:
+                return fd
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)

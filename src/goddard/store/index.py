@@ -100,9 +100,8 @@ class IndexFile:
     def create(self, before: "IndexFile | None") -> None:
         """Make the file; it begins where ``before`` ended. On an error nothing is left."""
         with disk_errors("create", self.path):
-            self._fd = self._files.open(self.path, create=True)
+            self._fd = self._files.create(self.path, self.size)
             try:
-                self._files.truncate(self._fd, self.size)
                 self._map_slots(writable=True)
             except OSError:
                 self.close()
@@ -190,8 +189,13 @@ class IndexFile:
         assert self._table is not None
         number = len(entries)
         slots = entries["hash"].astype(np.int64) % self._slots
-        order = np.argsort(slots, kind="stable")
-        ranked = slots[order]
+        # By slot, and in each slot as they came: sorting pairs takes half the time of a stable
+        # sort of places.
+        bits = number.bit_length()
+        pairs = slots << bits | np.arange(number)
+        pairs.sort()
+        order = pairs & ((1 << bits) - 1)
+        ranked = pairs >> bits
         is_repeated = np.zeros(number, dtype=bool)
         is_repeated[1:] = ranked[1:] == ranked[:-1]
         heads = self._table[ranked].astype(np.int64)

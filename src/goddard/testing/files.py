@@ -131,6 +131,13 @@ class FaultyFiles(SystemFiles):
         self._paths[fd] = path
         return fd
 
+    def create(self, path: Path, size: int) -> int:
+        self._enter("open", path)
+        self._enter("truncate", path)
+        fd = super().create(path, size)
+        self._paths[fd] = path
+        return fd
+
     def close(self, fd: int) -> None:
         self._paths.pop(fd, None)
         super().close(fd)

@@ -2,7 +2,9 @@
 
 import ctypes
 import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,74 @@ def test_a_write_that_failed_is_told_by_syncfs(monkeypatch: pytest.MonkeyPatch) 
 def test_syncfs_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_find_syncfs", lambda: None)
     assert SystemFiles().sync_file_system(0) is False
+
+
+@pytest.fixture
+def sizings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the file had its name already, each time a file got its size."""
+    seen: list[bool] = []
+    true_call = os.ftruncate
+
+    def watched(fd: int, size: int) -> None:
+        seen.append((tmp_path / "file").exists())
+        true_call(fd, size)
+
+    monkeypatch.setattr(os, "ftruncate", watched)
+    return seen
+
+
+def test_a_name_never_stands_for_a_file_without_its_size(
+    tmp_path: Path, sizings: list[bool]
+) -> None:
+    fd = SystemFiles().create(tmp_path / "file", 5000)
+    os.pwrite(fd, b"x", 4999)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == bytes(4999) + b"x"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+    # Where files cannot be without a name, as on macOS, there is no other way.
+    assert sizings == [not hasattr(os, "O_TMPFILE")]
+
+
+@pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP, errno.EISDIR])
+def test_a_file_system_without_nameless_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizings: list[bool], code: int | None
+) -> None:
+    if code is None:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    else:
+        refuse(monkeypatch, code, lambda flags: bool(flags & os.O_DIRECTORY))
+    os.close(SystemFiles().create(tmp_path / "file", 5000))
+    assert (tmp_path / "file").stat().st_size == 5000
+    assert sizings == [True]
+
+
+def test_a_file_that_is_there_gets_its_size(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    os.close(SystemFiles().create(tmp_path / "file", 10))
+    assert (tmp_path / "file").read_bytes() == b"old" + bytes(7)
+
+
+@pytest.mark.parametrize("is_nameless", [True, False])
+def test_no_file_is_left_when_it_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_nameless: bool
+) -> None:
+    def full(fd: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    if not is_nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(OSError, match="full"):
+        SystemFiles().create(tmp_path / "file", 5000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int, which: Callable[[int], bool]) -> None:
+    true_call = os.open
+
+    def refusing(path: Path, flags: int, mode: int = 0o777) -> int:
+        if which(flags):
+            raise OSError(code, os.strerror(code))
+        return true_call(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refusing)

@@ -47,10 +47,10 @@ class SlowFiles(SystemFiles):
     def __init__(self, scripted: ScriptedTime) -> None:
         self._time = scripted
 
-    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
-        if create and "consumequeue" in path.parts:
+    def create(self, path: Path, size: int) -> int:
+        if "consumequeue" in path.parts:
             self._time.seconds += _TURN_SECONDS
-        return super().open(path, create=create, writable=writable)
+        return super().create(path, size)
 
 
 def test_an_append_has_its_turn_between_the_queues(
