@@ -4,12 +4,11 @@ A list is ``host:port`` parted by ``;``. It is given, or taken from NAMESRV_ADDR
 HTTP address. One server, chosen at random, is asked until it fails; then the next one is.
 """
 
+import importlib
 import os
 import random
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from goddard.client.errors import ClientError, NoNameServerError
 from goddard.errors import ConfigError
@@ -41,10 +40,12 @@ def _addresses(text: object) -> tuple[str, ...]:
 
 def fetch_name_servers(endpoint: str, timeout_ms: int) -> tuple[str, ...]:
     """Ask an HTTP address for the list. Blocking: not for the loop's thread."""
+    # Few need it, and it takes as long to import as most of the client.
+    http: Any = importlib.import_module("urllib.request")
     try:
-        with urllib.request.urlopen(endpoint, timeout=timeout_ms / 1000) as answer:
-            text = answer.read(_MAX_ANSWER_BYTES + 1)
-    except (OSError, ValueError, urllib.error.URLError) as error:
+        with http.urlopen(endpoint, timeout=timeout_ms / 1000) as answer:
+            text: bytes = answer.read(_MAX_ANSWER_BYTES + 1)
+    except (OSError, ValueError) as error:
         raise ClientError(f"no name servers from {endpoint}: {error}", address=endpoint) from error
     if len(text) > _MAX_ANSWER_BYTES:
         raise ClientError(f"the list of name servers from {endpoint} is absurdly long")
