@@ -60,6 +60,9 @@ def main() -> int:
         halves = [start(root, Path(folder), name, sys.argv[1:]) for name in HALVES]
         try:
             wait(halves)
+        except KeyboardInterrupt:
+            print("\nstopped", file=sys.stderr)
+            return 130
         finally:
             for half in halves:
                 if half.process.poll() is None:
