@@ -1,14 +1,16 @@
 """Keeps process queues filled: one task and one outstanding pull per queue.
 
-Pulling does not wait for consuming. It pauses while a queue holds too much (messages, bytes or a
-stretch of offsets) and goes on as soon as there is room; while the consumer is suspended; and, for
-an orderly consumer, while the queue is not locked. What fails is tried again after a while, for as
-long as the queue is ours. Belongs to the event loop.
+Pulling does not wait for consuming, nor for the messages of the last pull to be read: when an
+answer comes, and there will be room, the next pull leaves first. It pauses while a queue holds too
+much (messages, bytes or a stretch of offsets) and goes on as soon as there is room; while the
+consumer is suspended; and, for an orderly consumer, while the queue is not locked. What fails is
+tried again after a while, for as long as the queue is ours. Belongs to the event loop.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,7 +19,14 @@ from goddard.client.locks import QueueLocks
 from goddard.client.message import ReceivedMessage
 from goddard.client.offsets import Offsets, start_offset
 from goddard.client.processqueue import ProcessQueue
-from goddard.client.pulling import Puller, PullResult, PullStatus
+from goddard.client.pulling import (
+    PullAnswer,
+    Puller,
+    PullKeywords,
+    PullResult,
+    PullStatus,
+    PullUnderWay,
+)
 from goddard.client.rates import ConsumeRates
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageQueue
@@ -89,6 +98,7 @@ class Feeder:
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._feeding: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._waiting: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._ahead: dict[ProcessQueue, PullUnderWay] = {}
         self._beginning: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._is_running = asyncio.Event()
         self._is_running.set()
@@ -174,33 +184,113 @@ class Feeder:
             held.next_offset = await self._first_offset(held)
             self._begun(held)
         failures = 0
-        while not held.is_dropped:
-            if not await self._may_pull(held):
-                self._lost(held, None)
-                return
-            subscription = self._subscription_of(held.queue.topic)
-            if subscription is None:
-                return
-            started_ms = held.last_pull_ms = self._clock.monotonic_ms()
-            try:
-                result = await self._pull(held, held.next_offset, subscription)
-            except GoddardError as error:
-                failures += 1
-                if isinstance(error, RemotingError):
-                    # A broker that starts anew knows no locks, and may give ours to others.
-                    held.locked_at_ms = None
-                await asyncio.sleep(self._pause_after(held, error, failures))
-                continue
-            if failures:
-                _logger.info("%s can be pulled from again", held.queue)
-                failures = 0
-            if result.status is PullStatus.OFFSET_ILLEGAL:
-                self._lost(held, result.next_offset)
-                return
-            held.next_offset = result.next_offset
-            self._take(held, consumer, result, started_ms)
-            if self.options.pull_interval_ms:
-                await asyncio.sleep(self.options.pull_interval_ms / 1000)
+        try:
+            while not held.is_dropped:
+                if held not in self._ahead and not await self._may_pull(held):
+                    self._lost(held, None)
+                    return
+                subscription = self._subscription_of(held.queue.topic)
+                if subscription is None:
+                    return
+                try:
+                    result = await self._pull(held, held.next_offset, subscription)
+                except GoddardError as error:
+                    failures += 1
+                    self._give_up(held)
+                    if isinstance(error, RemotingError):
+                        # A broker that starts anew knows no locks, and may give ours to others.
+                        held.locked_at_ms = None
+                    await asyncio.sleep(self._pause_after(held, error, failures))
+                    continue
+                if failures:
+                    _logger.info("%s can be pulled from again", held.queue)
+                    failures = 0
+                if result.status is PullStatus.OFFSET_ILLEGAL:
+                    self._lost(held, result.next_offset)
+                    return
+                held.next_offset = result.next_offset
+                self._take(held, consumer, result)
+                if self.options.pull_interval_ms:
+                    await asyncio.sleep(self.options.pull_interval_ms / 1000)
+        finally:
+            self._give_up(held)
+
+    async def _pull(
+        self, held: ProcessQueue, offset: int, subscription: SubscriptionData
+    ) -> PullResult:
+        """The result of the pull that is under way, or of one that is made now."""
+        ahead = self._ahead.pop(held, None)
+        answer = None if ahead is None else await ahead.answer()
+        if answer is None:
+            held.last_pull_ms = self._clock.monotonic_ms()
+            answer = await self._puller.ask(
+                held.queue,
+                offset,
+                subscription,
+                commit_offset=self._commit_offset(held),
+                **self._how(),
+            )
+        if not answer.size_bytes:
+            return answer.result()
+        now_ms = self._clock.monotonic_ms()
+        spent_ms = now_ms - (held.last_pull_ms or now_ms)
+        if self._may_ask_ahead(held, offset, answer, now_ms):
+            held.last_pull_ms = now_ms
+            self._ask_ahead(held, answer.next_offset, subscription)
+            # It leaves now: the broker is at work while the messages are read here.
+            await asyncio.sleep(0)
+        result = answer.result()
+        count = len(result.messages)
+        if count:
+            self._rates.pulled(held.queue.topic, count, spent_ms, now_ms)
+        return result
+
+    def _give_up(self, held: ProcessQueue) -> None:
+        """Leave a pull unanswered that was sent ahead."""
+        ahead = self._ahead.pop(held, None)
+        if ahead is not None:
+            ahead.give_up()
+
+    def _may_ask_ahead(
+        self, held: ProcessQueue, offset: int, answer: PullAnswer, now_ms: int
+    ) -> bool:
+        """Whether the pull that follows an answer to one at ``offset`` has nothing to wait for."""
+        options = self.options
+        return not (
+            options.pull_interval_ms
+            or self.is_paused
+            or held.is_dropped
+            or (self._locks is not None and not held.is_locked(now_ms))
+            # As if all that the answer can hold were there already.
+            or len(held) + options.pull_batch_size > options.max_count
+            or held.size_bytes + answer.size_bytes > options.max_mib * _MIB
+            or (
+                not options.is_orderly
+                and held.span + answer.next_offset - offset > options.max_span
+            )
+        )
+
+    def _ask_ahead(self, held: ProcessQueue, offset: int, subscription: SubscriptionData) -> None:
+        # Without a connection it is asked when its turn comes, which waits for one.
+        with suppress(RemotingError):
+            ahead = self._puller.ask_soon(
+                held.queue,
+                offset,
+                subscription,
+                commit_offset=self._commit_offset(held),
+                **self._how(),
+            )
+            if ahead is not None:
+                self._ahead[held] = ahead
+
+    def _commit_offset(self, held: ProcessQueue) -> int | None:
+        return None if self.options.is_broadcast else self._offsets.cached(held.queue) or None
+
+    def _how(self) -> PullKeywords:
+        return {
+            "max_messages": self.options.pull_batch_size,
+            "max_bytes": self.options.pull_batch_bytes,
+        }
 
     async def _may_pull(self, held: ProcessQueue) -> bool:
         """Wait until a queue may be pulled from; False if it is somebody else's."""
@@ -216,27 +306,9 @@ class Feeder:
                 await asyncio.sleep(self.options.pull_error_delay_ms / 1000)
         return True
 
-    async def _pull(
-        self, held: ProcessQueue, next_offset: int, subscription: SubscriptionData
-    ) -> PullResult:
-        options = self.options
-        commit_offset = None if options.is_broadcast else self._offsets.cached(held.queue)
-        return await self._puller.pull(
-            held.queue,
-            next_offset,
-            subscription,
-            max_messages=options.pull_batch_size,
-            max_bytes=options.pull_batch_bytes,
-            commit_offset=commit_offset or None,
-        )
-
-    def _take(
-        self, held: ProcessQueue, consumer: Consumer, result: PullResult, started_ms: int
-    ) -> None:
+    def _take(self, held: ProcessQueue, consumer: Consumer, result: PullResult) -> None:
         messages = held.add(result.messages)
         if messages:
-            now_ms = self._clock.monotonic_ms()
-            self._rates.pulled(held.queue.topic, len(messages), now_ms - started_ms, now_ms)
             self._prepare(held.queue, messages)
             consumer.accept(held, messages)
         elif not len(held):

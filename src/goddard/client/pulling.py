@@ -9,11 +9,12 @@ record and one slice copies it; what is in it is read when somebody asks (``Rece
 trusts nothing: malformed records raise ProtocolError.
 """
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, Protocol, Required, TypedDict, Unpack
 
 from goddard.client import calls
 from goddard.client.errors import BrokerError, BrokerNotFoundError
@@ -35,6 +36,7 @@ from goddard.protocol.record import (
     Record,
     decode_record,
 )
+from goddard.transport.connection import Connection
 
 # RocketMQ's defaults: how long a broker may hold a push consumer's pull, and how long we wait.
 SUSPEND_MS: Final = 15_000
@@ -84,6 +86,73 @@ class PullResult:
     messages: list[ReceivedMessage]
 
 
+class PullAnswer:
+    """The answer to a pull, with the records in it as they came: they are read by ``result``."""
+
+    __slots__ = ("_header", "_queue", "_records", "_tags", "status")
+
+    def __init__(
+        self,
+        response: RemotingCommand,
+        queue: MessageQueue,
+        tags: Collection[str] = (),
+        address: str = "",
+    ) -> None:
+        """BrokerError for a code that is not one of PullStatus, ProtocolError for no header."""
+        status = _STATUSES.get(response.code)
+        if status is None:
+            raise BrokerError(response.code, response.remark, address)
+        header = PullResponse.decode(response.fields)
+        if header.next_begin_offset < 0:
+            raise ProtocolError(f"{header.next_begin_offset} is no offset to pull from next")
+        self.status = status
+        self._header = header
+        self._records = bytes(response.body) if status is PullStatus.FOUND else b""
+        self._queue = queue
+        self._tags = tags
+
+    @property
+    def next_offset(self) -> int:
+        return self._header.next_begin_offset
+
+    @property
+    def suggested_broker_id(self) -> int:
+        return self._header.suggest_which_broker_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the records together."""
+        return len(self._records)
+
+    def result(self) -> PullResult:
+        """With its messages; ProtocolError if they cannot be read.
+
+        Those whose tag is not wanted are left out, if any are: brokers compare hashes.
+        """
+        header = self._header
+        messages: list[ReceivedMessage] = []
+        if self._records:
+            # As properties: how far the queue reached when it was pulled tells the lag.
+            bounds = b"MIN_OFFSET\x01%d\x02MAX_OFFSET\x01%d\x02" % (
+                header.min_offset,
+                header.max_offset,
+            )
+            messages = decode_messages(
+                self._records, self._queue, bounds, offset_delta=header.offset_delta or 0
+            )
+            if self._tags:
+                wanted = frozenset(self._tags)
+                messages = [message for message in messages if message.tags in wanted]
+        return PullResult(
+            self.status,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            header.suggest_which_broker_id,
+            messages,
+        )
+
+
 class Brokers(calls.Caller, Protocol):
     """What a Puller needs of a session."""
 
@@ -92,6 +161,42 @@ class Brokers(calls.Caller, Protocol):
     ) -> tuple[str, bool] | None: ...
 
     async def refresh_route(self, topic: str) -> bool: ...
+
+    def prepare(self, command: RemotingCommand) -> None: ...
+
+    def connection(self, address: str) -> Connection | None: ...
+
+
+class PullKeywords(TypedDict, total=False):
+    """See ``pull_command``."""
+
+    max_messages: Required[int]
+    max_bytes: int
+    suspend_ms: int
+    carries_subscription: bool
+    is_lite: bool
+
+
+class PullUnderWay:
+    """A pull that was sent, and is to be waited for or given up."""
+
+    __slots__ = ("_future", "_read")
+
+    def __init__(
+        self,
+        future: asyncio.Future[RemotingCommand],
+        read: Callable[[RemotingCommand], PullAnswer],
+    ) -> None:
+        self._future = future
+        self._read = read
+
+    async def answer(self) -> PullAnswer | None:
+        """None if the server goes away: it is to be asked again, over another connection."""
+        response = await self._future
+        return None if response.code == ResponseCode.GO_AWAY else self._read(response)
+
+    def give_up(self) -> None:
+        self._future.cancel()
 
 
 class Puller:
@@ -111,13 +216,9 @@ class Puller:
         queue_offset: int,
         subscription: SubscriptionData,
         *,
-        max_messages: int,
-        max_bytes: int = MAX_PULL_BYTES,
-        commit_offset: int | None = None,
-        suspend_ms: int = SUSPEND_MS,
         timeout_ms: int = TIMEOUT_MS,
-        carries_subscription: bool = False,
-        is_lite: bool = False,
+        commit_offset: int | None = None,
+        **how: Unpack[PullKeywords],
     ) -> PullResult:
         """The next messages of a queue.
 
@@ -125,27 +226,83 @@ class Puller:
         at once) and notes ``commit_offset``, if given, as the group's. Any code but the four of
         PullStatus raises BrokerError.
         """
+        answer = await self.ask(
+            queue,
+            queue_offset,
+            subscription,
+            timeout_ms=timeout_ms,
+            commit_offset=commit_offset,
+            **how,
+        )
+        return answer.result()
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: SubscriptionData,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        commit_offset: int | None = None,
+        **how: Unpack[PullKeywords],
+    ) -> PullAnswer:
+        """As ``pull``, but the messages are left to be read."""
         address, is_slave = await self._find(queue)
         command = pull_command(
             self._group,
             queue,
             queue_offset,
             subscription,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
             # Only a master keeps offsets.
             commit_offset=None if is_slave else commit_offset,
-            suspend_ms=suspend_ms,
-            carries_subscription=carries_subscription,
-            is_lite=is_lite,
+            **how,
         )
         response = await self._session.request(address, command, timeout_ms)
-        result = read_answer(response, queue, subscription.tags_set, address)
-        if result.suggested_broker_id:
-            self._suggested[queue] = result.suggested_broker_id
+        return self._read(response, queue, subscription, address)
+
+    def ask_soon(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: SubscriptionData,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        commit_offset: int | None = None,
+        **how: Unpack[PullKeywords],
+    ) -> "PullUnderWay | None":
+        """As ``ask``, sent at once; None if there is no connection to the broker."""
+        found = self._session.find_broker(queue.broker_name, self._suggested.get(queue, 0))
+        connection = None if found is None else self._session.connection(found[0])
+        if found is None or connection is None:
+            return None
+        address, is_slave = found
+        command = pull_command(
+            self._group,
+            queue,
+            queue_offset,
+            subscription,
+            commit_offset=None if is_slave else commit_offset,
+            **how,
+        )
+        self._session.prepare(command)
+        future = connection.request_soon(command, timeout_ms)
+        return PullUnderWay(
+            future, lambda response: self._read(response, queue, subscription, address)
+        )
+
+    def _read(
+        self,
+        response: RemotingCommand,
+        queue: MessageQueue,
+        subscription: SubscriptionData,
+        address: str,
+    ) -> PullAnswer:
+        answer = PullAnswer(response, queue, subscription.tags_set, address)
+        if answer.suggested_broker_id:
+            self._suggested[queue] = answer.suggested_broker_id
         else:
             self._suggested.pop(queue, None)
-        return result
+        return answer
 
     def forget(self, queue: MessageQueue) -> None:
         """Ask the master again when the queue comes back."""
@@ -223,33 +380,7 @@ def read_answer(
 
     Messages whose tag is not among ``tags`` are left out, if there are any: brokers compare hashes.
     """
-    status = _STATUSES.get(response.code)
-    if status is None:
-        raise BrokerError(response.code, response.remark, address)
-    header = PullResponse.decode(response.fields)
-    if header.next_begin_offset < 0:
-        raise ProtocolError(f"{header.next_begin_offset} is no offset to pull from next")
-    messages: list[ReceivedMessage] = []
-    if status is PullStatus.FOUND:
-        # As properties: how far the queue reached when the message was pulled tells the lag.
-        bounds = b"MIN_OFFSET\x01%d\x02MAX_OFFSET\x01%d\x02" % (
-            header.min_offset,
-            header.max_offset,
-        )
-        messages = decode_messages(
-            bytes(response.body), queue, bounds, offset_delta=header.offset_delta or 0
-        )
-        if tags:
-            wanted = frozenset(tags)
-            messages = [message for message in messages if message.tags in wanted]
-    return PullResult(
-        status,
-        header.next_begin_offset,
-        header.min_offset,
-        header.max_offset,
-        header.suggest_which_broker_id,
-        messages,
-    )
+    return PullAnswer(response, queue, tags, address).result()
 
 
 def decode_messages(

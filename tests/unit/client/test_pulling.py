@@ -20,6 +20,7 @@ from goddard.protocol.compression import CompressionKind, compress, with_compres
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import PullRequest
 from goddard.protocol.record import MAGIC_V2, Host, Record, encode_record
+from goddard.transport.connection import Connection
 
 QUEUE = MessageQueue("TopicA", "broker-a", 1)
 V4 = Host.parse("127.0.0.1:10911")
@@ -280,6 +281,12 @@ class Brokers:
     ) -> tuple[str, bool] | None:
         address = self.addresses.get(broker_id)
         return None if address is None else (address, broker_id != 0)
+
+    def prepare(self, command: RemotingCommand) -> None:
+        pass
+
+    def connection(self, address: str) -> Connection | None:
+        return None
 
     async def refresh_route(self, topic: str) -> bool:
         self.refreshed.append(topic)
