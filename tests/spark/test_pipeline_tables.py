@@ -1,15 +1,23 @@
 """Tables of Parquet files: a batch may be killed at any point, and is there once in the end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
+from goddard.errors import ConfigError
+from goddard.pipelines import quality
 from goddard.pipelines.batches import Batch, single
 from goddard.pipelines.files import Files
+from goddard.pipelines.jobs import Sink
 from goddard.pipelines.parquet import ParquetTable
+from goddard.pipelines.sinks import BatchSink, open_sink
 
 QUERY = "a" * 32
 
@@ -63,7 +71,7 @@ def data_files(folder: Path) -> dict[str, int]:
     }
 
 
-def die_at_every_point(files: MortalFiles, attempt: Callable[[], None]) -> int:
+def die_at_every_point(files: MortalFiles, attempt: Callable[[], object]) -> int:
     """Kill the first attempt at its first change, the second at its second ...; the deaths."""
     for lives in range(100):
         files.lives = lives
@@ -134,3 +142,65 @@ def test_a_table_that_is_replaced_keeps_what_others_wrote(
     for number in range(3):
         table.write(rows(spark, 0, number + 1), Batch(QUERY, number))
     assert content(spark, folder) == [0, 1, 2, 100]
+
+
+# Lake tables
+
+ODD = [(0, "a/b"), (1, "ä b"), (2, "100%"), (3, None), (4, "x#y?z"), (5, "a%2Fb"), (6, "q'\"")]
+
+
+def lake_table(spark: SparkSession, kind: str, folder: Path, *partition_by: str) -> BatchSink:
+    sink = Sink(format=kind, path=str(folder / "table"), partition_by=partition_by)
+    if kind == "iceberg":
+        (folder / "warehouse").mkdir(parents=True, exist_ok=True)
+        sink = replace(sink, path=None, table="shop.orders", catalog=catalog_of(folder))
+    return open_sink(sink, spark)
+
+
+def catalog_of(folder: Path) -> dict[str, str]:
+    uri = f"sqlite:///{folder}/catalog.db"
+    return {"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"}
+
+
+def lake_rows(kind: str, folder: Path) -> list[dict[str, Any]]:
+    if kind == "delta":
+        rows = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
+    else:
+        table = load_catalog("default", **catalog_of(folder)).load_table("shop.orders")
+        rows = table.scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: int(row["number"]))
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_lake_tables_grow_by_columns_and_refuse_what_does_not_fit(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    table = lake_table(spark, kind, folder, "city")
+    odd = spark.createDataFrame(ODD, "number long, city string").coalesce(1)
+    assert table.write(odd, Batch(QUERY, 0))
+    assert not table.write(odd, Batch(QUERY, 0))
+    more = spark.createDataFrame([(7, "c", 5)], "number long, city string, more short").coalesce(1)
+    assert table.write(more, Batch(QUERY, 1))
+    assert table.write(rows(spark, 8, 1), Batch(QUERY, 2))
+    none = rows(spark, 0, 0)
+    assert table.write(none, Batch(QUERY, 3))
+    expected = [(number, city, None) for number, city in ODD] + [(7, "c", 5), (8, "c0", None)]
+    found = [(row["number"], row["city"], row["more"]) for row in lake_rows(kind, folder)]
+    assert found == expected
+    texts = none.selectExpr("cast(number AS string) AS number", "city")
+    with pytest.raises(ConfigError, match="number as int64, and the rows have it as string; cast"):
+        table.write(texts, Batch(QUERY, 4))
+    other = lake_table(spark, kind, folder)
+    with pytest.raises(ConfigError, match=r"is partitioned by city, and .* says nothing; say the"):
+        other.write(none, Batch(QUERY, 4))
+
+
+def test_every_reason_is_counted_however_many_there_are(spark: SparkSession) -> None:
+    frame = spark.range(0, 3000, 1, 1).selectExpr(
+        "CASE WHEN id % 3 = 1 THEN 'quarantine' WHEN id % 3 = 2 THEN 'drop' END AS _goddard_action",
+        "CASE WHEN id % 3 > 0 THEN cast(id AS string) END AS _goddard_problem",
+        "cast(id AS string) AS msgId",
+    )
+    assert quality.tally(frame) == quality.Tally(good=1000, quarantined=1000, dropped=1000)

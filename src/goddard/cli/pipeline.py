@@ -347,7 +347,9 @@ def _clear_errors() -> Iterator[None]:
 def _session(
     job: "Job", master: str, settings: tuple[str, ...], log: Path | None
 ) -> Iterator["SparkSession"]:
+    """Spark for a job; a session that was there before is used, and not stopped."""
     session: Any = importlib.import_module("goddard.spark.session")
+    active = importlib.import_module("pyspark.sql").SparkSession.getActiveSession()
     given = dict(_pair("--conf", each) for each in settings)
     _quiet_spark()
     with _spinner("Spark starts"):
@@ -357,7 +359,8 @@ def _session(
     try:
         yield spark
     finally:
-        spark.stop()
+        if active is None:
+            spark.stop()
 
 
 def _quiet_spark() -> None:

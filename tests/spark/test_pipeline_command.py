@@ -1,0 +1,129 @@
+"""``goddard pipeline`` when something is wrong: one clear line, and an exit code that says so."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from goddard.cli.main import goddard
+from goddard.testing.numbered import NumberedTopic
+from goddard.testing.ports import lease_port
+from goddard.testing.site import Site
+
+_JOB = """
+name = "numbers"
+[source]
+startingOffsets = "earliest"
+[[transform]]
+sql = "{query}"
+[sink]
+[run]
+"""
+_QUERY = "SELECT cast(body AS string) AS number FROM input"
+
+
+class Command:
+    """The command at work on a job that is fine but for what is set."""
+
+    def __init__(self, topic: NumberedTopic, folder: Path) -> None:
+        self._job = folder / "job.toml"
+        self.write(_QUERY)
+        # As a whole: Java has been started elsewhere.
+        self.table = str(folder / "table")
+        self._args = [
+            *(str(self._job), *_set("subscribe", topic.name)),
+            *_set("path", self.table, "sink"),
+            *_set("checkpoint", str(folder / "checkpoint"), "run"),
+        ]
+        self._site = topic.site
+
+    def write(self, query: str) -> None:
+        self._job.write_text(_JOB.format(query=query))
+
+    def __call__(self, verb: str, *more: str) -> tuple[int, str, str]:
+        args = ["pipeline", verb, *self._args, "-n", self._site.namesrv, *more]
+        done = CliRunner().invoke(goddard, args)
+        return done.exit_code, done.stdout, done.stderr
+
+    def refused(self, *more: str, verb: str = "run") -> str:
+        code, _, error = self(verb, *more)
+        assert code == 1
+        (line,) = error.splitlines()
+        return line
+
+
+def _set(name: str, value: str, table: str = "source") -> list[str]:
+    return ["--set", f"{table}.{name}={value}"]
+
+
+@pytest.fixture
+def command(spark: SparkSession, ours: Site, tmp_path: Path) -> Command:
+    # The command uses the session that is there, and leaves it alone.
+    assert SparkSession.getActiveSession() is spark
+    topic = NumberedTopic(ours, "command")
+    topic.fill(8)
+    return Command(topic, tmp_path)
+
+
+def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
+    code, output, _ = command("run")
+    assert code == 0
+    assert "numbers-query batch 0: 8 rows in" in output
+    assert "numbers: 8 messages in" in output
+    assert spark.read.parquet(command.table).count() == 8
+    code, output, _ = command("status")
+    assert code == 0
+    assert "0 messages behind; the last batch was 0" in output
+    # Again, and by time.
+    assert command("run", "--from", "2020-01-01")[0] == 0
+    assert spark.read.parquet(command.table).count() == 16
+    assert command("plan", "--explain")[0] == 0
+
+
+def test_what_is_wrong_is_one_line(command: Command) -> None:
+    nobody = f"127.0.0.1:{lease_port()}"
+    cases = {
+        "no name server answers": ["-n", nobody],
+        "No route info of this topic: nowhere": _set("subscribe", "nowhere"),
+        "cannot be written to": _set("path", "/proc/nowhere/table", "sink"),
+        "file:/proc/nowhere/c cannot be written to": _set("checkpoint", "/proc/nowhere/c", "run"),
+        "partitionBy names day, which the rows do not have": _set("partitionBy", "day", "sink"),
+        "is not after --from": ["--from", "2026-01-02", "--to", "2026-01-01"],
+        "--conf x has no '='": ["--conf", "x"],
+    }
+    for words, more in cases.items():
+        assert words in command.refused(*more), more
+    # None of them left anything behind that a run would stumble over.
+    assert command("run")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT nmber FROM input", "Did you mean one of the following?"),
+        ("SELEKT * FROM input", "Syntax error at or near 'SELEKT'"),
+        ("SELECT nosuch(body) FROM input", "nosuch"),
+    ],
+)
+def test_queries_that_are_none(command: Command, sql: str, words: str) -> None:
+    command.write(sql)
+    line = command.refused()
+    assert line.startswith("Error: numbers: ")
+    assert words in line
+    assert "SQLSTATE" not in line
+    assert words in command.refused("--explain", verb="plan")
+
+
+def test_a_checkpoint_of_another_job(command: Command) -> None:
+    assert command("run")[0] == 0
+    line = command.refused("--set", "name=others")
+    assert line.endswith("is the checkpoint of the job numbers; give this one its own in [run]")
+
+
+def test_replay_of_nothing(command: Command) -> None:
+    args = ["pipeline", "replay", "--where", "true", *_set("path", command.table, "sink")]
+    done = CliRunner().invoke(goddard, args)
+    assert done.exit_code == 1
+    said = f"Error: there is no table at {command.table} yet; run the pipeline first\n"
+    assert done.stderr == said
