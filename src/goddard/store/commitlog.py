@@ -33,6 +33,7 @@ from goddard.store.records import (
 from goddard.store.runs import Appendable, LogRun, Placed, RecordRun
 from goddard.store.segment import Segment, SegmentAllocator, load_offsets, segment_name
 from goddard.store.worker import Worker
+from goddard.store.zeroing import ZeroAhead
 
 _CUT_COPY_BYTES: Final = 1 << 20
 
@@ -61,6 +62,7 @@ class CommitLog:
         self._allocator = SegmentAllocator(
             files, directory, segment_bytes, prezero=prezero, worker=worker
         )
+        self._zeros = ZeroAhead(files, worker) if prezero else None
         # What a failed append may have left behind, past the end of the log.
         self._debris: list[tuple[Segment, int, int]] = []
         self.directory = directory
@@ -327,7 +329,13 @@ class CommitLog:
         if len(data) != end - start:  # would make every later record unreadable
             raise ValueError(f"records of {len(data)} bytes say that they have {end - start}")
         position = start - segment.base_offset
-        self._debris.append((segment, position, position + len(data)))
+        self._write_at(segment, position, data)
+
+    def _write_at(self, segment: Segment, position: int, data: bytes | memoryview) -> None:
+        end = position + len(data)
+        self._debris.append((segment, position, end))
+        if self._zeros is not None:
+            self._zeros.reserve(segment, end)
         segment.write(position, data)
 
     def _roll(self, offset: int, rolled: list[Segment]) -> Segment:
@@ -357,8 +365,7 @@ class CommitLog:
         if position + len(data) > segment.size:
             raise ValueError("raw bytes cross the end of a segment")
         try:
-            self._debris.append((segment, position, position + len(data)))
-            segment.write(position, data)
+            self._write_at(segment, position, data)
         except StoreDiskError:
             if rolled:
                 self._allocator.give_back(segment)
@@ -483,6 +490,8 @@ class CommitLog:
     def stop_preparing(self) -> None:
         """Shorten what the worker may be doing, before it is stopped."""
         self._allocator.stop_prezeroing()
+        if self._zeros is not None:
+            self._zeros.stop()
 
     def first_store_time_ms(self, segment: Segment) -> int | None:
         """The store time of a segment's first record; None when it does not begin with one."""

@@ -24,7 +24,8 @@ from goddard.store.worker import Worker
 NAME_DIGITS: Final = 20
 _ZERO_CHUNK: Final = 1 << 20
 # Zeros go to the disk in small portions with pauses: a file system may have a sync of the log wait
-# for whatever was written before it.
+# for whatever was written before it. Not to the end: ``zeroing`` goes on when the file is in use.
+_PREZERO_BYTES: Final = 32 << 20
 _ZERO_SYNC: Final = 8 << 20
 _ZERO_PAUSE_SECONDS: Final = 0.008
 
@@ -116,9 +117,8 @@ def create_segment(files: Files, directory: Path, base_offset: int, size: int) -
     """Make a sparse file of full size that survives a power cut; on an error none is left."""
     path = directory / segment_name(base_offset)
     with disk_errors("create", path):
-        fd = files.open(path, create=True)
+        fd = files.create(path, size)
         try:
-            files.truncate(fd, size)
             files.sync(fd)
             files.sync_directory(directory)
         except OSError:
@@ -163,9 +163,9 @@ def load_offsets(files: Files, directory: Path, size: int, remedy: str = "") -> 
 class SegmentAllocator:
     """Makes the next file ahead of need in a worker, so that rolling does not wait for the disk.
 
-    With ``prezero`` the worker then writes the file's blocks: syncs of later appends change no
-    metadata of it, which about halves their time. It stops where it is when the file is taken, and
-    the rest stays sparse. Owned by the appender, but for what the worker does.
+    With ``prezero`` the worker then writes the file's first blocks: syncs of later appends change
+    no metadata of it, which about halves their time. It stops where it is when the file is taken;
+    from there on it is for ``zeroing``. Owned by the appender, but for what the worker does.
     """
 
     def __init__(
@@ -204,17 +204,18 @@ class SegmentAllocator:
 
     def _prezero(self, segment: Segment, prepared: tuple[int, Future[Segment]]) -> None:
         blank = bytes(min(_ZERO_CHUNK, self._size))
+        size = min(self._size, _PREZERO_BYTES)
         try:
-            for start in range(0, self._size, len(blank)):
+            for start in range(0, size, len(blank)):
                 with self._zeroing:
                     if self._next is not prepared or not self._is_prezeroing:
                         return
-                    segment.write(start, blank[: self._size - start])
+                    segment.write(start, blank[: size - start])
                 end = start + len(blank)
-                if end % _ZERO_SYNC == 0 or end >= self._size:
+                if end % _ZERO_SYNC == 0 or end >= size:
                     # The first sync of an append would have to wait for all of it.
                     self._files.sync_path(segment.path)
-                if end < self._size:
+                if end < size:
                     time.sleep(_ZERO_PAUSE_SECONDS)
         except (StoreDiskError, OSError):
             return  # an append that needs the space will say so
