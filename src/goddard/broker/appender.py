@@ -4,7 +4,8 @@ Groups of records submitted while the loop handles what its sockets brought are 
 when that is done, with one ``append``. A batch of one client (``whole``) is appended by itself,
 in its place, because it must not cross a segment. With SYNC_FLUSH one wait for the disk answers
 every group of the tick, and what comes meanwhile is appended when that wait is over: few large
-syncs serve more senders than many small ones.
+syncs serve more senders than many small ones. The next sync is under way before those who waited
+for the last are answered, so disk and loop work at the same time.
 
 Belongs to the loop thread; the store's flushing thread only ever calls ``call_soon_threadsafe``.
 """
@@ -84,6 +85,31 @@ class Group(msgspec.Struct):
 _Appended: TypeAlias = tuple[Group, Sequence[Placed]]
 
 
+class _Wait:
+    """Groups that wait for one sync."""
+
+    __slots__ = ("_over", "groups", "is_over", "messages", "timeout")
+
+    def __init__(self, groups: Sequence[_Appended]) -> None:
+        self.groups = groups
+        self.messages = sum(count_messages(placed) for _, placed in groups)
+        self.timeout: asyncio.TimerHandle | None = None
+        self.is_over = False
+        self._over: asyncio.Future[None] | None = None
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.timeout is not None:
+            self.timeout.cancel()
+        if self._over is not None:
+            self._over.set_result(None)
+
+    def until_over(self) -> asyncio.Future[None]:
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+        return self._over
+
+
 class Appender:
     """Collects, appends, waits for the disk where asked to, and tells who submitted."""
 
@@ -102,9 +128,9 @@ class Appender:
         self._stats = stats
         self._queue: list[Group] = []
         self._queued_since_ms = 0
-        self._waits: set[asyncio.Future[StoreError | None]] = set()
+        self._waits: set[_Wait] = set()
         self._held_back: asyncio.TimerHandle | None = None
-        store.show_with(loop.call_soon_threadsafe)
+        store.show_with(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
         self.flush_timeout_ms = flush_timeout_ms
         self.queued_records = 0
         # Appended, and not yet known to be on disk; only those whose submitter waits for that.
@@ -187,7 +213,7 @@ class Appender:
         if self._queue:
             self._append_queued()
         if self._waits:
-            await asyncio.wait(self._waits)
+            await asyncio.wait([wait.until_over() for wait in self._waits])
 
     # The end of a tick
 
@@ -292,51 +318,50 @@ class Appender:
     # Durability
 
     def _wait_durable(self, settled: Sequence[_Appended]) -> None:
-        waiting = [(group, entries) for group, entries in settled if group.wait_durable]
-        synced: asyncio.Future[StoreError | None] = self._loop.create_future()
+        waiting = [(group, placed) for group, placed in settled if group.wait_durable]
+        wait = _Wait(waiting)
         if waiting:
-            count = sum(count_messages(entries) for _, entries in waiting)
-            self.undurable_records += count
-            self._waits.add(synced)
-            timeout = self._loop.call_later(
-                self.flush_timeout_ms / 1000, self._expire, synced, waiting
-            )
-
-            def settle(synced: asyncio.Future[StoreError | None]) -> None:
-                timeout.cancel()
-                self._waits.discard(synced)
-                self.undurable_records -= count
-                error = synced.result()
-                cause = None if isinstance(error, FlushTimeoutError) else error
-                for group, entries in waiting:
-                    late = FlushTimeoutError(entries, self.flush_timeout_ms, cause)
-                    _tell(group.done, entries, None if error is None else late)
-                if self._held_back is not None and not self._waits:
-                    self._append_queued()  # what came during the sync; the next is for all of it
-
-            synced.add_done_callback(settle)
+            self.undurable_records += wait.messages
+            self._waits.add(wait)
+            wait.timeout = self._loop.call_later(self.flush_timeout_ms / 1000, self._expire, wait)
 
         def bridge(error: StoreError | None) -> None:
             # At shutdown the flushing thread may outlive the loop.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_resolve, synced, error)
+                self._loop.call_soon_threadsafe(self._settle, wait, error)
 
         # Also when nobody waits: messages become visible once they are on disk.
         self._store.wait_durable(settled[-1][1][-1].end_offset, bridge)
-        for group, entries in settled:
+        for group, placed in settled:
             if not group.wait_durable:
-                _tell(group.done, entries, None)
+                _tell(group.done, placed, None)
 
-    def _expire(
-        self, synced: asyncio.Future[StoreError | None], waiting: Sequence[_Appended]
-    ) -> None:
-        entries = [entry for _, appended in waiting for entry in appended]
-        _resolve(synced, FlushTimeoutError(entries, self.flush_timeout_ms))
+    def _on_synced(self, show: Callable[[], None]) -> None:
+        """The disk is free: have it work while what it has done is shown, then answered."""
+        if self._held_back is not None:
+            self._append_queued()
+        show()
 
+    def _expire(self, wait: _Wait) -> None:
+        placed = [place for _, places in wait.groups for place in places]
+        self._settle(wait, FlushTimeoutError(placed, self.flush_timeout_ms))
 
-def _resolve(synced: asyncio.Future[StoreError | None], error: StoreError | None) -> None:
-    if not synced.done():
-        synced.set_result(error)
+    def _settle(self, wait: _Wait, error: StoreError | None) -> None:
+        if wait.is_over:
+            return
+        wait.end()
+        if not wait.groups:
+            return
+        self._waits.discard(wait)
+        self.undurable_records -= wait.messages
+        cause = None if isinstance(error, FlushTimeoutError) else error
+        for group, placed in wait.groups:
+            late = None
+            if error is not None:
+                late = FlushTimeoutError(placed, self.flush_timeout_ms, cause)
+            _tell(group.done, placed, late)
+        if self._held_back is not None and not self._waits:
+            self._append_queued()  # after a sync that failed
 
 
 def _tell(done: RunsDone, entries: Sequence[Placed] | None, error: StoreError | None) -> None:
