@@ -53,18 +53,19 @@ def hash_keys(
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         if len(rows) >= _MIN_ALIKE and length:
-            hashed, rows = _hash_alike(
-                rows, starts, [properties[row] for row in rows.tolist()], is_tag_indexed
-            )
+            chosen = properties
+            if len(rows) != len(properties):
+                chosen = [properties[row] for row in rows.tolist()]
+            hashed, rows = _hash_alike(rows, starts, chosen, is_tag_indexed)
             parts.append(hashed)
         others.append(rows)
     rest = np.sort(np.concatenate(others))
     if len(rest):
-        chosen = rest.tolist()
+        left = rest.tolist()
         numbers, hashes = _hash_mixed(
-            [topics[row] for row in chosen],
+            [topics[row] for row in left],
             starts[rest],
-            [properties[row] for row in chosen],
+            [properties[row] for row in left],
             is_tag_indexed=is_tag_indexed,
         )
         parts.append((rest[numbers], hashes))
