@@ -351,10 +351,10 @@ class FrameDecoder:
         if self.failure is not None:
             return []
         if self._partial:
-            self._partial += data
-            if len(self._partial) < self._awaited:
+            if len(self._partial) + len(data) < self._awaited:
+                self._partial += data
                 return []
-            data = bytes(self._partial)
+            data = b"".join((self._partial, data))
             self._partial = bytearray()
         frames: list[memoryview] = []
         view = memoryview(data)

@@ -369,7 +369,7 @@ class ConsumeQueue:
         """Put the gathered entries into the file; on an error they stay gathered."""
         while self._pending:
             base = self._written // self._file_bytes * self._file_bytes
-            path = self._directory / segment_name(base)
+            path = self._path_of(base)
             position = self._written - base
             chunk = self._pending[: self._file_bytes - position]
             with disk_errors("write", path):
