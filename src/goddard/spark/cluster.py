@@ -144,9 +144,14 @@ class Cluster:
         """The latest offset of each queue whose broker is there."""
         return self._run(self._each(list(queues), calls.max_offset))
 
-    def latest_of_present(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """The same of the queues whose brokers answer, each asked once; an error if none does."""
-        return self._run(self._latest_of_present(list(queues)))
+    def latest_of_present(
+        self, queues: Iterable[MessageQueue], at_least: Mapping[MessageQueue, int]
+    ) -> Offsets:
+        """The same of the queues whose brokers answer, each asked once; an error if none does.
+
+        A slave may be behind: what it says counts only beyond ``at_least``.
+        """
+        return self._run(self._latest_of_present(list(queues), at_least))
 
     def resolve(
         self,
@@ -259,12 +264,16 @@ class Cluster:
                 raise outcome
         return answers
 
-    async def _latest_of_present(self, queues: list[MessageQueue]) -> Offsets:
+    async def _latest_of_present(
+        self, queues: list[MessageQueue], at_least: Mapping[MessageQueue, int]
+    ) -> Offsets:
         timeout_ms = self._connecting.request_timeout_ms
 
         async def ask(queue: MessageQueue) -> tuple[MessageQueue, int]:
             session, address, wire_queue = await self._found(queue)
             latest = await calls.max_offset(session, address, wire_queue, timeout_ms=timeout_ms)
+            if session.find_broker(queue.broker_name, only_this=True) is None:
+                latest = max(latest, at_least.get(queue, latest))
             return queue, latest
 
         return dict(await self._those_that_answer(ask(queue) for queue in queues))

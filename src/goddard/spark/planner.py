@@ -148,7 +148,7 @@ class StreamPlanner:
             self._queues_at = now
         if self._latest_at is None or now - self._latest_at >= _LATEST_EVERY_SECONDS:
             asked = [queue for queue in self._queues if self._is_present(queue, now)]
-            self._latest = self._cluster.latest_of_present(asked or self._queues)
+            self._latest = self._cluster.latest_of_present(asked or self._queues, begins)
             silent = {queue.broker_name for queue in asked if queue not in self._latest}
             self._note_away(silent, now)
             self._latest_at = now
@@ -157,8 +157,8 @@ class StreamPlanner:
     def _before_start(self, stop_at: Offsets, begins: Offsets) -> Offsets:
         """Queues that stop before they begin: with "latest", by what came between the questions."""
         behind = [queue for queue in stop_at if stop_at[queue] < begins.get(queue, 0)]
-        latest = self._cluster.latest(behind)
-        return {queue: min(latest[queue], begins[queue]) for queue in behind}
+        latest = self._cluster.latest_of_present(behind, begins)
+        return {queue: min(latest.get(queue, begins[queue]), begins[queue]) for queue in behind}
 
     def _new(self, begins: Offsets, latest: Offsets) -> Offsets:
         """Where queues begin that have appeared since: with their first message."""

@@ -1,5 +1,6 @@
 """Brokers, topics and queues that come and go while a stream runs: readers without Spark."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -7,9 +8,11 @@ import pytest
 
 from goddard import Admin, Message, MessageQueue, Producer
 from goddard.client.errors import ClientError
+from goddard.protocol.codes import ResponseCode
 from goddard.spark.offsets import DataLossError, from_json
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
+from goddard.testing.registrant import Registrant
 from goddard.testing.site import Site
 from goddard.testing.sparkreads import Stream
 from goddard.testing.wire import query_brokers, query_route
@@ -105,6 +108,44 @@ def test_a_broker_that_leaves_keeps_its_place(pair: Pair, way: str) -> None:
     wait_until(has_told_all, _SECONDS, "both are committed")
     pair.fill(topic, "second", range(15, 20))
     assert stream.until_something_comes() == list(range(15, 20))
+
+
+def test_a_slave_that_is_behind_takes_nothing_back(pair: Pair) -> None:
+    topic = pair.topic_on("Followed", "first", "second")
+    pair.fill(topic, "first", range(10))
+    pair.fill(topic, "second", range(4))
+    options = {
+        "nameServers": pair.namesrv,
+        "assign": json.dumps({topic: {"first": [0]}}),
+        "startingOffsets": "earliest",
+    }
+    stream = Stream(options)
+    assert stream.step() == list(range(10))
+    # The second broker stands in for a slave of the first; name servers tell them apart by address.
+    address = f"localhost:{pair.site.brokers['second'].port}"
+    slave = Registrant(pair.site.name_server.port)
+    with asyncio.Runner() as runner:
+        answer = runner.run(slave.register(topic, "T", name="first", broker_id=1, address=address))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        try:
+            pair.site.brokers["first"].kill()
+            wait_until(
+                lambda: query_brokers(pair.namesrv).get("first") == {1: address},
+                _SECONDS,
+                "there is only the slave",
+            )
+            strict = Stream(options, stream.at)
+            forgiving = Stream(options | {"failOnDataLoss": "false"}, stream.at)
+            stopping = Stream(options, stream.at)
+            stopping.reader.prepareForTriggerAvailableNow()
+            for again in (strict, forgiving, stopping):
+                assert again.step() == []
+                assert again.at == stream.at
+            pair.fill(topic, "second", range(4, 14))
+            assert Stream(options, stream.at).step() == list(range(10, 14))
+        finally:
+            runner.run(slave.close())
+            pair.start_again("first")
 
 
 def test_topics_of_other_brokers_are_read_while_one_is_away(pair: Pair) -> None:
