@@ -170,7 +170,7 @@ def test_rows_that_were_written_twice_are_dropped(
     assert len(numbers(read(spark, topic))) == 50
     assert numbers(without_repeats(read(spark, topic))) == list(range(40))
     reader = spark.readStream.format("rocketmq").options(
-        **topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="20")
+        **topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="30")
     )
     query = (
         without_repeats(reader.load(), within="10 minutes")
