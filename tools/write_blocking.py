@@ -52,7 +52,7 @@ FACES: Final = {
 MEMBERS: Final = ("goddard.client.members", ("ProducerMember", "ConsumerMember"), {"group"})
 NO_MEMBERS: Final = {"Admin"}
 # What clients do for each other.
-INTERNAL: Final = {"session", "within", "join", "tracer", "wire_group"}
+INTERNAL: Final = {"session", "within", "join", "tracer", "wire_group", "next_portion"}
 # What BlockingClient has, and what takes another form.
 IN_COMMON: Final = {
     *("start", "stop", "state", "client_id"),
@@ -345,11 +345,7 @@ def write_method(module: Module, source: Source, name: str, node: Function) -> s
         begin = f"lambda: {call}" if passed else f"self._core.{name}"
         body = f"{keyword}self.{runner}({begin})"
     if name == "__anext__":
-        module.need("ServiceState", Import("goddard.client.values", "ServiceState"))
-        body = (
-            "if self.state is ServiceState.STOPPED:\n    raise StopIteration\n"
-            f"try:\n    {body}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
-        )
+        body = "return self._next(self._core.next_portion)"
     head = f"    def {own}({ast.unparse(arguments)}) -> {returns}:\n"
     return head + doc + textwrap.indent(body, "        ") + "\n"
 

@@ -10,12 +10,16 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from goddard.client.blocking_future import LazyFuture
 from goddard.client.blocking_loop import STOPPED, LoopThread, shared_loop
 from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
+
+if TYPE_CHECKING:
+    from goddard.client.handout import Portion
+    from goddard.client.message import ReceivedMessage
 
 # So many may be handed over and not be done; the next one waits until half of them are. More does
 # not make it faster, and a broker refuses sends while 10,000 of them wait there.
@@ -51,6 +55,7 @@ class BlockingClient(Generic[Core]):
         self._under_way: set[_Handover[Any]] = set()
         self._is_crowded = False
         self._room = threading.Event()
+        self._portion: Portion | None = None
 
     @property
     def state(self) -> ServiceState:
@@ -163,6 +168,17 @@ class BlockingClient(Generic[Core]):
         if self._is_crowded and len(under_way) <= _MAX_UNDER_WAY // 2:
             self._is_crowded = False
             self._room.set()
+
+    def _next(self, more: Callable[[], "Awaitable[Portion | None]"]) -> "ReceivedMessage":
+        """The next message of what the loop handed over; it is asked when that is used up."""
+        while self.state is not ServiceState.STOPPED:
+            portion = self._portion
+            if portion is not None and (message := portion.next()) is not None:
+                return message
+            self._portion = portion = self._run(more)
+            if portion is None:
+                break
+        raise StopIteration
 
     def _not_running(self) -> NotRunningError:
         is_new = self.state is ServiceState.CREATED

@@ -15,7 +15,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords
 from goddard.client.queuewatch import AssignmentListener, QueuesListener
 from goddard.client.subscriptions import Expression
-from goddard.client.values import ConsumeFrom, MessageQueue, ServiceState
+from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.protocol.bodies import MessageModel
 
 
@@ -151,12 +151,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
 
     def __next__(self) -> ReceivedMessage:
         """The next message; waits for it as long as the consumer runs."""
-        if self.state is ServiceState.STOPPED:
-            raise StopIteration
-        try:
-            return self._run(self._core.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
+        return self._next(self._core.next_portion)
 
     def commit(
         self,

@@ -16,6 +16,7 @@ from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.checks import check_consumer_group, check_new_topic, check_queue, several, table
 from goddard.client.consumehooks import ConsumeHook, with_hooks
 from goddard.client.errors import ClientError, NoRouteError, NotRunningError
+from goddard.client.handout import Portion
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route, share_of
 from goddard.client.lite_running import Running
@@ -376,6 +377,14 @@ class LitePullConsumer:
         if message is None:
             raise StopAsyncIteration
         return message
+
+    async def next_portion(self) -> Portion | None:
+        """The next messages, for another thread to take one by one; None when no more will come."""
+        if self._state is ServiceState.STOPPED:
+            return None
+        running = self._run()
+        self._commit_in_time(running)
+        return await running.handout.next_portion()
 
     def _commit_in_time(self, running: Running) -> None:
         """Auto commit, if it is time: the user wants more, so it is through with what it got."""

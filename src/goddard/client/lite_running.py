@@ -52,7 +52,7 @@ class Running:
         self.session = session
         self.offsets = offsets
         self.pulls = PullAhead(session, group, offsets, settings, subscription_of)
-        self.handout = Handout(self.pulls, prepare)
+        self.handout = Handout(self.pulls, prepare, session.clock)
         self.tasks = Tasks(_logger, logging.DEBUG)
         self._group = group
         self._auto_commit = auto_commit
@@ -113,12 +113,14 @@ class Running:
 
     def note_done(self) -> None:
         """What the user is through with is consumed."""
+        self.handout.catch_up()
         for queue, assigned in self.queues.items():
             if assigned.done_offset is not None:
                 self.offsets.update(queue, assigned.done_offset)
 
     def given(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """How far queues were handed out, those of them of which anything was."""
+        self.handout.catch_up()
         return {
             queue: assigned.given_offset
             for queue in queues
@@ -128,6 +130,7 @@ class Running:
 
     async def keep_offsets(self) -> None:
         """Write all offsets, at the end."""
+        self.handout.put_back()
         if self._auto_commit:
             self.note_done()
         try:
