@@ -178,6 +178,32 @@ async def test_brokers_know_a_producer_while_it_runs(site: Site) -> None:
         assert await known_ids(watcher) == set()
 
 
+def test_another_loop_is_refused() -> None:
+    async def on_the_first() -> tuple[FakeCluster, Producer]:
+        cluster = FakeCluster("a")
+        await cluster.__aenter__()
+        producer = Producer("g", name_servers=cluster.namesrv)
+        await producer.start()
+        return cluster, producer
+
+    async def on_the_second(producer: Producer) -> None:
+        # Neither hangs nor half works.
+        async with asyncio.timeout(30):
+            for sending in (producer.send, producer.send_oneway):
+                with pytest.raises(NotRunningError, match="belongs to another event loop") as told:
+                    await sending(Message("T", b"x"))
+                assert "inside one asyncio.run" in told.value.advice
+
+    first = asyncio.new_event_loop()
+    try:
+        cluster, producer = first.run_until_complete(on_the_first())
+        asyncio.run(on_the_second(producer))
+        first.run_until_complete(producer.stop())
+        first.run_until_complete(cluster.__aexit__(None, None, None))
+    finally:
+        first.close()
+
+
 async def test_a_fork_is_refused(site: Site) -> None:
     async with Producer(site.new_group("forked"), name_servers=site.namesrv) as producer:
         loose = Producer(site.new_group("forked"), name_servers=site.namesrv)

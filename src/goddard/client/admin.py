@@ -93,10 +93,7 @@ class Admin:
     async def start(self) -> None:
         """Begin to work. Nothing is asked of anybody yet; a client starts once."""
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError(
-                "The admin service state not OK, maybe started once, " + self._state.value,
-                advice="make a new Admin",
-            )
+            raise NotRunningError.already_started("admin", self._state.value)
         self._state = ServiceState.START_FAILED
         session = Session.shared(self._options, clock=self._clock)
         await session.start()

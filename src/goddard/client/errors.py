@@ -7,7 +7,7 @@ as the cause of these.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from goddard.client.values import SendResult
 from goddard.errors import GoddardError
@@ -72,6 +72,14 @@ class ClientError(GoddardError):
 
 class NotRunningError(ClientError):
     """The client was not started, was started twice, or is stopped."""
+
+    @classmethod
+    def already_started(cls, kind: str, state: str) -> Self:
+        """A client was to be started that was started before."""
+        return cls(
+            f"The {kind} service state not OK, maybe started once, {state}",
+            advice="a client starts once, and not again after its stop: make a new one",
+        )
 
 
 class NoNameServerError(ClientError):
@@ -172,6 +180,7 @@ class RequestReplyTimeoutError(ClientError):
             f"send request message to <{topic}> OK, but wait reply message timeout, "
             f"{timeout_ms} ms.",
             code=ClientCode.REQUEST_TIMEOUT,
+            advice="does a consumer of the topic reply, and soon enough?",
         )
 
 

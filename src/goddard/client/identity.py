@@ -1,16 +1,17 @@
-"""Who this client is: its address, its process, and whether a fork made it somebody else.
+"""Who this client is: its address, its process and loop, and whether a fork made it another.
 
 The pid and the address are the process's own and are asked for again after a fork.
 """
 
+import asyncio
 import ipaddress
 import os
 import secrets
 import socket
 import time
-from typing import Final
+from typing import Final, NoReturn
 
-from goddard.client.errors import ForkedError
+from goddard.client.errors import ForkedError, NotRunningError
 from goddard.protocol.ids import UniqueIds
 
 # Where a packet to this address would leave; nothing is sent. It is reserved for documentation.
@@ -51,7 +52,33 @@ class ProcessGuard:
     def __init__(self) -> None:
         self._pid = os.getpid()
 
+    def __reduce__(self) -> NoReturn:
+        """Whatever has a guard stays where it is; multiprocessing and Spark come here."""
+        raise TypeError(
+            "a client cannot be pickled: it has connections of this process; make one where it is "
+            "used"
+        )
+
     def check(self) -> None:
         """ForkedError in any other process."""
         if os.getpid() != self._pid:
             raise ForkedError
+
+
+class LoopGuard(ProcessGuard):
+    """Remembers the event loop as well."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+
+    def check_loop(self) -> None:
+        """The same, and NotRunningError on any other loop: who waits there is never woken."""
+        self.check()
+        if asyncio.get_running_loop() is not self._loop:
+            raise NotRunningError(
+                "this client belongs to another event loop",
+                advice="use it on the loop that started it: inside one asyncio.run, one thread",
+            )

@@ -73,6 +73,8 @@ def check_listener(listener: object) -> None:
     """ConfigError unless it can be called with messages and a context."""
     if not callable(listener):
         raise ConfigError(f"the listener is {listener!r}; a function is wanted")
+    if any(map(inspect.isgeneratorfunction, (listener, type(listener).__call__))):
+        raise ConfigError(f"the listener {listener!r} is a generator: nobody would go through it")
     try:
         signature = inspect.signature(listener)
     except (TypeError, ValueError):
@@ -100,7 +102,13 @@ def result_of(returned: object) -> ConsumeResult:
         return ConsumeResult.SUCCESS
     if isinstance(returned, ConsumeResult):
         return returned
-    if returned is not False:
+    if inspect.iscoroutine(returned):
+        returned.close()
+        _logger.error(
+            "a listener returned a coroutine that nobody awaits; the messages are consumed again. "
+            "Make the listener itself an async function."
+        )
+    elif returned is not False:
         _logger.error(
             "a listener returned %.200r; the messages are consumed again. "
             "Return None, True, False or a ConsumeResult.",

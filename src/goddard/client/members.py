@@ -238,7 +238,9 @@ class Members:
 
 def _created_before(kind: str, group: str) -> ClientError:
     return ClientError(
-        f"The {kind} group[{group}] has been created before, specify another name please."
+        f"The {kind} group[{group}] has been created before, specify another name please.",
+        advice="clients of one instance_name have a group once: share the client, or give each an "
+        "instance_name",
     )
 
 

@@ -174,9 +174,7 @@ class Producer:
         """Connect to the cluster. A producer starts once."""
         self._guard.check()
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError(
-                "The producer service state not OK, maybe started once, " + self._state.value
-            )
+            raise NotRunningError.already_started("producer", self._state.value)
         session = Session.shared(self._session_options, clock=self._clock)
         group = session.with_namespace(self._group)
         running = self._assemble(session, group)

@@ -133,6 +133,9 @@ class PushConsumer:
         **options: "Unpack[SessionKeywords]",
     ) -> None:
         check_consumer_group(group)
+        # The first of all, for pickle comes upon it first.
+        self._guard = ProcessGuard()
+        check_kind("orderly", orderly, bool)
         check_kind("message_model", message_model, MessageModel)
         check_kind("consume_from", consume_from, ConsumeFrom)
         if trace is not None:
@@ -193,7 +196,6 @@ class PushConsumer:
         self._announced: dict[str, SubscriptionData] = {}
         self._last_version = 0
         self._state = ServiceState.CREATED
-        self._guard = ProcessGuard()
         self._running: Running | None = None
         if listener is not None:
             self.listen(listener)
@@ -266,9 +268,7 @@ class PushConsumer:
         """
         self._guard.check()
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError(
-                "The PushConsumer service state not OK, maybe started once, " + self._state.value
-            )
+            raise NotRunningError.already_started("PushConsumer", self._state.value)
         if self._listener is None:
             raise ConfigError("the consumer has no listener; give it one with listen()")
         self._state = ServiceState.START_FAILED
@@ -368,7 +368,10 @@ class PushConsumer:
 
     def _run(self) -> Running:
         if self._state is not ServiceState.RUNNING or self._running is None:
-            raise NotRunningError(f"The consumer service state not OK, {self._state.value}")
+            raise NotRunningError(
+                f"The consumer service state not OK, {self._state.value}",
+                advice="start it first; a stopped one does not start again",
+            )
         return self._running
 
     # --- What the session asks --------------------------------------------------------------------

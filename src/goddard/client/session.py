@@ -23,7 +23,7 @@ from goddard.client.errors import (
     NoRouteError,
     NotRunningError,
 )
-from goddard.client.identity import ProcessGuard, unique_ids
+from goddard.client.identity import LoopGuard, unique_ids
 from goddard.client.members import (
     ConsumerMember,
     Members,
@@ -79,7 +79,7 @@ class Session:
         self.clock = clock
         self.client_id = options.client_id
         self.members = Members(self.client_id, self.wake_rebalance)
-        self._guard = ProcessGuard()
+        self._guard = LoopGuard()
         self._ids = unique_ids(options.client_ip)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
@@ -489,6 +489,7 @@ class Session:
     ) -> RemotingCommand:
         """The response, whatever its code. A server that drains itself is asked again at once,
         over a new connection."""
+        self._guard.check_loop()
         started_ms = self.clock.monotonic_ms()
         self.prepare(command)
         response = await self._client.request(address, command, timeout_ms)
@@ -521,6 +522,7 @@ class Session:
 
     async def connect(self, address: str, timeout_ms: int) -> Connection:
         """The same, made if there is none."""
+        self._guard.check_loop()
         return await self._client.connection(address, timeout_ms)
 
     def retire(self, address: str) -> None:

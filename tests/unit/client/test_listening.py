@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,28 @@ def test_anything_else_is_not_taken_for_success(
     with caplog.at_level(logging.ERROR):
         assert result_of(returned) is ConsumeResult.RECONSUME_LATER
     assert "Return None, True, False or a ConsumeResult" in caplog.text
+
+
+def test_a_coroutine_that_nobody_awaits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle() -> None:
+        await asyncio.sleep(0)
+
+    # Closed as well: otherwise Python warns of it, which fails this test.
+    assert result_of(handle()) is ConsumeResult.RECONSUME_LATER
+    assert "Make the listener itself an async function" in caplog.text
+
+
+def test_generators_are_no_listeners() -> None:
+    def generate(messages: object, context: object) -> Iterator[None]:
+        yield None
+
+    class Generating:
+        def __call__(self, messages: object, context: object) -> Iterator[None]:
+            yield None
+
+    for listener in (generate, Generating()):
+        with pytest.raises(ConfigError, match="is a generator"):
+            check_listener(listener)
 
 
 def test_coroutines_are_recognised_in_any_clothes() -> None:

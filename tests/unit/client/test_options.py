@@ -1,11 +1,13 @@
 """Options: defaults, what is refused, client ids, lists of name servers."""
 
 import os
+import pickle
 from typing import Any, cast
 
 import pytest
 
 from goddard.client import options as options_module
+from goddard.client.blocking_producer import Producer as BlockingProducer
 from goddard.client.errors import (
     BrokerError,
     ClientError,
@@ -13,12 +15,14 @@ from goddard.client.errors import (
     NameServerError,
     NoNameServerError,
     NoRouteError,
+    NotRunningError,
 )
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
 from goddard.client.nameservers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
 from goddard.client.producer import Producer
 from goddard.client.producer_options import RETRY_CODES, ProducerOptions
+from goddard.client.push import PushConsumer
 from goddard.errors import ConfigError, RemotingError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
@@ -198,6 +202,19 @@ def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with pytest.raises(ForkedError, match="create clients after the fork"):
         guard.check()
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, BlockingProducer])
+def test_clients_stay_in_their_process(kind: Any) -> None:
+    client = kind("group", name_servers="127.0.0.1:9876")
+    with pytest.raises(TypeError, match=r"a client cannot be pickled: .* make one where it is use"):
+        pickle.dumps(client)
+
+
+def test_a_second_start_is_told_what_to_do() -> None:
+    text = str(NotRunningError.already_started("producer", "SHUTDOWN_ALREADY"))
+    assert text.startswith("The producer service state not OK, maybe started once, SHUTDOWN_ALRE")
+    assert text.endswith("make a new one")
 
 
 def test_ranges() -> None:

@@ -65,7 +65,8 @@ def test_a_listener_can_be_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("message_model", "BROADCASTING"), ("consume_from", 1), ("trace", True)]
+    ("option", "value"),
+    [("message_model", "BROADCASTING"), ("consume_from", 1), ("trace", True), ("orderly", 1)],
 )
 def test_options_of_a_kind(option: str, value: object) -> None:
     options: dict[str, Any] = {option: value}
