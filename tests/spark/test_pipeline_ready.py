@@ -1,13 +1,18 @@
 """The pipelines that come with Goddard, as their users run them."""
 
+import datetime as dt
+import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from pyspark.sql import SparkSession
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
+from goddard.errors import ConfigError
 from goddard.pipelines.ready import find_job
 from goddard.pipelines.ready.dead_letter import REPLAYED, replay
+from goddard.pipelines.ready.traffic import read_slots
 from goddard.pipelines.running import Pipeline, Progress
 from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.process import wait_until
@@ -20,7 +25,7 @@ def run(spark: SparkSession, name: str, changes: dict[str, str]) -> tuple[Pipeli
     told: list[Progress] = []
     pipeline = Pipeline(find_job(name, changes), spark)
     pipeline.run(told.append)
-    return pipeline, sum(each.rows for each in told)
+    return pipeline, sum(each.rows or 0 for each in told)
 
 
 def changes_of(site: Site, folder: Path, **more: str) -> dict[str, str]:
@@ -50,14 +55,14 @@ def test_archive(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
     assert list((tmp_path / "table").rglob("merged-*.parquet"))
 
 
-def test_dead_letters_and_their_replay(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
-    topic = NumberedTopic(ours, "dead")
+def test_dead_letters_and_their_replay(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    topic = NumberedTopic(site, "dead")
     topic.fill(6)
-    group = ours.new_group("giving-up")
+    group = site.new_group("giving-up")
     seen: set[bytes] = set()
     consumer = PushConsumer(
         group,
-        name_servers=ours.namesrv,
+        name_servers=site.namesrv,
         consume_from=ConsumeFrom.FIRST_OFFSET,
         max_reconsume_times=0,
     )
@@ -68,9 +73,9 @@ def test_dead_letters_and_their_replay(spark: SparkSession, ours: Site, tmp_path
         seen.update(message.body for message in messages)
         return False
 
-    changes = changes_of(ours, tmp_path) | {"source.subscribePattern": f"%DLQ%{group}"}
+    changes = changes_of(site, tmp_path) | {"source.subscribePattern": f"%DLQ%{group}"}
     options = {
-        "nameServers": ours.namesrv,
+        "nameServers": site.namesrv,
         "subscribePattern": f"%DLQ%{group}",
         "includeSystemTopics": "true",
     }
@@ -95,6 +100,32 @@ def test_dead_letters_and_their_replay(spark: SparkSession, ours: Site, tmp_path
     assert numbers(again) == sorted([*range(6), *range(6)])
     row = again.where(f"properties['{REPLAYED}'] IS NOT NULL AND keys = 'key3'").collect()[0]
     assert (row["tags"], row["properties"]["number"], row["body"]) == ("odd", "3", b"3")
+
+
+def test_letters_of_several_groups_and_those_that_died_again(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("again")
+    job = find_job("dead-letter", changes_of(ours, tmp_path))
+    with pytest.raises(ConfigError, match=r"there is no table at .* yet; run the pipeline first"):
+        replay(job, spark, where="true")
+    letters = [
+        ("first", "id-1", {"a": "1"}),
+        ("second", "id-1", {"a": "1"}),
+        ("first", "id-2", {"a": "2", REPLAYED: "id-0", "UNIQ_KEY": "id-2"}),
+    ]
+    rows = [(group, topic, id_, b"x", None, None, more) for group, id_, more in letters]
+    columns = "consumerGroup string, originTopic string, msgId string, body binary, keys string"
+    frame = spark.createDataFrame(rows, f"{columns}, tags string, properties map<string,string>")
+    frame.coalesce(1).write.parquet(str(tmp_path / "table"))
+    assert replay(job, spark, where="true").rows == {topic: 2}
+    assert replay(job, spark, where="consumerGroup = 'second'").total == 0
+    assert replay(job, spark, where="consumerGroup = 'second'", again=True).total == 1
+    options = {"nameServers": ours.namesrv, "subscribe": topic}
+    sent = spark.read.format("rocketmq").options(**options).load().collect()
+    found = [(row["properties"]["a"], row["properties"][REPLAYED]) for row in sent]
+    assert sorted(found) == [("1", "id-1"), ("1", "id-1"), ("2", "id-2")]
+    assert "id-2" not in {row["msgId"] for row in sent}
 
 
 def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
@@ -124,3 +155,26 @@ def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) 
     assert pipeline.last_words == f"chart: {tmp_path}/table.svg"
     text = (tmp_path / "table.svg").read_text()
     assert ET.fromstring(text).tag.endswith("svg")
+    assert "52 messages, 84 B, 2 topics" in text
+
+
+def test_times_of_traffic_are_utc_wherever_it_is_drawn(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    spark.sql(
+        "SELECT timestamp'2026-01-31 12:00:00Z' AS windowStart, "
+        "timestamp'2026-01-31 12:01:00Z' AS windowEnd, 't' AS topic, 5L AS messages, 7L AS bytes, "
+        "-3L AS latencyP50Ms, 2L AS latencyP95Ms, 3L AS latencyP99Ms"
+    ).write.parquet(path)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        (slot,) = read_slots(spark, path)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert slot.at == dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    assert slot.length == dt.timedelta(minutes=1)
+    # Clocks of producers may be ahead.
+    assert (slot.p50_ms, slot.p99_ms) == (0, 3)

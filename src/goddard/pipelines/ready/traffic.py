@@ -27,7 +27,8 @@ _MAX_SLOTS: Final = 24 * 60
 def finish(job: Job, spark: SparkSession) -> str:
     """After a run: sample the lag, draw the chart; returns what to tell the user."""
     assert job.sink.path is not None
-    lags = sample_lags(parse_source(job.source.options, is_streaming=True))
+    options = parse_source(job.source.options, is_streaming=True)
+    lags = sample_lags(options)
     now = dt.datetime.now(dt.UTC)
     if lags:
         rows = [(now, each.group, each.topic, each.lag) for each in lags]
@@ -41,7 +42,9 @@ def finish(job: Job, spark: SparkSession) -> str:
     folder, _, name = picture.rpartition("/")
     files = Files(spark, folder or ".")
     files.delete(name)
-    files.write_text(name, chart(slots, lags))
+    # That of this pipeline is what came while it ran.
+    others = [each for each in lags if each.group != options.group]
+    files.write_text(name, chart(slots, others))
     return f"chart: {picture}"
 
 
