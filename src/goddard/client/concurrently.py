@@ -12,9 +12,9 @@ Everything but the calls of the listener belongs to the event loop.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from operator import length_hint
 from typing import Any, Final, TypeVar
 
@@ -84,10 +84,10 @@ class _Load:
         self.held = held
         # Of a list: each batch is taken once, whoever else takes.
         self.rest = iter(batches)
-        self.successes: deque[list[ReceivedMessage]] = deque()
-        self.outcomes: deque[_Outcome] = deque()
+        self.successes: list[list[ReceivedMessage]] = []
+        self.outcomes: list[_Outcome] = []
         # What it took each of the workers.
-        self.spent_ms: deque[int] = deque()
+        self.spent_ms: list[int] = []
         # The loop is to look at it already.
         self.is_told = False
         # Somebody waits for this call alone.
@@ -280,10 +280,10 @@ class ConcurrentConsumption:
             if load.spent_ms:
                 spent_ms[held] = spent_ms.get(held, 0) + sum(_drain(load.spent_ms))
             if load.successes:
-                successes = done.setdefault(held, [])
-                for messages in _drain(load.successes):
-                    if not self._given_up or not self._was_given_up(messages):
-                        successes += messages
+                calls = _drain(load.successes)
+                if self._given_up:
+                    calls = [messages for messages in calls if not self._was_given_up(messages)]
+                done.setdefault(held, []).extend(chain.from_iterable(calls))
             for outcome in _drain(load.outcomes):
                 if self._was_given_up(outcome.messages):
                     continue
@@ -370,9 +370,11 @@ class ConcurrentConsumption:
             self._retry(load.held, messages, FIRST_RETRY_LEVEL)
 
 
-def _drain(gathered: deque[_T]) -> list[_T]:
-    """What has gathered by now; more may come meanwhile."""
-    return [gathered.popleft() for _ in range(len(gathered))]
+def _drain(gathered: list[_T]) -> list[_T]:
+    """What has gathered by now; more may be appended meanwhile."""
+    found = gathered[:]
+    del gathered[: len(found)]
+    return found
 
 
 def _text(held: ProcessQueue, messages: list[ReceivedMessage]) -> str:

@@ -1,5 +1,7 @@
 """Pull requests out, answers in."""
 
+import asyncio
+
 import pytest
 
 from goddard.client.errors import BrokerError
@@ -8,6 +10,7 @@ from goddard.client.pulling import (
     Puller,
     PullResult,
     PullStatus,
+    PullUnderWay,
     decode_messages,
     pull_command,
     read_answer,
@@ -20,7 +23,9 @@ from goddard.protocol.compression import CompressionKind, compress, with_compres
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import PullRequest
 from goddard.protocol.record import MAGIC_V2, Host, Record, encode_record
+from goddard.testing.memory import join_connections
 from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
 
 QUEUE = MessageQueue("TopicA", "broker-a", 1)
 V4 = Host.parse("127.0.0.1:10911")
@@ -275,6 +280,7 @@ class Brokers:
         self.answers: list[RemotingCommand] = []
         self.asked: list[tuple[str, PullRequest]] = []
         self.refreshed: list[str] = []
+        self.open: Connection | None = None
 
     def find_broker(
         self, broker_name: str, broker_id: int = 0, *, only_this: bool = False
@@ -286,7 +292,7 @@ class Brokers:
         pass
 
     def connection(self, address: str) -> Connection | None:
-        return None
+        return self.open
 
     async def refresh_route(self, topic: str) -> bool:
         self.refreshed.append(topic)
@@ -332,3 +338,67 @@ async def test_the_route_is_read_again_for_a_broker_that_is_not_known() -> None:
     brokers.answers.append(RemotingCommand(ResponseCode.PULL_NOT_FOUND, dict(ANSWER)))
     await Puller(brokers, "G").pull(QUEUE, 0, subscription("TopicA", "*", 1), max_messages=1)
     assert brokers.refreshed == ["TopicA"]
+
+
+# --- Pulls that are sent ahead --------------------------------------------------------------------
+
+
+async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
+    brokers = Brokers(0)
+    puller = Puller(brokers, "G")
+    wanted = subscription("TopicA", "*", 1)
+    # It is no use without a connection.
+    assert puller.ask_soon(QUEUE, 5, wanted, max_messages=1) is None
+    asked: list[PullRequest] = []
+    arrived = asyncio.Event()
+    codes = [ResponseCode.SUCCESS, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_ERROR]
+
+    def pull(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        asked.append(header(request))
+        arrived.set()
+        answer = request.reply(codes[len(asked) - 1])
+        answer.ext_fields = dict(ANSWER)
+        answer.body = encode_record(record())
+        return answer
+
+    handlers = Handlers()
+    handlers.register(RequestCode.PULL_MESSAGE, pull)
+    brokers.open, _ = join_connections(handlers)
+
+    def ask(offset: int) -> PullUnderWay:
+        under_way = puller.ask_soon(QUEUE, offset, wanted, max_messages=1, commit_offset=4)
+        assert under_way is not None
+        return under_way
+
+    first = ask(5)
+    async with asyncio.timeout(30):
+        await arrived.wait()
+        answer = await first.answer()
+        assert answer is not None
+        assert (asked[0].queue_offset, asked[0].commit_offset) == (5, 4)
+        assert (answer.next_offset, answer.size_bytes) == (12, len(encode_record(record())))
+        assert [message.body for message in answer.result().messages] == [b"body"]
+        # It was suggested to ask another broker, which is not known.
+        assert puller.ask_soon(QUEUE, 5, wanted, max_messages=1) is None
+        puller.forget(QUEUE)
+        assert await ask(6).answer() is None
+        with pytest.raises(BrokerError):
+            await ask(7).answer()
+
+
+async def test_a_pull_ahead_may_be_given_up() -> None:
+    brokers = Brokers(0)
+    # Nobody answers.
+    handlers = Handlers()
+    handlers.register(RequestCode.PULL_MESSAGE, lambda request, connection: None)
+    brokers.open, _ = join_connections(handlers)
+    wanted = subscription("TopicA", "*", 1)
+    under_way = Puller(brokers, "G").ask_soon(QUEUE, 5, wanted, max_messages=1)
+    assert under_way is not None
+    under_way.give_up()
+    # What comes after all, here the end of the connection, is nobody's.
+    brokers.open.abort()
+    async with asyncio.timeout(30):
+        await brokers.open.wait_closed()
+    with pytest.raises(asyncio.CancelledError):
+        await under_way.answer()
