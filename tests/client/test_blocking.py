@@ -328,6 +328,8 @@ if child == 0:
             print(error, flush=True)
     with Producer("forked", name_servers=name_servers) as own:
         own.send(Message(topic, b"child"))
+    # As at the end of a with block that the fork happened in: it is the parent's to stop.
+    producer.stop()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 producer.send(Message(topic, b"parent again"))

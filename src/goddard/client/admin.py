@@ -18,7 +18,7 @@ from goddard.client import (
     admin_topics,
 )
 from goddard.client.admin_checks import checks_arguments
-from goddard.client.errors import NotRunningError
+from goddard.client.errors import NotRunningError, already_started
 from goddard.client.options import SessionKeywords, check_range, session_options
 from goddard.client.session import Session
 from goddard.client.values import ServiceState
@@ -93,7 +93,7 @@ class Admin:
     async def start(self) -> None:
         """Begin to work. Nothing is asked of anybody yet; a client starts once."""
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError.already_started("admin", self._state.value)
+            raise already_started("admin", self._state.value)
         self._state = ServiceState.START_FAILED
         session = Session.shared(self._options, clock=self._clock)
         await session.start()

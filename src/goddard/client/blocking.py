@@ -87,6 +87,10 @@ class BlockingClient(Generic[Core]):
         Does nothing if the client is not running. Called while it starts, as by a listener that
         got its first message already, it waits for that.
         """
+        thread = self._thread
+        if thread is not None and thread.is_forked:
+            # It is the parent's, who goes on: a child that leaves a with block has nothing to stop.
+            return
         shared_loop.check_caller()
         with self._changing:
             thread, self._thread = self._thread, None

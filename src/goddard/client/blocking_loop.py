@@ -51,7 +51,7 @@ class LoopThread:
         self._is_woken = False
         self._callbacks: _CallbackThread | None = None
         self._guard = threading.Lock()
-        self._is_forked = False
+        self.is_forked = False
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
         self._loop = self._runner.get_loop()
         self._ended = self._loop.create_future()
@@ -75,7 +75,7 @@ class LoopThread:
 
     def check_caller(self) -> None:
         """Refuse to wait on the thread that would have to do what is waited for."""
-        if self._is_forked:
+        if self.is_forked:
             raise ForkedError
         if threading.current_thread() is self._thread:
             raise RuntimeError(
@@ -85,7 +85,7 @@ class LoopThread:
 
     def submit(self, job: Job) -> None:
         """Hand a job to the loop; many in a row wake it once."""
-        if self._is_forked:
+        if self.is_forked:
             raise ForkedError
         self._jobs.append(job)
         # Looked at after the append, cleared before the jobs are taken: whoever sees it set has its
@@ -129,7 +129,7 @@ class LoopThread:
 
     def mark_forked(self) -> None:
         """Said in a fork, where the thread of this object does not exist."""
-        self._is_forked = True
+        self.is_forked = True
 
     def _main(self) -> None:
         with self._runner:

@@ -7,7 +7,7 @@ as the cause of these.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from goddard.client.values import SendResult
 from goddard.errors import GoddardError
@@ -72,14 +72,6 @@ class ClientError(GoddardError):
 
 class NotRunningError(ClientError):
     """The client was not started, was started twice, or is stopped."""
-
-    @classmethod
-    def already_started(cls, kind: str, state: str) -> Self:
-        """A client was to be started that was started before."""
-        return cls(
-            f"The {kind} service state not OK, maybe started once, {state}",
-            advice="a client starts once, and not again after its stop: make a new one",
-        )
 
 
 class NoNameServerError(ClientError):
@@ -234,3 +226,11 @@ class PartialFailureError(ClientError):
         )
         self.failures = dict(failures)
         self.results = dict(results)
+
+
+def already_started(kind: str, state: str) -> NotRunningError:
+    """A client was to be started that was started before."""
+    return NotRunningError(
+        f"The {kind} service state not OK, maybe started once, {state}",
+        advice="a client starts once, and not again after its stop: make a new one",
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.checks import check_consumer_group, check_new_topic, check_queue, several, table
 from goddard.client.consumehooks import ConsumeHook, with_hooks
-from goddard.client.errors import ClientError, NoRouteError, NotRunningError
+from goddard.client.errors import ClientError, NoRouteError, NotRunningError, already_started
 from goddard.client.handout import Portion
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route, share_of
@@ -111,6 +111,8 @@ class LitePullConsumer:
         **options: "Unpack[SessionKeywords]",
     ) -> None:
         check_consumer_group(group)
+        # The first of all, for pickle comes upon it first.
+        self._guard = ProcessGuard()
         check_kind("message_model", message_model, MessageModel)
         check_kind("consume_from", consume_from, ConsumeFrom)
         self._model = message_model
@@ -151,7 +153,6 @@ class LitePullConsumer:
             timeout_ms=_NO_TIMEOUT_MS,
             clock=self._clock,
         )
-        self._guard = ProcessGuard()
         self._state = ServiceState.CREATED
         self._running: Running | None = None
         # The brokers know of this member; before, there is nothing to share out.
@@ -183,9 +184,7 @@ class LitePullConsumer:
         """Join the group and begin to pull. A consumer starts once."""
         self._guard.check()
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError(
-                f"The PullConsumer service state not OK, maybe started once, {self._state.value}"
-            )
+            raise already_started("PullConsumer", self._state.value)
         self._state = ServiceState.START_FAILED
         offsets: Offsets | None = None
         if self._model is MessageModel.BROADCASTING:

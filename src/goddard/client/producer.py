@@ -22,6 +22,7 @@ from goddard.client.errors import (
     NotRunningError,
     SendFailedError,
     TooManyRequestsError,
+    already_started,
 )
 from goddard.client.faults import Faults
 from goddard.client.flights import Flights
@@ -174,7 +175,7 @@ class Producer:
         """Connect to the cluster. A producer starts once."""
         self._guard.check()
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError.already_started("producer", self._state.value)
+            raise already_started("producer", self._state.value)
         session = Session.shared(self._session_options, clock=self._clock)
         group = session.with_namespace(self._group)
         running = self._assemble(session, group)

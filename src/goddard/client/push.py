@@ -18,7 +18,7 @@ from goddard.client.allocation import AllocationStrategy, Averagely
 from goddard.client.checks import check_consumer_group, check_hooks
 from goddard.client.concurrently import ConsumptionOptions
 from goddard.client.consumehooks import ConsumeHook, with_hooks
-from goddard.client.errors import ClientError, NotRunningError
+from goddard.client.errors import ClientError, NotRunningError, already_started
 from goddard.client.feeding import FeedingOptions
 from goddard.client.identity import ProcessGuard
 from goddard.client.joining import check_conditions, learn_route
@@ -268,7 +268,7 @@ class PushConsumer:
         """
         self._guard.check()
         if self._state is not ServiceState.CREATED:
-            raise NotRunningError.already_started("PushConsumer", self._state.value)
+            raise already_started("PushConsumer", self._state.value)
         if self._listener is None:
             raise ConfigError("the consumer has no listener; give it one with listen()")
         self._state = ServiceState.START_FAILED

@@ -15,9 +15,10 @@ from goddard.client.errors import (
     NameServerError,
     NoNameServerError,
     NoRouteError,
-    NotRunningError,
+    already_started,
 )
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
+from goddard.client.lite import LitePullConsumer
 from goddard.client.nameservers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
 from goddard.client.producer import Producer
@@ -204,7 +205,7 @@ def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
         guard.check()
 
 
-@pytest.mark.parametrize("kind", [Producer, PushConsumer, BlockingProducer])
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, LitePullConsumer, BlockingProducer])
 def test_clients_stay_in_their_process(kind: Any) -> None:
     client = kind("group", name_servers="127.0.0.1:9876")
     with pytest.raises(TypeError, match=r"a client cannot be pickled: .* make one where it is use"):
@@ -212,7 +213,7 @@ def test_clients_stay_in_their_process(kind: Any) -> None:
 
 
 def test_a_second_start_is_told_what_to_do() -> None:
-    text = str(NotRunningError.already_started("producer", "SHUTDOWN_ALREADY"))
+    text = str(already_started("producer", "SHUTDOWN_ALREADY"))
     assert text.startswith("The producer service state not OK, maybe started once, SHUTDOWN_ALRE")
     assert text.endswith("make a new one")
 
