@@ -75,6 +75,7 @@ class Group(msgspec.Struct):
     """Records that were submitted together, and whom to tell."""
 
     records: Sequence[Appendable]
+    messages: int
     done: RunsDone
     whole: bool
     wait_durable: bool
@@ -92,7 +93,7 @@ class _Wait:
 
     def __init__(self, groups: Sequence[_Appended]) -> None:
         self.groups = groups
-        self.messages = sum(count_messages(placed) for _, placed in groups)
+        self.messages = sum(group.messages for group, _ in groups)
         self.timeout: asyncio.TimerHandle | None = None
         self.is_over = False
         self._over: asyncio.Future[None] | None = None
@@ -155,13 +156,15 @@ class Appender:
         ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
         up with a LateError.
         """
-        self._submit(Group(records, cast(RunsDone, done), whole, wait_durable, max_wait_ms))
+        self._submit(
+            Group(records, len(records), cast(RunsDone, done), whole, wait_durable, max_wait_ms)
+        )
 
     def submit_open(
-        self, records: list[Appendable], done: RunsDone, *, max_wait_ms: int | None = None
+        self, records: list[Appendable], messages: int, done: RunsDone, max_wait_ms: int | None
     ) -> Group:
         """The same for a list that may grow, as long as the group ``is_last``; with runs in it."""
-        group = Group(records, done, whole=False, wait_durable=True, max_wait_ms=max_wait_ms)
+        group = Group(records, messages, done, False, True, max_wait_ms)
         self._submit(group)
         return group
 
@@ -173,19 +176,19 @@ class Appender:
             else:
                 self._loop.call_soon(self._append_queued)
         self._queue.append(group)
-        self.queued_records += count_messages(group.records)
+        self.queued_records += group.messages
 
     def is_last(self, group: Group | None) -> bool:
         """Whether nothing was submitted after this group and it still waits for its turn.
 
-        So long its submitter may add to a list of records that it gave; ``added`` is to be told how
-        many messages.
+        So long its submitter may add to a list of records that it gave; ``added`` is to be told.
         """
         queue = self._queue
         return bool(queue) and queue[-1] is group
 
-    def added(self, count: int) -> None:
-        self.queued_records += count
+    def added(self, group: Group, messages: int) -> None:
+        group.messages += messages
+        self.queued_records += messages
 
     async def put(
         self,
@@ -254,8 +257,9 @@ class Appender:
             if len(groups) == 1
             else list(chain.from_iterable(group.records for group in groups))
         )
+        messages = sum(group.messages for group in groups)
         try:
-            entries = self._put(records, whole=first.whole)
+            entries = self._put(records, messages, whole=first.whole)
         except MessageIllegalError as error:
             if len(groups) == 1:
                 _tell(first.done, None, error)
@@ -268,7 +272,7 @@ class Appender:
                 _tell(group.done, None, error)
             return
         except Exception as error:
-            _logger.exception("appending %d messages failed", count_messages(records))
+            _logger.exception("appending %d messages failed", messages)
             for group in groups:
                 _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
             return
@@ -281,7 +285,9 @@ class Appender:
             settled.append((group, entries[start:end]))
             start = end
 
-    def _put(self, records: Sequence[Appendable], *, whole: bool) -> Sequence[Placed]:
+    def _put(
+        self, records: Sequence[Appendable], messages: int, *, whole: bool
+    ) -> Sequence[Placed]:
         stats = self._stats
         started_ms = self._clock.monotonic_ms()
         try:
@@ -290,7 +296,7 @@ class Appender:
             raise  # the store is well
         except Exception:
             if stats is not None:
-                stats.failed(count_messages(records))
+                stats.failed(messages)
             raise
         took_ms = self._clock.monotonic_ms() - started_ms
         if took_ms > _SLOW_PUT_MS:
@@ -302,7 +308,7 @@ class Appender:
         if took_ms > self.busy_after_ms:
             self._refuse_backlog(took_ms)
         if stats is not None:
-            stats.appended(count_messages(entries), took_ms)
+            stats.appended(messages, took_ms)
         return entries
 
     def _refuse_backlog(self, took_ms: int) -> None:

@@ -493,15 +493,17 @@ class HotPath:
     def _submit(self, connection: Connection, records: list[Appendable], marks: list[Mark]) -> None:
         """Have records stored with all others of this tick, in the order of their coming."""
         appender = self._appender
-        if appender.is_last(self._group):
+        messages = count_messages(records)
+        group = self._group
+        if group is not None and appender.is_last(group):
             self._records += records
             self._asked.append((connection, marks))
-            appender.added(count_messages(records))
+            appender.added(group, messages)
             return
         self._records = records
         self._asked = asked = [(connection, marks)]
         self._group = appender.submit_open(
-            records, partial(self._answers.tell, asked), max_wait_ms=self._admission.max_wait_ms
+            records, messages, partial(self._answers.tell, asked), self._admission.max_wait_ms
         )
 
 

@@ -56,11 +56,11 @@ class SendAnswers:
             self._answer_unusual(asked, placed, error)
             return
         encode, encode_batch = self._encoder.one, self._encoder.batch
-        next_place = iter(placed).__next__
+        places = iter(placed)
         for connection, marks in asked:
             answers: list[bytes] = []
-            for opaque, queue_id, unique_id, encoding in marks:
-                place = next_place()
+            # In this order: after the last mark no place is taken.
+            for (opaque, queue_id, unique_id, encoding), place in zip(marks, places, strict=False):
                 if not opaque:
                     pass
                 elif isinstance(place, LogRun):

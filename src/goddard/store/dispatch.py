@@ -6,15 +6,16 @@ more messages until ``write_pending`` has succeeded. Everything here can be made
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias, cast
 
 from goddard.store.consumequeue import ConsumeQueue
 from goddard.store.errors import StoreDiskError
 from goddard.store.index import KeyIndex
 from goddard.store.queues import QueueTable
 from goddard.store.records import PREPARED, LogEntry
-from goddard.store.runs import LogRun, Placed
+from goddard.store.runs import LogRun, Placed, has_runs
 
 ArrivalListener: TypeAlias = Callable[[Sequence[Placed]], None]
 
@@ -34,17 +35,10 @@ class Dispatcher:
     def apply(self, entries: Sequence[Placed]) -> None:
         if not entries:
             return
-        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
-        for entry in entries:
-            if isinstance(entry, LogRun):
-                key = entry[:2]
-                if key in by_queue:  # those come before it
-                    self._put_following(key, by_queue.pop(key))
-                self._put_run(key, entry)
-            elif not entry[7] & PREPARED:
-                by_queue[entry[:2]].append(entry)
-        for key, its_entries in by_queue.items():
-            self._put_following(key, its_entries)
+        if has_runs(entries):
+            self._put_mixed(entries)
+        else:
+            self._put_entries(cast(Sequence[LogEntry], entries))
         try:
             self._index.add(entries)
         except StoreDiskError as error:
@@ -52,6 +46,22 @@ class Dispatcher:
         last = entries[-1]
         self.dispatched_offset = last.end_offset
         self.dispatched_time_ms = last.store_timestamp_ms
+
+    def _put_entries(self, entries: Iterable[LogEntry]) -> None:
+        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
+        for entry in entries:
+            if not entry[7] & PREPARED:
+                by_queue[entry[:2]].append(entry)
+        for key, its_entries in by_queue.items():
+            self._put_following(key, its_entries)
+
+    def _put_mixed(self, placed: Sequence[Placed]) -> None:
+        for kind, items in groupby(placed, type):
+            if kind is LogRun:
+                for run in cast(Iterator[LogRun], items):
+                    self._put_run(run)
+            else:
+                self._put_entries(cast(Iterator[LogEntry], items))
 
     def _put_following(self, key: tuple[str, int], entries: Sequence[LogEntry]) -> None:
         queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
@@ -61,7 +71,8 @@ class Dispatcher:
         except StoreDiskError as error:
             self.trouble = error
 
-    def _put_run(self, key: tuple[str, int], run: LogRun) -> None:
+    def _put_run(self, run: LogRun) -> None:
+        key = run.topic, run.queue_id
         queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
         try:
             if not queue.put_run(run):

@@ -32,7 +32,7 @@ from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.keys import hash_keys
 from goddard.store.records import LogEntry
-from goddard.store.runs import LogRun, Placed, count_messages, each_entry
+from goddard.store.runs import LogRun, Placed, count_messages, each_entry, has_runs
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
@@ -311,6 +311,9 @@ class _Columns:
         self.times_ms: list[int] = []
 
     def add(self, placed: Sequence[Placed]) -> None:
+        if not has_runs(placed):
+            self._add_entries(cast(Sequence[LogEntry], placed))
+            return
         for kind, items in groupby(placed, type):
             if kind is LogRun:
                 for run in cast(Iterator[LogRun], items):
@@ -356,7 +359,7 @@ class KeyIndex:
         self._index_files: list[IndexFile] = []
         self._lock = threading.Lock()
         # Filled at one end by the appender, emptied at the other under the lock.
-        self._gathered: deque[Sequence[Placed]] = deque()
+        self._gathered: deque[tuple[int, Sequence[Placed]]] = deque()
         self._gathered_count = 0
         self._taken_count = 0
         # Hashes, offsets and times of what was taken from there and could not be entered.
@@ -445,8 +448,9 @@ class KeyIndex:
 
     def add(self, entries: Sequence[Placed]) -> None:
         """Gather records. Only when far too many wait are they entered here and now."""
-        self._gathered.append(tuple(entries))
-        self._gathered_count += count_messages(entries)
+        count = count_messages(entries)
+        self._gathered.append((count, tuple(entries)))
+        self._gathered_count += count
         if self.waiting_count >= _MAX_PENDING_RECORDS:
             self.write_pending()
 
@@ -460,9 +464,9 @@ class KeyIndex:
             self._enter(*self._left)
         pending: list[Placed] = []
         while self._gathered:
-            entries = self._gathered.popleft()
+            count, entries = self._gathered.popleft()
             pending += entries
-            self._taken_count += count_messages(entries)
+            self._taken_count += count
         last = self._index_files[-1] if self._index_files else None
         if last is not None and not last.is_empty and pending:
             known = last.end_offset

@@ -235,9 +235,17 @@ Placed: TypeAlias = LogEntry | LogRun
 
 def count_messages(items: Sequence[Appendable] | Sequence[Placed]) -> int:
     """How many messages records, or places of records, are."""
+    if not has_runs(items):
+        return len(items)
     return len(items) + sum(
         [item.messages - 1 for item in items if isinstance(item, (RecordRun, LogRun))]
     )
+
+
+def has_runs(items: Sequence[Appendable] | Sequence[Placed]) -> bool:
+    """Whether any is a run: so cheap that it pays to ask before going about one by one."""
+    kinds = set(map(type, items))
+    return LogRun in kinds or RecordRun in kinds
 
 
 def each_entry(placed: Iterable[Placed]) -> list[LogEntry]:
