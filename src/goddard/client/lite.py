@@ -133,10 +133,8 @@ class LitePullConsumer:
             max_span=max_span,
         )
         self._poll_timeout_ms = check_range("poll_timeout_ms", poll_timeout_ms, 0)
-        self._auto_commit = auto_commit
-        self._commit_interval_ms = check_range(
-            "auto_commit_interval_ms", auto_commit_interval_ms, 1
-        )
+        check_range("auto_commit_interval_ms", auto_commit_interval_ms, 1)
+        self._auto_commit_ms = auto_commit_interval_ms if auto_commit else None
         self._queue_check_ms = check_range("queue_check_interval_ms", queue_check_interval_ms, 10)
         is_broadcast = message_model is MessageModel.BROADCASTING
         self._allocation = None if is_broadcast else allocation or Averagely()
@@ -163,7 +161,6 @@ class LitePullConsumer:
         self._wanted: set[MessageQueue] = set()
         self._assignment_listeners: dict[str, AssignmentListener] = {}
         self._watch = QueueWatch()
-        self._next_commit_ms = 0
 
     # --- Life -------------------------------------------------------------------------------------
 
@@ -205,7 +202,7 @@ class LitePullConsumer:
             self._group,
             offsets,
             self._settings,
-            auto_commit=self._auto_commit,
+            auto_commit_ms=self._auto_commit_ms,
             subscription_of=self._subscription_of,
             prepare=self._prepare,
         )
@@ -360,7 +357,7 @@ class LitePullConsumer:
             raise ValueError("Timeout must not be negative")
         if self._mode is _Mode.NONE:
             _logger.warning("nothing comes to [%s] before subscribe or assign", self._group)
-        self._commit_in_time(running)
+        running.commit_in_time()
         return await running.handout.next_batch(timeout_ms)
 
     def __aiter__(self) -> Self:
@@ -371,7 +368,7 @@ class LitePullConsumer:
         if self._state is ServiceState.STOPPED:
             raise StopAsyncIteration
         running = self._run()
-        self._commit_in_time(running)
+        running.commit_in_time()
         message = await running.handout.next_message()
         if message is None:
             raise StopAsyncIteration
@@ -382,16 +379,8 @@ class LitePullConsumer:
         if self._state is ServiceState.STOPPED:
             return None
         running = self._run()
-        self._commit_in_time(running)
+        running.commit_in_time()
         return await running.handout.next_portion()
-
-    def _commit_in_time(self, running: Running) -> None:
-        """Auto commit, if it is time: the user wants more, so it is through with what it got."""
-        now_ms = self._clock.monotonic_ms()
-        if self._auto_commit and now_ms >= self._next_commit_ms:
-            running.handout.ask_on()
-            running.note_done()
-            self._next_commit_ms = now_ms + self._commit_interval_ms
 
     def _prepare(self, messages: list[ReceivedMessage]) -> None:
         if self._namespace:

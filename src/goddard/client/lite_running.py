@@ -36,7 +36,8 @@ _MIB: Final = 1024 * 1024
 
 
 class Running:
-    """The parts of one consumer. ``prepare`` readies messages for the user."""
+    """The parts of one consumer. ``prepare`` readies messages for the user; offsets are noted every
+    ``auto_commit_ms``, or, if that is None, when the user says so."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Running:
         offsets: Offsets,
         settings: PullSettings,
         *,
-        auto_commit: bool,
+        auto_commit_ms: int | None,
         subscription_of: Callable[[str], SubscriptionData],
         prepare: Callable[[list[ReceivedMessage]], None],
     ) -> None:
@@ -55,7 +56,8 @@ class Running:
         self.handout = Handout(self.pulls, prepare, session.clock)
         self.tasks = Tasks(_logger, logging.DEBUG)
         self._group = group
-        self._auto_commit = auto_commit
+        self._auto_commit_ms = auto_commit_ms
+        self._next_commit_ms = 0
         self._started_ms = session.clock.now_ms()
 
     @property
@@ -100,7 +102,7 @@ class Running:
         if assigned is None:
             return
         self.handout.left(assigned)
-        if self._auto_commit and assigned.done_offset is not None:
+        if self._auto_commit_ms is not None and assigned.done_offset is not None:
             self.offsets.update(queue, assigned.done_offset)
         self.tasks.spawn(self._persist_and_forget(queue), f"offset of {queue}")
 
@@ -110,6 +112,16 @@ class Running:
             self.offsets.forget(queue)
 
     # --- How far ----------------------------------------------------------------------------------
+
+    def commit_in_time(self) -> None:
+        """Auto commit, if it is time: the user wants more, so it is through with what it got."""
+        if self._auto_commit_ms is None:
+            return
+        now_ms = self.session.clock.monotonic_ms()
+        if now_ms >= self._next_commit_ms:
+            self.handout.ask_on()
+            self.note_done()
+            self._next_commit_ms = now_ms + self._auto_commit_ms
 
     def note_done(self) -> None:
         """What the user is through with is consumed."""
@@ -131,7 +143,7 @@ class Running:
     async def keep_offsets(self) -> None:
         """Write all offsets, at the end."""
         self.handout.put_back()
-        if self._auto_commit:
+        if self._auto_commit_ms is not None:
             self.note_done()
         try:
             await self.offsets.flush(self.offsets.table())
