@@ -100,7 +100,7 @@ def run(
             if is_batch:
                 made.back_fill(start_ms, end_ms, board.report)
             else:
-                with _stop_on_signals() as stop:
+                with stop_on_signals() as stop:
                     made.run(board.report, stop)
         board.close(loaded, made.last_words)
 
@@ -381,7 +381,7 @@ def _spinner(text: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """An event that SIGTERM and the first Ctrl-C set; a second Ctrl-C does not wait.
 
     The batch under way is given up, and repeated at the next run.

@@ -3,6 +3,7 @@
 import datetime as dt
 import io
 import json
+import signal
 import tomllib
 import uuid
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from goddard.cli.main import goddard
+from goddard.cli.pipeline import stop_on_signals
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
@@ -277,3 +279,14 @@ def test_packages_that_are_not_there_are_named(
     wrong = CliRunner().invoke(goddard, args)
     assert wrong.exit_code == 1
     assert "delta tables need the package deltalake: pip install 'goddard[lake]'" in wrong.output
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with stop_on_signals() as stop:
+            signal.raise_signal(number)
+            assert stop.wait(10)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
