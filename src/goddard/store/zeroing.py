@@ -1,7 +1,7 @@
 """Zeros ahead of the log, in the segment that is being appended to.
 
 A sync of bytes that fall into a hole has to put the file's new layout on disk as well, and takes
-two to three times as long as one of blocks that were written before. So a worker writes zeros ahead
+about twice as long as one of blocks that were written before. So a worker writes zeros ahead
 of the appends, in small portions with pauses: a file system may have a sync of the log wait for
 whatever was written before it.
 
