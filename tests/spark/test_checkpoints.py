@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from goddard.testing.cluster import Cluster
 from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.site import Site
+from goddard.testing.sparkreads import patiently
 
 _DATA = Path(__file__).parents[1] / "golden" / "data"
 _SECONDS = 200
@@ -35,16 +36,19 @@ def restart(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> B
     def note(frame: DataFrame, batch_id: int) -> None:
         seen.append((batch_id, numbers(frame)))
 
-    query = (
-        spark.readStream.format("rocketmq")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(note)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(_SECONDS)
+    def run() -> None:
+        query = (
+            spark.readStream.format("rocketmq")
+            .options(**options)
+            .load()
+            .writeStream.foreachBatch(note)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(_SECONDS)
+
+    patiently(run)
     return seen
 
 

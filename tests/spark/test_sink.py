@@ -13,7 +13,7 @@ from goddard.spark.rows import ROW_PROPERTY
 from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import read_numbers, read_rows
+from goddard.testing.sparkreads import patiently, read_numbers, read_rows
 
 
 def write(frame: DataFrame, topic: NumberedTopic, **options: str) -> None:
@@ -132,14 +132,14 @@ def test_a_stream_writes_and_repeats_a_batch_with_the_same_keys(
         assert query.awaitTermination(200)
 
     source.fill(20)
-    run()
+    patiently(run)
     source.fill(20)
-    run()
+    patiently(run)
     assert read_numbers(target.options()) == list(range(40))
     # As if the driver had died before it noted that the second batch is done.
     for path in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         path.unlink()
-    run()
+    patiently(run)
     rows = read_rows(target.options(), ["body", "keys", "properties"])
     assert sorted(int(row["body"]) for row in rows) == sorted([*range(40), *range(20, 40)])
     key_of = {int(row["body"]): dict(row["properties"])[ROW_PROPERTY] for row in rows}

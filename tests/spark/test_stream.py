@@ -16,6 +16,7 @@ from goddard.spark.offsets import from_json
 from goddard.testing.numbered import NumberedTopic, table_numbers
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from goddard.testing.sparkreads import patiently
 
 _SECONDS = 100
 
@@ -26,15 +27,19 @@ def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 def run_to_end(frame: DataFrame, folder: Path) -> StreamingQuery:
     """Everything that is there now into a table, then stop."""
-    query = (
-        frame.writeStream.format("parquet")
-        .option("path", str(folder / "table"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(_SECONDS)
-    return query
+
+    def run() -> StreamingQuery:
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(folder / "table"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(_SECONDS)
+        return query
+
+    return patiently(run)
 
 
 def ends(query: StreamingQuery) -> list[dict[str, Any]]:

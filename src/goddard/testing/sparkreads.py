@@ -1,9 +1,10 @@
 """The readers and the writer of the Spark source, driven by hand as Spark drives them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from goddard.spark.options import parse_sink, parse_source
@@ -12,6 +13,25 @@ from goddard.spark.write import write_batches
 from goddard.testing.process import wait_until
 
 _SECONDS = 60
+_STARTS = 4
+
+
+T = TypeVar("T")
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """Run a query, again if Spark gave up on its own Python, which has ten seconds to start.
+
+    A machine at several times its load takes longer, and nothing can be set. The query has done
+    nothing by then.
+    """
+    for _ in range(_STARTS - 1):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return run()
 
 
 class Stream:
