@@ -58,7 +58,7 @@ _log = logging.getLogger("goddard.store")
 RunLater: TypeAlias = Callable[[Callable[[], None]], object]
 
 _PAGE_BYTES: Final = 4096
-_INDEX_RECORDS: Final = 1024  # so many gathered are worth a job of the worker
+_INDEX_RECORDS: Final = 4096  # so many gathered are worth a job of the worker
 
 
 class MessageStore:
