@@ -16,7 +16,7 @@ from goddard.testing.site import Site
 
 RELEASE = "5.4.0"
 # The first to use the session starts Java and several Pythons, on a busy machine for a minute.
-_SECONDS = 300
+_SECONDS = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
