@@ -5,6 +5,7 @@ The broker is a process of its own, so that its memory, its log and its life can
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import struct
 import time
@@ -18,6 +19,7 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import CheckClientBody, ConsumerData, HeartbeatData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.headers_message import SendResponse
 from goddard.protocol.responses import ResponseError
 from goddard.testing.absurd import absurd_requests, one_way
 from goddard.testing.cluster import Cluster, Daemon
@@ -166,6 +168,12 @@ async def test_sql_that_does_not_parse_or_is_endless(
     assert private_bytes(broker.pid) - before < 50 * MIB
 
 
+def changed(header: SendResponse, name: str, value: int | str) -> SendResponse:
+    other = copy.copy(header)
+    setattr(other, name, value)
+    return other
+
+
 async def test_halves_without_a_transaction(broker: Daemon) -> None:
     """Ends of transactions that never began, twice ended, of others; halves marked both ways."""
     async with Client(ClientOptions()) as client:
@@ -174,9 +182,9 @@ async def test_halves_without_a_transaction(broker: Daemon) -> None:
         plain = await dialogue.send("Halves", b"plain")
         for wrong in (
             plain,
-            dataclasses.replace(half, queue_offset=half.queue_offset + 1),
-            dataclasses.replace(half, queue_offset=-1),
-            dataclasses.replace(half, msg_id=half.msg_id[:16] + "7" + "F" * 15),
+            changed(half, "queue_offset", half.queue_offset + 1),
+            changed(half, "queue_offset", -1),
+            changed(half, "msg_id", half.msg_id[:16] + "7" + "F" * 15),
         ):
             answer = await dialogue.end(wrong, 8)
             assert answer.code == ResponseCode.SYSTEM_ERROR
