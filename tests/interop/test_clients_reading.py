@@ -67,7 +67,7 @@ def test_pull_waits_for_a_message(site: Site, clients: JavaClients) -> None:
     started = time.monotonic()
     (sent,) = producer.send(*numbers(topic, range(1, 2)))
     pulled = consumer.finish_waiting()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 4.5  # who is not woken looks after 5
     assert (pulled.status, pulled.next_offset) == ("FOUND", 2)
     assert [each.id for each in pulled.messages] == [sent.id]
 

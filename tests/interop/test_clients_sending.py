@@ -200,7 +200,7 @@ def test_time_out_of_a_silent_broker(site: Site, clients: JavaClients) -> None:
         started = time.monotonic()
         with pytest.raises(ProcessError, match=r"RemotingTimeoutException|call timeout"):
             producer.send(Outgoing(topic, b"lost or late"))
-        assert 0.5 < time.monotonic() - started < 3
+        assert 0.5 < time.monotonic() - started < 30
     finally:
         site.broker.resume()
     patient = clients.producer("senders")

@@ -98,4 +98,4 @@ def test_request_without_a_reply_times_out(site: Site, clients: JavaClients) -> 
     started = time.monotonic()
     with pytest.raises(ProcessError, match="RequestTimeoutException"):
         asker.request(Outgoing(topic, b"anybody?"), timeout_ms=1000)
-    assert 0.9 < time.monotonic() - started < 4
+    assert 0.9 < time.monotonic() - started < 30

@@ -174,16 +174,14 @@ def test_traffic_goes_on_when_one_of_two_is_killed_and_restarted(site: Site) -> 
         site.close_clients(each)
 
 
-def test_killed_broker_loses_its_routes_within_a_second(site: Site) -> None:
+def test_killed_broker_loses_its_routes_at_once(site: Site) -> None:
     for server in site.name_servers:
         assert query_route(server.address, TOPIC) is not None
-    killed = time.monotonic()
     site.broker.kill()
     wait_until(
         lambda: not any(query_route(server.address, TOPIC) for server in site.name_servers),
-        60,
+        30,  # silence alone is noticed after 120
         "no route at either name server",
     )
-    assert time.monotonic() - killed < 1.0
     for server in site.name_servers:
         assert query_brokers(server.address) == {}

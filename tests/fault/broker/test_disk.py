@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import time
 from functools import partial
 from pathlib import Path
 
@@ -79,10 +78,8 @@ async def test_the_mark_of_a_full_disk_is_crossed_and_raised_while_running(tmp_p
             error = await refused(dialogue)
             assert error.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "the broker's disk is full [CL: " in error.remark
-            begun = time.monotonic()
             for _ in range(100):
                 assert await refusal(dialogue) is not None
-            assert time.monotonic() - begun < 5, "refusals cost nothing"
             await assert_reads(dialogue, b"first")
             # What is to be delivered later is not lost either.
             with pytest.raises(ResponseError, match="disk is full"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from goddard.broker import holds
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -80,7 +81,7 @@ async def send(client: Client, broker: Broker, *args: Any, **options: Any) -> No
 
 
 async def held(broker: Broker, count: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     for _ in iter(lambda: len(broker.holds) < count, False):
         assert time.monotonic() < deadline, f"{len(broker.holds)} of {count} pulls are held"
         await asyncio.sleep(0.005)
@@ -110,8 +111,10 @@ async def test_what_was_sent_is_pulled(
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_a_waiting_pull_is_answered_at_once(
-    tmp_path: Path, client: Client, flush: str
+    tmp_path: Path, client: Client, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Only those who are woken are answered within the time-out.
+    monkeypatch.setattr(holds, "_CHECK_MS", 600_000)
     async with (
         Broker(config(tmp_path, flushDiskType=flush)) as broker,
         Client(ClientOptions()) as other,
@@ -122,11 +125,9 @@ async def test_a_waiting_pull_is_answered_at_once(
                 other.request(broker.address, pulling("T", number, sysFlag=6), TIMEOUT_MS)
             )
             await held(broker, 1)
-            begun = time.monotonic()
             await send(client, broker, "T", b"more")
             answer = await waiting
             assert bodies_of(answer) == [b"more"]
-            assert time.monotonic() - begun < 2
 
 
 async def test_filters(broker: Broker, client: Client) -> None:
@@ -194,7 +195,7 @@ async def test_pulls_of_a_client_that_left_are_dropped(broker: Broker, client: C
     await held(broker, 3)
     writer.close()
     await writer.wait_closed()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     for _ in iter(lambda: len(broker.holds) > 0, False):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
@@ -213,8 +214,7 @@ async def test_a_stopping_broker_does_not_wait_for_waiting_pulls(tmp_path: Path)
             for _ in range(3)
         ]
         await held(broker, 3)
-        begun = time.monotonic()
-        await broker.stop()
-        assert time.monotonic() - begun < 5
+        async with asyncio.timeout(12):  # they may wait 15
+            await broker.stop()
         for answer in await asyncio.gather(*waiting):
             assert answer.code == ResponseCode.PULL_NOT_FOUND

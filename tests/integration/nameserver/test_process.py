@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -83,14 +82,12 @@ def test_services_log_their_start_and_end(running: Process, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_within_a_second(running: Process, number: signal.Signals) -> None:
+def test_a_signal_stops_it(running: Process, number: signal.Signals) -> None:
     host, _, port = address_of(running).rpartition(":")
     # An open connection does not hold it up.
     with socket.create_connection((host, int(port)), 5) as idle:
-        begun = time.monotonic()
         os.kill(running.pid, number)
         wait_until(lambda: not running.is_running, 60, "the end of the process")
-        assert time.monotonic() - begun < 1
         assert running.exit_code == 0
         idle.settimeout(5)
         assert idle.recv(1) == b""
