@@ -165,21 +165,33 @@ class Client:
         """Make a connection. A failure is returned, for each of those who wait to raise."""
         loop = asyncio.get_running_loop()
         seconds = self._options.connect_seconds
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(self._connection(address))
+            return made[-1]
+
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: self._connection(address),
+                    make,
                     host,
                     port,
                     ssl=self._tls,
                     server_hostname=host if self._tls is not None else None,
                 )
+            made.clear()
         except TimeoutError:
             text = f"no connection to {address} within {int(seconds * 1000)} ms"
             return ConnectFailedError(text, address)
         except OSError as error:  # includes ssl.SSLError
             reason = str(error) or type(error).__name__
             return ConnectFailedError(f"no connection to {address}: {reason}", address)
+        finally:
+            # An attempt that is given up when the connection was just made: uvloop closes the
+            # transport without a word to its protocol.
+            for each in made:
+                each.forsake()
         if connection.is_closed:
             return ConnectFailedError(f"{address} closed the connection at once", address)
         if not self._sweeping:

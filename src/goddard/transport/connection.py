@@ -49,6 +49,9 @@ _MAX_OPAQUE: Final = 2**31 - 1
 # Below this, joining head and body is cheaper than handing the kernel two pieces.
 _JOINED_BODY_BYTES: Final = 8192
 _TIMER_SLACK_SECONDS: Final = 0.001
+# A timer that rings this much too late, and how long what has come meanwhile may take.
+_LATE_SECONDS: Final = 0.1
+_CATCH_UP_SECONDS: Final = 0.02
 # A peer that says nothing for the whole time of a request at least this patient is given up.
 _SILENCE_MS: Final = 1_000
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
@@ -143,6 +146,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
+        "_catching_up",
         "_closing",
         "_corked",
         "_decoder",
@@ -237,6 +241,7 @@ class Connection(asyncio.Protocol):
         self._pending: dict[int, _Waiting] = {}
         self._due_seconds = math.inf
         self._due_timer: asyncio.TimerHandle | None = None
+        self._catching_up = False
         self._deferred: deque[tuple[int, bytes]] = deque()
         # What happened since the last sweep, and since when it has not.
         self._heard = True
@@ -370,6 +375,13 @@ class Connection(asyncio.Protocol):
         """Give up what is due, and come back for the next."""
         # The timer may ring a little early; what is due within that time is due.
         now = self._loop.time() + _TIMER_SLACK_SECONDS
+        if now - self._due_seconds > _LATE_SECONDS and not self._catching_up:
+            # This process stood still. What the peer has answered meanwhile is read first: loops
+            # see to their timers before their sockets.
+            self._catching_up = True
+            self._set_due_timer(now + _CATCH_UP_SECONDS)
+            return
+        self._catching_up = False
         due = [(opaque, each) for opaque, each in self._pending.items() if each.due_seconds <= now]
         for opaque, _ in due:
             del self._pending[opaque]
@@ -442,7 +454,7 @@ class Connection(asyncio.Protocol):
     def send_now(self, data: bytes | memoryview) -> None:
         """As ``send_encoded``, but without waiting for the end of the tick: this is it."""
         transport = self._transport
-        if self._out or self._corked or self._writing_paused or transport is None or self._lost:
+        if self._out or self._corked or self._writing_paused or transport is None or self._closing:
             self._out.append(data)
             self._out_bytes += len(data)
             if not self._corked:
@@ -611,6 +623,8 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._lost:
+            return
         self._lost = self._closing = self._held = True
         self._out.clear()
         self._backlog.clear()
@@ -628,6 +642,11 @@ class Connection(asyncio.Protocol):
         self._on_close(self)
         if not self._tasks:
             self._finish()
+
+    def forsake(self) -> None:
+        """The transport is gone and will not say so."""
+        if self._transport is not None:
+            self.connection_lost(None)
 
     def _finish(self) -> None:
         if not self.closed.done():

@@ -7,8 +7,10 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from goddard.testing.memory import MemoryTransport
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection, ConnectionOptions
 from goddard.transport.handlers import Answer, Handlers
+from goddard.transport.loop import run
 from goddard.transport.server import Server, ServerOptions
 
 ECHO = 1
@@ -84,6 +87,68 @@ async def _accepts(address: str) -> bool:
         return False
     writer.transport.abort()
     return True
+
+
+async def test_a_connection_that_is_made_too_late(handlers: Handlers) -> None:
+    """Its maker has given up by then; whoever comes next gets one that works."""
+    waits = iter([0.5])
+
+    def delay(connection: Connection) -> None:
+        time.sleep(next(waits, 0))
+
+    options = ClientOptions(connect_seconds=0.25)
+    async with (
+        Server(ServerOptions(), handlers) as server,
+        Client(options, on_open=delay) as client,
+    ):
+        # asyncio's own loop has it all the same.
+        with suppress(ConnectFailedError):
+            await client.request(_address(server), RemotingCommand(ECHO), 30_000)
+        answer = await client.request(_address(server), RemotingCommand(ECHO, body=b"x"), 30_000)
+        assert answer.body == b"x"
+        await _until(lambda: len(list(server.connections)) == 1)
+
+
+async def test_answers_that_came_while_the_process_stood_still(
+    handlers: Handlers, client: Client
+) -> None:
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+
+    def stand_still() -> None:
+        ours.recv(1)
+        time.sleep(1.5)
+
+    with in_a_thread(handlers) as address, ours, theirs:
+        await client.request(address, RemotingCommand(ECHO), 30_000)
+        loop.add_reader(ours, stand_still)
+        theirs.send(b"x")
+        # Sent at once, and answered after the loop has looked at its sockets.
+        answer = await client.request(address, RemotingCommand(ECHO), 1_000)
+        loop.remove_reader(ours)
+        assert answer.code == ResponseCode.SUCCESS
+        assert client.open_connection(address) is not None
+
+
+@contextmanager
+def in_a_thread(handlers: Handlers) -> Iterator[str]:
+    """A server that goes on while this thread stands still."""
+    ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with Server(ServerOptions(), handlers) as server:
+            ready.set_result((_address(server), asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(run, serve())
+        address, loop, stop = ready.result(60)
+        try:
+            yield address
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            ended.result(60)
 
 
 async def test_requests_over_one_shared_connection(handlers: Handlers, client: Client) -> None:
