@@ -1,4 +1,4 @@
-"""The README's Spark program works as it stands there, but for the address and the topic."""
+"""The README's Spark program works as it stands there, but for address, topic and endless wait."""
 
 import re
 import runpy
@@ -17,6 +17,8 @@ def test_the_program_of_the_readme(spark: SparkSession, ours: Site, tmp_path: Pa
     topic = NumberedTopic(ours, "orders")
     *_, program = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     program = program.replace("127.0.0.1:9876", ours.namesrv).replace('"orders"', f'"{topic.name}"')
+    assert ".awaitTermination()" in program
+    program = program.replace(".awaitTermination()", "")
     before = {query.id for query in spark.streams.active}
     (tmp_path / "program.py").write_text(program)
     runpy.run_path(str(tmp_path / "program.py"))
