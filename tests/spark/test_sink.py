@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, MessageQueue, Producer
-from goddard.errors import ConfigError
+from goddard.errors import ConfigError, GoddardError
 from goddard.spark import without_repeats
+from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
+from goddard.spark.write import write_batches
 from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
@@ -75,6 +78,16 @@ def test_rows_name_their_topic_and_queue(spark: SparkSession, site: Site) -> Non
     assert numbers(read(spark, first)) == list(range(0, 20, 2))
     queues = read(spark, second).select("queueId").distinct().collect()
     assert sorted(row.queueId for row in queues) == [1, 3]
+
+
+def test_a_broker_that_never_was_is_not_waited_for(site: Site) -> None:
+    topic = NumberedTopic(site, "sink-nobody")
+    rows = pa.RecordBatch.from_pydict(
+        {"body": [b"x", b"y"], "brokerName": [*site.brokers, "nobody"], "queueId": [0, 0]}
+    )
+    options = parse_sink({"nameServers": site.namesrv, "topic": topic.name, "maxOutage": "1d"})
+    with pytest.raises(GoddardError, match=r"row q-1 could not be sent: .*nobody"):
+        write_batches(iter([rows]), options, "q")
 
 
 def test_large_rows_share_no_request(spark: SparkSession, site: Site) -> None:

@@ -8,7 +8,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, Producer
+from goddard.spark.cluster import Cluster
 from goddard.spark.columns import COLUMNS
+from goddard.spark.options import parse_source
 from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
@@ -45,6 +47,16 @@ def test_a_schema_chooses_columns(spark: SparkSession, site: Site) -> None:
     frame = chosen.schema("tags STRING, body BINARY").load()
     assert frame.columns == ["tags", "body"]
     assert numbers(frame) == list(range(10))
+
+
+def test_a_pattern_that_nothing_matches_is_told(
+    ours: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"nameServers": ours.namesrv, "subscribePattern": "orderz.*"}
+    options = parse_source(given, is_streaming=False)
+    with Cluster(options.connecting) as cluster:
+        assert cluster.queues(options) == []
+    assert "no topic matches orderz.* yet" in caplog.messages
 
 
 def test_offsets_by_number_and_by_group(spark: SparkSession, site: Site) -> None:

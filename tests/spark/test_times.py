@@ -97,6 +97,16 @@ def test_what_goes_before_what(site: Site) -> None:
     unknown = {topic.name: {broker: {"7": 1}}}
     with pytest.raises(ConfigError, match=r"the offsets name .* not among those to read"):
         read_numbers(topic.options(startingOffsets=json.dumps(unknown)))
+    # As with Kafka: what is not named is not guessed.
+    both = {"nameServers": site.namesrv, "subscribe": f"{topic.name},{other.name}"}
+    with pytest.raises(ConfigError, match=r"do not name .*times-other.* and 3 more; name every"):
+        read_numbers(both | by_number)
+    with pytest.raises(ConfigError, match="do not name"):
+        read_numbers(both | until_number)
+    # Those of which a time says enough need no number.
+    others = {"startingOffsetsByTimestamp": json.dumps({other.name: 0})}
+    others["startingOffsetsByTimestampStrategy"] = "latest"
+    assert read_numbers(both | by_number | others) == [8, 9]
 
 
 def test_where_a_group_stands(site: Site) -> None:

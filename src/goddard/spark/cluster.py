@@ -197,12 +197,14 @@ class Cluster:
         topics: Iterable[str] = options.topics
         if options.pattern is not None:
             names = await tried(self._connecting, self._topics)
-            topics = (
+            topics = [
                 name
                 for name in names
                 if options.pattern.fullmatch(name)
                 and (options.includes_system_topics or not _is_internal(name))
-            )
+            ]
+            if not topics and not is_running:
+                _logger.warning("no topic matches %s yet", options.pattern.pattern)
         session = await self._started()
 
         async def of_topic(topic: str) -> list[MessageQueue]:
@@ -233,7 +235,7 @@ class Cluster:
         session = await self._started()
         response = await session.request_name_server(
             RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
-            self._connecting.request_timeout_ms,
+            session.options.api_timeout_ms,
         )
         if response.code != ResponseCode.SUCCESS:
             raise BrokerError(response.code, response.remark)
@@ -443,6 +445,14 @@ class Cluster:
         unknown = place.numbers.keys() - latest.keys()
         if unknown:
             raise ConfigError(f"the offsets name {min(unknown)}, which is not among those to read")
+        missing = {queue for queue in latest if _timestamp_of(place, queue) is None}
+        missing -= place.numbers.keys()
+        if place.numbers and missing:
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise ConfigError(
+                f"the offsets do not name {min(missing)}{others}; name every queue, with "
+                f"{EARLIEST} for its earliest offset and {LATEST} for its latest"
+            )
         for queue, number in place.numbers.items():
             marks = {EARLIEST: earliest[queue], LATEST: latest[queue]}
             offsets[queue] = marks.get(number, number)

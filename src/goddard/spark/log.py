@@ -155,6 +155,10 @@ def plan(options: LogOptions) -> list[Piece]:
     if not files:
         return []
     files[-1] = files[-1]._replace(size_bytes=_written_bytes(files[-1]))
+    queues = options.folder.parent / "consumequeue"
+    for topic in options.topics if queues.is_dir() else ():
+        if not (queues / topic).is_dir():
+            _logger.warning("%s has no queue of the topic %s; is the name right?", queues, topic)
     ends_ms: list[int | None] = [*(file.begins_ms for file in files[1:]), None]
     indexed = _indexed(options, files)
     pieces = []

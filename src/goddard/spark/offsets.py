@@ -24,6 +24,9 @@ from goddard.errors import ConfigError, GoddardError
 EARLIEST: Final = -2
 LATEST: Final = -1
 
+# More tasks than Spark plans in reasonable time and memory.
+MAX_PARTITIONS: Final = 100_000
+
 _VERSION: Final = 1
 _MAX_OFFSET: Final = 2**63 - 1
 
@@ -201,6 +204,13 @@ def split(
     """
     pieces = [each for each in ranges if each.size > 0]
     if max_records_per_partition is not None:
+        count = sum(-(-each.size // max_records_per_partition) for each in pieces)
+        if count > MAX_PARTITIONS:
+            raise ConfigError(
+                f"maxRecordsPerPartition of {max_records_per_partition:,} cuts what is to be read "
+                f"into {count:,} partitions, over {MAX_PARTITIONS:,}: raise it, or have a stream "
+                "read less at once with maxOffsetsPerTrigger"
+            )
         pieces = [
             piece
             for each in pieces

@@ -25,6 +25,10 @@ from goddard.transport.tls import TlsOptions
 T = TypeVar("T")
 
 _MAX_COUNT: Final = 2**62
+# Each is a task of Spark's, with a Python process and a connection: more only wait for each other.
+_MAX_MIN_PARTITIONS: Final = 10_000
+# For routes and the like, which name servers have at hand.
+_NAME_SERVER_MS: Final = 3_000
 # As Spark writes durations in options; a number alone is milliseconds.
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d|)")
 _UNIT_MS: Final = {
@@ -35,6 +39,17 @@ _UNIT_MS: Final = {
     "min": 60_000,
     "h": 3_600_000,
     "d": 86_400_000,
+}
+
+# What takes the place of options of Spark's Kafka source; of names that begin so, too.
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "nameServers",
+    "bootstrap.servers": "nameServers",
+    "kafka.group.id": "group",
+    "kafkaconsumer.polltimeoutms": "requestTimeoutMs",
+    "kafka.security.protocol": "tls",
+    "kafka.ssl.": "tls and tlsTrust",
+    "kafka.sasl.": "accessKey and secretKey",
 }
 
 TAG: Final = "TAG"
@@ -132,9 +147,7 @@ class Given:
             if name.lower() == "path" and "path" not in names:
                 raise ConfigError(f"no path ({value}) is wanted; call load() or save() without one")
             if name.lower() not in names:
-                near = difflib.get_close_matches(name.lower(), names, 1)
-                hint = f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"unknown option {name}; {hint}")
+                raise ConfigError(f"unknown option {name}; {_meant(name.lower(), names)}")
             self._values[names[name.lower()]] = value
 
     def __contains__(self, name: str) -> bool:
@@ -183,6 +196,17 @@ class Given:
     def parsed(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
         text = self.text(name)
         return default if text is None else parse(name, text)
+
+
+def _meant(name: str, names: Mapping[str, str]) -> str:
+    """A hint for somebody who gave an option that there is not; ``names`` by how Spark has them."""
+    for begin, ours in _OF_KAFKA.items():
+        if name == begin or (begin.endswith(".") and name.startswith(begin)):
+            return f"did you mean {ours}?"
+    if name.startswith("kafka."):
+        return f"nothing is passed on to a client; known: {', '.join(names.values())}"
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(names.values())}"
 
 
 # How to reach the cluster; both directions.
@@ -266,7 +290,7 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         end=end,
         fails_when_no_timestamp_matches=strategy == "error",
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
-        min_partitions=options.count("minPartitions", None, high=100_000),
+        min_partitions=options.count("minPartitions", None, high=_MAX_MIN_PARTITIONS),
         max_records_per_partition=options.count("maxRecordsPerPartition", None),
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
@@ -306,7 +330,9 @@ def connecting(options: Given) -> Connecting:
     if name_servers is None:
         raise ConfigError('nameServers is missing; give .option("nameServers", "host:9876")')
     parse_name_servers(name_servers, use_environment=False)
-    keywords = SessionKeywords()
+    request_timeout_ms = options.count("requestTimeoutMs", 10_000, high=600_000)
+    quick_ms = min(request_timeout_ms, _NAME_SERVER_MS)
+    keywords = SessionKeywords(api_timeout_ms=quick_ms, connect_timeout_ms=quick_ms)
     keys = [options.text(name) for name in ("accessKey", "secretKey", "securityToken")]
     if keys[0] is not None and keys[1] is not None:
         keywords["credentials"] = Credentials(keys[0], keys[1], keys[2])
@@ -321,7 +347,7 @@ def connecting(options: Given) -> Connecting:
     return Connecting(
         name_servers=name_servers,
         keywords=keywords,
-        request_timeout_ms=options.count("requestTimeoutMs", 10_000, high=600_000),
+        request_timeout_ms=request_timeout_ms,
         retries=options.count("fetchOffset.numRetries", 3, low=0, high=1_000),
         retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 200, low=1, high=600_000),
         max_outage_ms=options.duration_ms("maxOutage", 2 * 60_000),
@@ -383,6 +409,8 @@ def _place(options: Given, side: str, default: Where, group: str | None) -> Plac
     text = options.text(name)
     if text is not None and text.startswith("{"):
         numbers = offsets.parse_queue_numbers(name, text, lowest=offsets.EARLIEST)
+        if not numbers:
+            raise ConfigError(f"{name} is {text!r}, which names no queue; leave it out")
     elif text is not None:
         where = Where(options.choice(name, tuple(each.value for each in Where), default.value))
     if where is Where.GROUP and group is None:
@@ -444,6 +472,8 @@ def _filter(options: Given) -> tuple[str, str]:
             compile_sql(expression)
         else:
             parse_tags(expression)
+            if any(not tag.strip() for tag in expression.split("||")):
+                raise ConfigError(f"filter is {expression!r}; there is no tag on one side of a ||")
     except ProtocolError as error:
         what = "SQL92 condition" if kind == SQL92 else "list of tags"
         raise ConfigError(f"filter is no {what}: {error}") from error

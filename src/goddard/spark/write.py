@@ -5,7 +5,8 @@ same idempotence keys (see ``rows``). Order holds within a queue for rows of one
 their queue or sharding key; other rows go to any queue.
 
 A server that goes away is waited for, but not when a write begins: then it is an error at once. Of
-a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do.
+a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do. So
+is a broker that a row names and no name server knows.
 """
 
 import asyncio
@@ -68,16 +69,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         identity = _identity("stream")
-        if _batch_id() == "0":
+        is_first = _batch_id() == "0"
+        if is_first:
             with Cluster(self._options.connecting) as cluster:
                 cluster.check_writing(self._options.topic)
-        return Sent(write_batches(iterator, self._options, identity))
+        return Sent(write_batches(iterator, self._options, identity, is_going_on=not is_first))
 
 
-def write_batches(batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: str) -> int:
+def write_batches(
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    identity: str,
+    *,
+    is_going_on: bool = False,
+) -> int:
     """Send all rows; what a task does. How many there were."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        sender = runner.run(_open(options))
+        sender = runner.run(_open(options, is_going_on=is_going_on))
         try:
             rows = 0
             for batch in batches:
@@ -107,7 +115,7 @@ def _batch_id() -> str:
     return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
-async def _open(options: SinkOptions) -> "Sender":
+async def _open(options: SinkOptions, *, is_going_on: bool) -> "Sender":
     reach = options.connecting
     producer = Producer(
         options.producer_group,
@@ -116,15 +124,21 @@ async def _open(options: SinkOptions) -> "Sender":
         **reach.keywords,
     )
     await producer.start()
-    return Sender(producer, options)
+    return Sender(producer, options, is_going_on=is_going_on)
 
 
 class Sender:
-    """Sends messages in batches, a bounded number of them at once."""
+    """Sends messages in batches, a bounded number of them at once.
 
-    def __init__(self, producer: Producer, options: SinkOptions) -> None:
+    ``is_going_on``: a stream that wrote before, so that brokers may be away for a while.
+    """
+
+    def __init__(
+        self, producer: Producer, options: SinkOptions, *, is_going_on: bool = False
+    ) -> None:
         self._producer = producer
         self._options = options
+        self._is_going_on = is_going_on
         self._room = asyncio.Semaphore(options.requests_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: GoddardError | None = None
@@ -167,11 +181,15 @@ class Sender:
         await self._producer.stop()
 
     async def _queue_of(self, message: Message, key: str) -> MessageQueue:
-        queues = self._queues.get(message.topic)
+        return by_hash(await self._queues_of(message.topic), message, key)
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic when it was first written to."""
+        queues = self._queues.get(topic)
         if queues is None:
-            queues = sorted(await self._producer.publish_queues(message.topic))
-            self._queues[message.topic] = queues
-        return by_hash(queues, message, key)
+            queues = sorted(await self._producer.publish_queues(topic))
+            self._queues[topic] = queues
+        return queues
 
     async def _launch(self, batch: list[Message], queue: MessageQueue | None) -> None:
         await self._room.acquire()
@@ -206,7 +224,17 @@ class Sender:
                 await self._producer.send_batch(batch, queue=queue)
 
         reach = self._options.connecting
-        await tried(reach, once, patience_ms=reach.max_outage_ms)
+        is_known = queue is None or self._is_going_on or await self._is_known(queue)
+        await tried(reach, once, patience_ms=reach.max_outage_ms if is_known else 0)
+
+    async def _is_known(self, queue: MessageQueue) -> bool:
+        """Whether there was a broker of that name; one that never was does not come back."""
+        try:
+            queues = await self._queues_of(queue.topic)
+        except GoddardError:
+            # Sending meets with the same, and says it of its rows.
+            return True
+        return any(each.broker_name == queue.broker_name for each in queues)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -173,6 +173,16 @@ def test_topics_and_times_are_chosen(tmp_path: Path) -> None:
     assert len(plan(some)) < len(plan(_options(tmp_path)))
 
 
+def test_a_topic_that_a_store_never_had_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _filled(tmp_path)
+    (tmp_path / "consumequeue" / "T").mkdir(parents=True)
+    plan(_options(tmp_path, topics=("T", "orderz")))
+    (said,) = caplog.messages
+    assert "has no queue of the topic orderz; is the name right?" in said
+
+
 def test_every_column_can_be_read(tmp_path: Path) -> None:
     _filled(tmp_path)
     rows = _rows(_options(tmp_path, broker_name="archive"), tuple(COLUMNS))

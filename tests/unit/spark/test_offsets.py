@@ -128,6 +128,14 @@ def test_pieces_cover_their_ranges_in_order(
     assert len(pieces) >= len(ranges)
 
 
+def test_there_is_an_end_to_cutting() -> None:
+    whole = [QueueRange(_queue(0), 0, 2**40)]
+    with pytest.raises(ConfigError, match="into 1,099,511,627,776 partitions, over 100,000"):
+        offsets.split(whole, max_records_per_partition=1)
+    most = offsets.split([QueueRange(_queue(0), 0, 100_000)], max_records_per_partition=1)
+    assert len(most) == offsets.MAX_PARTITIONS
+
+
 def test_a_large_queue_is_cut_and_a_small_one_stays_whole() -> None:
     ranges = [QueueRange(_queue(0), 0, 900), QueueRange(_queue(1), 0, 10)]
     pieces = offsets.split(ranges, min_partitions=4)

@@ -89,7 +89,14 @@ def test_credentials_and_tls() -> None:
             {"startingOffset": "latest"},
             "unknown option startingOffset; did you mean startingOffsets",
         ),
+        ({"startingoffset": "latest"}, "did you mean startingOffsets?"),
         ({"zzz": "1"}, "unknown option zzz; known: nameServers"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "did you mean nameServers?"),
+        ({"kafka.group.id": "g"}, "did you mean group?"),
+        ({"kafkaconsumer.polltimeoutms": "1"}, "did you mean requestTimeoutMs?"),
+        ({"kafka.ssl.truststore.location": "x"}, "did you mean tls and tlsTrust?"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "did you mean accessKey and secretKey?"),
+        ({"kafka.linger.ms": "5"}, "nothing is passed on to a client; known: nameServers"),
         ({"path": "/x"}, "without one"),
         ({"startingOffsets": "middle"}, "choose one of: earliest, latest, group"),
         ({"startingOffsets": "group"}, "no group is given"),
@@ -98,6 +105,10 @@ def test_credentials_and_tls() -> None:
         ({"endingOffsets": "earliest"}, "write latest"),
         ({"endingOffsets": '{"T": {"b": {"0": -2}}}'}, "would have no rows"),
         ({"startingOffsets": '{"T": 1}'}, "write it as"),
+        ({"startingOffsets": "{}"}, "startingOffsets is '{}', which names no queue"),
+        ({"endingOffsets": '{"T": {}}'}, "which names no queue"),
+        ({"filter": "a || "}, "filter is 'a ||'; there is no tag on one side of a ||"),
+        ({"filter": "a || || b"}, "there is no tag on one side"),
         ({"startingTimestamp": "yesterday"}, "a whole number"),
         ({"startingTimestamp": "-1"}, "a whole number"),
         ({"failOnDataLoss": "yes"}, "write true or false"),
@@ -126,7 +137,7 @@ def test_credentials_and_tls() -> None:
         ),
         ({"startingOffsetsByTimestamp": '{"T": "now"}'}, "write it as"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "choose one of: error, latest"),
-        ({"minPartitions": "100001"}, "to 100000"),
+        ({"minPartitions": "100001"}, "to 10000 is"),
         ({"maxRecordsPerPartition": "1e9"}, "a whole number"),
         ({"requestTimeoutMs": "0"}, "from 1"),
         ({"fetchOffset.numRetries": "-1"}, "from 0"),
@@ -184,3 +195,12 @@ def test_where_a_stream_keeps_its_checkpoint_is_not_for_the_sink() -> None:
 
 def test_every_option_has_a_word_of_explanation() -> None:
     assert all(len(text) > 5 for text in (SOURCE | SINK).values())
+
+
+@pytest.mark.parametrize(("given_ms", "expected_ms"), [("1000", 1_000), ("20000", 3_000)])
+def test_name_servers_have_no_more_time_than_a_request(given_ms: str, expected_ms: int) -> None:
+    options = parse_source(_NEEDED | {"requestTimeoutMs": given_ms}, is_streaming=False)
+    reach = options.connecting
+    assert reach.request_timeout_ms == int(given_ms)
+    assert reach.keywords["api_timeout_ms"] == expected_ms
+    assert reach.keywords["connect_timeout_ms"] == expected_ms

@@ -35,6 +35,14 @@ def rows(**columns: list[Any]) -> list[Any]:
     return list(messages(batch, topic=None, identity="q-7-2", first_row=10))
 
 
+def test_levels_are_for_the_broker_to_know() -> None:
+    # It may be configured to have more than 18; above its highest it takes that.
+    assert [each.message.delay_level for each in rows(topic=["A", "A"], delayLevel=[18, 99])] == [
+        18,
+        99,
+    ]
+
+
 def test_every_row_has_its_key() -> None:
     found = rows(topic=["A", "B"], delayLevel=[None, 3], keys=["k l", None])
     assert [each.message.topic for each in found] == ["A", "B"]
