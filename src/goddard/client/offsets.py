@@ -154,17 +154,20 @@ class BrokerOffsets(_Memory):
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
         """Others are left alone: one that was given up is written by whoever gives it up."""
         if wait:
-            # Each broker answers in its own time.
-            await asyncio.gather(*(self._write(queue, wait=True) for queue in queues))
+            for some in _rounds(queues):
+                # Each broker answers in its own time.
+                await asyncio.gather(*(self._write(queue, wait=True) for queue in some))
             return
         # Copied: queues may come and go meanwhile.
         for queue in list(queues):
             await self._write(queue, wait=False)
 
     async def flush(self, queues: Collection[MessageQueue]) -> None:
-        outcomes = await asyncio.gather(
-            *(self._send(queue, wait=True) for queue in queues), return_exceptions=True
-        )
+        outcomes: list[BaseException | None] = []
+        for some in _rounds(queues):
+            outcomes += await asyncio.gather(
+                *(self._send(queue, wait=True) for queue in some), return_exceptions=True
+            )
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
@@ -246,6 +249,18 @@ async def master_address(session: BrokerAddresses, queue: MessageQueue) -> str:
     if found is None:
         raise BrokerNotFoundError(queue.broker_name)
     return found[0]
+
+
+def _rounds(queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
+    """One queue of each topic at each broker, then the others.
+
+    RocketMQ's broker, told two first offsets of a group in a topic at the same moment, may forget
+    one of them.
+    """
+    firsts = {(queue.broker_name, queue.topic): queue for queue in reversed(list(queues))}
+    return list(firsts.values()), [
+        queue for queue in queues if firsts[queue.broker_name, queue.topic] != queue
+    ]
 
 
 class LocalOffsets(_Memory):

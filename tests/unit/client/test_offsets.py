@@ -244,6 +244,43 @@ async def test_a_broker_that_is_away_is_told_once(caplog: pytest.LogCaptureFixtu
     ] * 2
 
 
+class ForgetfulBroker(Broker):
+    """As RocketMQ's: who finds no table of a topic makes one, and may do so beside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, dict[int, int]] = {}
+        self.most_at_once = self._at_once = 0
+
+    async def call(self, address: str, command: RemotingCommand, _: int) -> RemotingCommand:
+        fields = command.fields
+        table = self.tables.get(fields["topic"])
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        await asyncio.sleep(0)
+        self._at_once -= 1
+        if table is None:
+            table = self.tables[fields["topic"]] = {}
+        table[int(fields["queueId"])] = int(fields["commitOffset"])
+        return RemotingCommand(0)
+
+
+@pytest.mark.parametrize("way", ["flush", "persist_all"])
+async def test_first_offsets_are_not_told_at_the_same_moment(way: str) -> None:
+    broker = ForgetfulBroker()
+    kept = BrokerOffsets(cast("Any", broker), "G")
+    queues = [MessageQueue(topic, "broker-a", number) for number in range(5) for topic in "AB"]
+    for queue in queues:
+        kept.update(queue, queue.queue_id)
+    if way == "flush":
+        await kept.flush(queues)
+    else:
+        await kept.persist_all(queues, wait=True)
+    assert broker.tables == {topic: {number: number for number in range(5)} for topic in "AB"}
+    # Nor one by one.
+    assert broker.most_at_once == 8
+
+
 AT_EXIT = """
 import sys
 from pathlib import Path
