@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_line(command: Command) -> None:
         "no name server answers": ["-n", nobody],
         "No route info of this topic: nowhere": _set("subscribe", "nowhere"),
         "cannot be written to": _set("path", "/proc/nowhere/table", "sink"),
-        "file:/proc/nowhere/c cannot be written to": _set("checkpoint", "/proc/nowhere/c", "run"),
+        "/proc/nowhere/c cannot be written to": _set("checkpoint", "/proc/nowhere/c", "run"),
         "partitionBy names day, which the rows do not have": _set("partitionBy", "day", "sink"),
         "is not after --from": ["--from", "2026-01-02", "--to", "2026-01-01"],
         "--conf x has no '='": ["--conf", "x"],

@@ -153,6 +153,7 @@ def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) 
     )
     assert {row["topic"] for row in lags.collect()} == {first.name, second.name}
     assert pipeline.last_words == f"chart: {tmp_path}/table.svg"
+    assert not (tmp_path / ".table.svg.crc").exists()
     text = (tmp_path / "table.svg").read_text()
     assert ET.fromstring(text).tag.endswith("svg")
     assert "52 messages, 84 B, 2 topics" in text

@@ -343,7 +343,11 @@ def test_a_function_that_fails_is_named_with_its_line(
     topic = NumberedTopic(ours, "pipeline-failing")
     topic.fill(2)
     (tmp_path / "failing_on_purpose.py").write_text(
-        "def fail(frame):\n    return {}['x']\n\n\ndef odd(frame):\n    return 5\n"
+        "def fail(frame):\n    return {}['x']\n\n\ndef odd(frame):\n    return 5\n\n\n"
+        "def late(frame):\n"
+        "    from pyspark.sql.functions import udf\n"
+        "    return frame.select(udf(boom, useArrow=False)('body').alias('x'))\n\n\n"
+        "def boom(body):\n    raise ValueError('row boom')\n"
     )
     (tmp_path / "no_python_at_all.py").write_text("def fail(:\n")
     given = {
@@ -357,6 +361,8 @@ def test_a_function_that_fails_is_named_with_its_line(
         "failing_on_purpose:odd": "returned int; a DataFrame is wanted",
         "failing_on_purpose:nothing": "has no function nothing",
         "no_python_at_all:fail": "cannot be used: SyntaxError",
+        # Not when it is described, but on an executor, row by row.
+        "failing_on_purpose:late": r"failed in line 15 of failing_on_purpose\.py: .*row boom",
     }.items():
         steps = {"transform": [{"python": function}]}
         with pytest.raises(PipelineError, match=f"{function} .*{words}"):

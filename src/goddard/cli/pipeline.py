@@ -5,6 +5,7 @@ Spark is imported when something runs on it: checking a file takes a fraction of
 
 import contextlib
 import importlib
+import logging
 import re
 import signal
 import sys
@@ -92,11 +93,17 @@ def run(
         start_ms, end_ms = _time_ms("--from", start), _time_ms("--to", end)
         if start_ms is not None and end_ms is not None and end_ms <= start_ms:
             raise ConfigError(f"--to {end} is not after --from {start}")
-        _check_packages(loaded)
+        _check_code(loaded)
         is_batch = start_ms is not None or end_ms is not None or not loaded.source.is_stream
-        with _session(loaded, master, settings, spark_log) as spark, _Board(loaded.name) as board:
+        locks: Any = _pipelines("locks")
+        what = locks.back_fill(loaded, start_ms, end_ms) if is_batch else locks.STREAM
+        with (
+            _lock(loaded, what, settings) as is_held,
+            _session(loaded, master, settings, spark_log) as spark,
+            _Board(loaded.name) as board,
+        ):
             running: Any = importlib.import_module("goddard.pipelines.running")
-            made = running.Pipeline(loaded, spark)
+            made = running.Pipeline(loaded, spark, is_held=is_held)
             if is_batch:
                 made.back_fill(start_ms, end_ms, board.report)
             else:
@@ -114,6 +121,7 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
     """Show what a pipeline would do, step by step, without doing it."""
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
+        _check_code(loaded)
         print_table(loaded.name, ("step", "what"), _steps(loaded))
         if explain:
             with _session(loaded, "local[1]", (), None) as spark:
@@ -130,7 +138,7 @@ def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> No
     """Check a job file; needs neither Spark nor a cluster."""
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
-        _check_packages(loaded)
+        _check_code(loaded)
     click.echo(f"{loaded.name}: fine")
 
 
@@ -250,8 +258,9 @@ def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job
     return loaded
 
 
-def _check_packages(job: "Job") -> None:
-    """Say what is not installed now, and not when Spark has started."""
+def _check_code(job: "Job") -> None:
+    """Say what is not installed or not there now, and not when Spark has started."""
+    _pipelines("functions").check_functions(job)
     for sink in (job.sink, job.quarantine):
         package = None if sink is None else _LAKE.get(sink.format)
         if sink is not None and package is not None and find_spec(package) is None:
@@ -344,6 +353,23 @@ def _clear_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _lock(job: "Job", what: str, settings: tuple[str, ...]) -> Iterator[bool]:
+    """Refuse a second run before Spark starts, which takes a while; whether it could be seen to."""
+    locks: Any = _pipelines("locks")
+    given = dict(_pair("--conf", each) for each in settings)
+    folder = locks.local_folder(job.run.checkpoint, dict(job.run.settings) | given)
+    if folder is None:
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locks.held(folder, what))
+        except ConfigError as error:
+            raise ConfigError(f"{job.name}: {error}") from error
+        yield True
+
+
+@contextlib.contextmanager
 def _session(
     job: "Job", master: str, settings: tuple[str, ...], log: Path | None
 ) -> Iterator["SparkSession"]:
@@ -356,10 +382,17 @@ def _session(
         spark: SparkSession = session.spark_session(
             master, name=job.name, settings=dict(job.run.settings) | given, log=log
         )
+    failures: Any = _pipelines("failures")
     try:
         yield spark
+    except GoddardError:
+        raise
+    except Exception as error:
+        if failures.java_has_ended(spark, error):
+            raise failures.PipelineError(f"{job.name}: {failures.JAVA_ENDED}") from error
+        raise
     finally:
-        if active is None:
+        if active is None and not failures.java_has_ended(spark):
             spark.stop()
 
 
@@ -368,6 +401,8 @@ def _quiet_spark() -> None:
     logger: Any = importlib.import_module("pyspark.logger").PySparkLogger
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logger.getLogger(name).setLevel("CRITICAL")
+    # It logs pages when Java is gone.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager

@@ -8,24 +8,21 @@
 Used by the driver.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from goddard.errors import ConfigError
+from goddard.pipelines import locks
 from goddard.pipelines.batches import query_name
 from goddard.pipelines.files import Files
 
 _OWNER: Final = "job.json"
 _SCHEMA: Final = "schema.json"
-_LOCAL: Final = "file:"
 
 
 class Checkpoint:
@@ -42,30 +39,19 @@ class Checkpoint:
                 )
 
     @contextmanager
-    def running(self, what: str) -> Iterator[None]:
-        """Keep other processes from running the same; a process that is killed lets go at once.
+    def running(self, what: str, *, is_held: bool = False) -> Iterator[None]:
+        """Keep other processes from running the same, unless the caller does so already.
 
         Other places than disks know no locks: there Spark notices, one batch later.
         """
         self._files.make_root()
         if not self._files.exists(_OWNER):
             self._files.write_text(_OWNER, json.dumps({"job": self._job_name}))
-        if not self._files.root.startswith(_LOCAL):
+        folder = locks.local_folder(self._files.root)
+        if is_held or folder is None:
             yield
             return
-        folder = Path(self._files.root.removeprefix(_LOCAL)) / "locks"
-        folder.mkdir(exist_ok=True)
-        with (folder / what).open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                file.seek(0)
-                raise ConfigError(
-                    f"it runs already, as process {file.read(20).strip()}; wait for it or stop it"
-                ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        with locks.held(folder, what):
             yield
 
     def query(self, name: str) -> str:

@@ -4,12 +4,18 @@ Spark wraps a Python error into pages of Java, Java's errors begin with the name
 and transforms raise whatever they like. The sentence is the innermost cause in its own words.
 """
 
+import contextlib
 import re
+import subprocess
 import traceback
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from goddard.errors import GoddardError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ERROR_LINE: Final = re.compile(
     r"(?P<java>: |Caused by: )?"
@@ -18,6 +24,13 @@ _ERROR_LINE: Final = re.compile(
 _SPARK: Final = ("pyspark.", "py4j.")
 # What Spark puts around its words for its own tests and for those who look errors up.
 _CODES: Final = re.compile(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}")
+
+JAVA_ENDED: Final = (
+    "Spark's Java process has ended; it was killed, or had too little memory. Nothing is lost: run "
+    "it again"
+)
+# How long a process whose connections are closed already may take to be gone.
+_ENDING_SECONDS: Final = 2.0
 
 
 class PipelineError(GoddardError):
@@ -44,6 +57,38 @@ def where_it_failed(error: BaseException, file: Path) -> str:
         if Path(frame.filename) == file
     ]
     return f" in line {lines[-1]} of {file.name}" if lines else ""
+
+
+def line_in_worker(error: BaseException, file: Path) -> int | None:
+    """The line of a file that an error comes from that Spark brought from a worker.
+
+    Workers have the file elsewhere, under the same name.
+    """
+    lines = re.findall(rf'File "(?:[^"]*/)?{re.escape(file.name)}", line (\d+)', str(error))
+    return int(lines[-1]) if lines else None
+
+
+def java_has_ended(spark: "SparkSession", error: BaseException | None = None) -> bool:
+    """Whether the Java of a session is gone; an error that looks like it is waited for a little."""
+    # Spark's Python has no public way to it. None: somebody else started it.
+    process: Any = getattr(attrgetter("_gateway")(spark.sparkContext), "proc", None)
+    if process is None:
+        return False
+    if error is not None and _is_broken_connection(error):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_SECONDS)
+    return process.poll() is not None
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (ConnectionError, EOFError)):
+            return True
+        if type(seen).__name__ in ("Py4JNetworkError", "Py4JError"):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _of_spark(text: str) -> str:

@@ -40,6 +40,7 @@ class Files:
         path = self._jvm.org.apache.hadoop.fs.Path(root)
         self._system: Any = path.getFileSystem(context.hadoopConfiguration())
         self._root: Any = self._system.makeQualified(path)
+        self._is_local = str(self._root.toUri().getScheme()) == "file"
 
     @property
     def root(self) -> str:
@@ -116,7 +117,9 @@ class Files:
         """Write a file that is there with all of its text, or not at all; not over another."""
         folder, _, name = path.rpartition("/")
         fresh = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
-        stream = self._system.create(self._path(fresh), True)
+        # Hadoop leaves a file of checksums beside each that it writes to a disk.
+        system = self._system.getRawFileSystem() if self._is_local else self._system
+        stream = system.create(self._path(fresh), True)
         try:
             stream.write(text.encode())
         finally:

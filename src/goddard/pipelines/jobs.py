@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -565,6 +565,40 @@ def _check_together(job: Job) -> None:
         raise ConfigError("[sink] compact has nothing to do when every batch replaces the table")
     if job.quarantine is not None:
         _check_apart(job.sink, job.quarantine)
+    _check_columns(job)
+
+
+def _check_columns(job: Job) -> None:
+    """Whether columns that are named exist, as far as that can be known without Spark."""
+    parse = job.parse
+    known: tuple[str, ...] | None = tuple(COLUMNS)
+    if parse is not None and parse.into is not None:
+        known = (*COLUMNS, parse.into)
+    elif parse is not None:
+        known = None if parse.schema == INFER else (*COLUMNS, *ddl.field_names(parse.schema))
+    if job.deduplicate is not None:
+        _check_known("[deduplicate] keys", job.deduplicate.keys, known)
+        _check_known("[deduplicate] time", (job.deduplicate.time,), known)
+    if job.transforms:
+        known = None
+    if job.aggregate is not None:
+        _check_known("[aggregate] time", (job.aggregate.time,), known)
+        _check_known("[aggregate] by", job.aggregate.by, known)
+        known = (*WINDOW_COLUMNS, *job.aggregate.by, *job.aggregate.values)
+    _check_known("[sink] partitionBy", job.sink.partition_by, known)
+
+
+def _check_known(place: str, named: Iterable[str], known: tuple[str, ...] | None) -> None:
+    """``known`` None: nobody knows yet."""
+    if known is None:
+        return
+    by_lower = {each.lower() for each in known}
+    for name in named:
+        # A field of a column is written with a dot.
+        if name.partition(".")[0].strip("`").lower() not in by_lower:
+            raise ConfigError(
+                f"{place} names {name}, which the rows do not have; {near(name, known)}"
+            )
 
 
 def _check_apart(sink: Sink, quarantine: Sink) -> None:

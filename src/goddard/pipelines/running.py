@@ -12,8 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -21,11 +22,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from goddard.errors import ConfigError
-from goddard.pipelines import parsing, quality, transform
+from goddard.errors import ConfigError, GoddardError
+from goddard.pipelines import functions, locks, parsing, quality, transform
 from goddard.pipelines.batches import Batch, single
 from goddard.pipelines.checkpoints import Checkpoint
-from goddard.pipelines.failures import PipelineError, sentence
+from goddard.pipelines.failures import (
+    JAVA_ENDED,
+    PipelineError,
+    java_has_ended,
+    line_in_worker,
+    sentence,
+)
 from goddard.pipelines.files import Files
 from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Job, Source
 from goddard.pipelines.quality import Tally
@@ -66,15 +73,22 @@ Report = Callable[[Progress], None]
 
 
 class Pipeline:
-    """A job with its sinks, ready to run once."""
+    """A job with its sinks, ready to run once.
 
-    def __init__(self, job: Job, spark: SparkSession) -> None:
+    ``is_held``: the caller keeps other processes from running the same, see ``locks``.
+    """
+
+    def __init__(self, job: Job, spark: SparkSession, *, is_held: bool = False) -> None:
         self.job = job
         self._spark = spark
+        self._is_held = is_held
         # What the function after the run had to say.
         self.last_words: str | None = None
         # What a batch failed with, before Spark wraps it up.
         self._failure: Exception | None = None
+        self._failed_batch: int | None = None
+        # The files that transforms are in, by which errors on executors are known.
+        self._code: dict[Path, list[str]] = {}
         self._tallies: dict[int, Tally] = {}
         # Spark may stop a query while a batch of it is being written, and does not wait for us.
         self._writing = threading.Lock()
@@ -88,10 +102,12 @@ class Pipeline:
         self._checkpoint = Checkpoint(spark, job.run.checkpoint, job.name)
         self._steps = transform.steps(job.transforms, job.folder)
         after = job.run.after
-        self._after = None if after is None else transform.load_function(after, job.folder)
+        self._after = None if after is None else functions.load_function(after, job.folder)
         for each in job.transforms:
-            if each.python is not None and (file := transform.module_file(each.python)) is not None:
-                spark.sparkContext.addPyFile(str(file))
+            if each.python is not None and (file := functions.module_file(each.python)) is not None:
+                self._code.setdefault(file, []).append(each.python)
+        for file in self._code:
+            spark.sparkContext.addPyFile(str(file))
         self._schema = self._body_schema()
         replaces = job.aggregate is not None and job.aggregate.emit == "all"
         self._sink = open_sink(job.sink, spark, replaces=replaces)
@@ -180,7 +196,7 @@ class Pipeline:
 
     def run(self, report: Report, stop: threading.Event | None = None) -> None:
         """Run as a stream, until all is read (availableNow) or ``stop`` is set."""
-        with self._clear_errors(), self._checkpoint.running("run"):
+        with self._clear_errors(), self._running(locks.STREAM):
             self._check_places()
             messages = self._stream()
             self._check_rows(messages)
@@ -189,10 +205,17 @@ class Pipeline:
                 if self.job.aggregate is not None and self._quarantine is not None:
                     queries.append(self._start_quarantine(self._quarantine))
                 self._watch(queries, report, stop or threading.Event())
+            except Exception as error:
+                self._fail_without_java(error)
+                raise
             finally:
-                for query in queries:
-                    query.stop()
+                if not java_has_ended(self._spark):
+                    for query in queries:
+                        query.stop()
             self._finish()
+
+    def _running(self, what: str) -> AbstractContextManager[None]:
+        return self._checkpoint.running(what, is_held=self._is_held)
 
     def _stream(self, *, without_group: bool = False) -> DataFrame:
         options = dict(self.job.source.options)
@@ -221,7 +244,7 @@ class Pipeline:
                 with self._writing:
                     write(rows, Batch(self._checkpoint.query_id(name), number))
             except Exception as error:
-                self._failure = error
+                self._failure, self._failed_batch = error, number
                 raise
 
         writer = (
@@ -289,7 +312,7 @@ class Pipeline:
             more["startingOffsetsByTimestampStrategy"] = "latest"
         batch = single(job.name, job.source.format, start_ms, end_ms)
         began = time.monotonic()
-        with self._clear_errors(), self._checkpoint.running(f"back-fill-{batch.query}"):
+        with self._clear_errors(), self._running(locks.back_fill(job, start_ms, end_ms)):
             self._check_places()
             messages = self.messages(**more)
             self._check_rows(messages)
@@ -378,9 +401,29 @@ class Pipeline:
             raise
         except StreamingQueryException as error:
             cause = self._failure if self._failure is not None else error
-            raise PipelineError(f"{self.job.name}: {sentence(cause)}") from cause
+            raise self._told(cause) from cause
         except Exception as error:
-            raise PipelineError(f"{self.job.name}: {sentence(error)}") from error
+            self._fail_without_java(error)
+            raise self._told(error) from error
+
+    def _told(self, error: BaseException) -> PipelineError:
+        # Our own errors name what they are about.
+        is_told = self._failed_batch is None or isinstance(error, GoddardError)
+        batch = "" if is_told else f"batch {self._failed_batch}: "
+        return PipelineError(f"{self.job.name}: {batch}{self._culprit(error)}{sentence(error)}")
+
+    def _culprit(self, error: BaseException) -> str:
+        """Whose code failed on an executor, if it is a function's of the job."""
+        for file, places in self._code.items():
+            line = line_in_worker(error, file)
+            if line is not None:
+                who = places[0] if len(places) == 1 else "a transform"
+                return f"{who} failed in line {line} of {file.name}: "
+        return ""
+
+    def _fail_without_java(self, error: BaseException) -> None:
+        if java_has_ended(self._spark, error):
+            raise PipelineError(f"{self.job.name}: {JAVA_ENDED}") from error
 
 
 def _with_one_watermark(job: Job) -> Deduplicate:

@@ -4,8 +4,6 @@ Duplicates and windows need Spark's memory between batches in a stream, and none
 same functions do both.
 """
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +13,7 @@ from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
 from goddard.pipelines.failures import PipelineError, sentence, where_it_failed
+from goddard.pipelines.functions import load_function, module_file
 from goddard.pipelines.jobs import WINDOW_COLUMNS, Aggregate, Deduplicate, Transform
 from goddard.pipelines.quality import ACTION
 
@@ -63,22 +62,6 @@ def _query(sql: str) -> Step:
     return run
 
 
-def load_function(place: str, folder: Path) -> Callable[..., object]:
-    """What ``module:function`` names; modules beside the job file are found, too."""
-    module_name, _, name = place.partition(":")
-    here = str(folder.resolve())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        function = getattr(importlib.import_module(module_name), name, None)
-    except Exception as error:
-        raise ConfigError(f"{place} cannot be used: {sentence(error)}") from error
-    if not callable(function):
-        raise ConfigError(f"{place} cannot be used: {module_name} has no function {name}")
-    found: Callable[..., object] = function
-    return found
-
-
 def _function(place: str, folder: Path) -> Step:
     function = load_function(place, folder)
     file = module_file(place) or Path()
@@ -94,15 +77,6 @@ def _function(place: str, folder: Path) -> Step:
         return made
 
     return run
-
-
-def module_file(place: str) -> Path | None:
-    """The one file that a transform's module is, so that executors can be given it too."""
-    module = sys.modules.get(place.partition(":")[0])
-    path = getattr(module, "__file__", None)
-    if path is None or hasattr(module, "__path__") or "site-packages" in path:
-        return None
-    return Path(path)
 
 
 def aggregated(frame: DataFrame, spec: Aggregate, *, has_watermark: bool = False) -> DataFrame:

@@ -1,6 +1,7 @@
 """Job files: what is accepted, and what is said about the rest."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ subscribe = "t"
 [sink]
 path = "tables/t"
 """
+
+
+AGGREGATE = {"time": "at", "window": "1 minute", "values": {"n": "count(*)"}}
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "pipelines.md"
 
 
 def job(text: str = SMALL, **tables: Any) -> Job:
@@ -240,11 +245,58 @@ def test_any_format_of_spark_is_a_sink() -> None:
     assert sink.options == {"url": "jdbc:x", "batchsize": "10", "truncate": "true"}
 
 
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"deduplicate": {"keys": ["idd"]}}, "[deduplicate] keys names idd, which the rows do not"),
+        ({"deduplicate": {"keys": ["idd"]}}, "did you mean id?"),
+        ({"deduplicate": {"time": "att"}}, "[deduplicate] time names att"),
+        ({"deduplicate": {"keys": ["order.id"]}}, "names order.id"),
+        ({"aggregate": AGGREGATE | {"time": "when"}}, "[aggregate] time names when"),
+        ({"aggregate": AGGREGATE | {"by": ["town"]}}, "[aggregate] by names town"),
+        (
+            {"aggregate": AGGREGATE, "sink": {"path": "t", "partitionBy": ["city"]}},
+            "[sink] partitionBy names city, which the rows do not have; known: windowStart",
+        ),
+        ({"sink": {"path": "t", "partitionBy": ["day"]}}, "[sink] partitionBy names day"),
+    ],
+)
+def test_columns_that_nobody_has(tables: dict[str, Any], words: str) -> None:
+    refused(words, parse={"schema": "id long, `at` timestamp"}, **tables)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"deduplicate": {"keys": ["ID", "msgid"], "time": "at"}},
+        {"deduplicate": {"keys": ["order.id"]}, "parse": {"schema": "id long", "into": "order"}},
+        {"deduplicate": {"keys": ["anything"]}, "parse": {"schema": "infer"}},
+        {"sink": {"path": "t", "partitionBy": ["windowStart"]}, "aggregate": AGGREGATE},
+        # What comes out of a transform only Spark knows.
+        {
+            "transform": [{"sql": "SELECT 1 AS one FROM input"}],
+            "sink": {"path": "t", "partitionBy": ["one"]},
+        },
+    ],
+)
+def test_columns_that_rows_have_or_may_have(tables: dict[str, Any]) -> None:
+    assert job(**({"parse": {"schema": "id long, `at` timestamp"}} | tables)).name == "small"
+
+
+def test_the_guide_s_tables_go_together() -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    whole = tomllib.loads("\n".join(blocks))
+    whole["sink"].pop("partitionBy")
+    made = parse_job(whole)
+    assert made.deduplicate is not None
+    assert made.aggregate is not None
+
+
 def test_values_can_be_changed_from_outside() -> None:
     changes = {
         "sink.path": "elsewhere",
         "sink.compact": "false",
-        "sink.partitionBy": "day, city",
+        "sink.partitionBy": "windowStart, city",
         "source.maxOffsetsPerTrigger": "5",
         "source.fetchOffset.numRetries": "9",
         "name": "renamed",
@@ -253,7 +305,7 @@ def test_values_can_be_changed_from_outside() -> None:
     assert changed.name == "renamed"
     assert changed.sink.path == "elsewhere"
     assert not changed.sink.compacts
-    assert changed.sink.partition_by == ("day", "city")
+    assert changed.sink.partition_by == ("windowStart", "city")
     assert changed.source.options["maxOffsetsPerTrigger"] == "5"
     assert changed.source.options["fetchOffset.numRetries"] == "9"
     # What the file does not say has a type all the same.
