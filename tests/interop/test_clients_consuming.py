@@ -223,6 +223,12 @@ def test_offset_resume(site: Site, clients: JavaClients) -> None:
     group = site.new_group("readers")
     producer = clients.producer("senders")
     producer.send(*numbers(topic, range(40)))
+    # RocketMQ's broker, told the first offsets of a group by several requests at the same moment,
+    # may lose some: they are not the first any more.
+    with clients.pull(group) as first:
+        queue = first.queues(topic)[0]
+        first.pull(queue, 0)
+        first.commit(queue, 0)
     with clients.push(group, topic) as before:
         assert len(before.receive(40)) == 40
     producer.send(*numbers(topic, range(40, 60)))
