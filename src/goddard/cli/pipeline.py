@@ -401,8 +401,13 @@ def _quiet_spark() -> None:
     logger: Any = importlib.import_module("pyspark.logger").PySparkLogger
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logger.getLogger(name).setLevel("CRITICAL")
-    # It logs pages when Java is gone.
+    # It logs pages when Java is gone, some of them under no name.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(is_not_of_py4j)
+
+
+def is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextlib.contextmanager

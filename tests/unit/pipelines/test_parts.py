@@ -3,6 +3,7 @@
 import datetime as dt
 import io
 import json
+import logging
 import signal
 import tomllib
 import uuid
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from goddard.cli.main import goddard
-from goddard.cli.pipeline import stop_on_signals
+from goddard.cli.pipeline import is_not_of_py4j, stop_on_signals
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
@@ -44,6 +45,14 @@ def test_files_say_which_batch_wrote_them() -> None:
     for foreign in ("part-0-x.parquet", f"merged-{query}-1.parquet", "", f"x{name}"):
         assert not batch.owns(foreign)
         assert not batch.follows(foreign)
+
+
+def test_only_what_py4j_logs_is_kept_quiet() -> None:
+    def is_shown(path: str) -> bool:
+        return is_not_of_py4j(logging.LogRecord("root", logging.ERROR, path, 1, "x", None, None))
+
+    assert not is_shown("/lib/site-packages/py4j/java_gateway.py")
+    assert is_shown("/home/py4j/jobs/steps.py")
 
 
 def test_single_batches_are_known_by_what_they_are_about() -> None:
