@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,24 +136,29 @@ def job(tmp_path: Path) -> Iterator[Job]:
             yield made
 
 
-def check(job: Job) -> None:
+def check(job: Job, record: Callable[[str, object], None]) -> None:
     result = job.finish()
     everything = list(range(job.source.count))
     assert len(everything) >= 4 * _BATCH
     assert result["table"] == everything, "once into the table"
     assert sorted(set(result["topic"])) == everything, "at least once into the topic"
     assert result["identities"] == len(everything), "a key for each row, the same when repeated"
+    record("kills of each kind", CYCLES)
+    record("messages", len(everything))
+    record("again in the topic", len(result["topic"]) - len(everything))
 
 
-def test_of_the_driver(job: Job) -> None:
+def test_of_the_driver(job: Job, record_property: Callable[[str, object], None]) -> None:
     for _ in range(CYCLES):
         job.start()
         job.await_mid_batch()
         job.kill()
-    check(job)
+    check(job, record_property)
 
 
-def test_of_python_workers_and_of_the_broker(job: Job) -> None:
+def test_of_python_workers_and_of_the_broker(
+    job: Job, record_property: Callable[[str, object], None]
+) -> None:
     chance = random.Random(7)
     broker = job.source.site.broker
     job.start()
@@ -165,4 +170,4 @@ def test_of_python_workers_and_of_the_broker(job: Job) -> None:
         job.await_mid_batch()
         broker.restart()
         job.await_progress()
-    check(job)
+    check(job, record_property)
