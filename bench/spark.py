@@ -34,6 +34,7 @@ _ROWS_PER_SECOND = 200_000
 _RUNS = 4
 _TIMEOUT_SECONDS = 1200
 _LATENCY_RATE = 1_000
+_LATENCY_SECONDS = 30.0  # less shows how a session warms up
 _BODY = "body BINARY"
 _WORK = Path(__file__).with_name("spark_work.py")
 
@@ -214,7 +215,8 @@ def _measure_latency(
 ) -> None:
     folder.mkdir()
     topic = site.create_topic("latency", queues=_QUEUES)
-    sending = threading.Thread(target=_send_evenly, args=(site, topic, folder, 2 * seconds))
+    duration = max(_LATENCY_SECONDS, 2 * seconds)
+    sending = threading.Thread(target=_send_evenly, args=(site, topic, folder, duration))
     sending.start()
     try:
         work = _reading("latency", site, topic, {"format": "rocketmq"}) | {"folder": str(folder)}
