@@ -122,6 +122,8 @@ class _Demo:
     def _broker_config(self, name: str) -> BrokerConfig:
         return BrokerConfig.from_properties(
             {
+                # Everything shares one process here; a busy machine is no reason to refuse.
+                "waitTimeMillsInSendQueue": "10000",
                 "brokerName": name,
                 "bindAddress": "127.0.0.1",
                 "brokerIP1": "127.0.0.1",
