@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
     def send_now(self, data: bytes | memoryview) -> None:
         """As ``send_encoded``, but without waiting for the end of the tick: this is it."""
         transport = self._transport
-        if self._out or self._corked or self._writing_paused or transport is None or self._closing:
+        if self._out or self._corked or self._writing_paused or transport is None or self._lost:
             self._out.append(data)
             self._out_bytes += len(data)
             if not self._corked:
