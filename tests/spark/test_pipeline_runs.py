@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from goddard import Message, Producer
 from goddard.pipelines.checkpoints import Checkpoint
 from goddard.pipelines.failures import PipelineError
-from goddard.pipelines.jobs import Parse, parse_job
+from goddard.pipelines.jobfiles import parse_job
+from goddard.pipelines.jobs import Parse
 from goddard.pipelines.parsing import PROBLEM, parsed
 from goddard.pipelines.running import Pipeline, Progress
 from goddard.pipelines.status import job_status

@@ -9,7 +9,7 @@ import pytest
 from goddard.errors import ConfigError
 from goddard.pipelines.failures import line_in_worker
 from goddard.pipelines.functions import check_functions
-from goddard.pipelines.jobs import parse_job
+from goddard.pipelines.jobfiles import parse_job
 
 _JOB = """
 name = "small"

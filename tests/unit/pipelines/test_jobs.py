@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from goddard.errors import ConfigError
-from goddard.pipelines.jobs import Job, load_job, parse_job
+from goddard.pipelines.jobfiles import load_job, parse_job
+from goddard.pipelines.jobs import Job
 
 WHOLE = """
 name = "orders"

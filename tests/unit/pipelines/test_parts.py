@@ -22,7 +22,7 @@ from goddard.pipelines.avro import AvroDecoder
 from goddard.pipelines.batches import Batch, query_name, single
 from goddard.pipelines.failures import sentence
 from goddard.pipelines.files import File
-from goddard.pipelines.jobs import load_job
+from goddard.pipelines.jobfiles import load_job
 from goddard.pipelines.lake import partition_values
 from goddard.pipelines.parquet import groups_to_merge
 from goddard.pipelines.ready import find_job, ready_names

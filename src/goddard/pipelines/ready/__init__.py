@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goddard.errors import ConfigError
-from goddard.pipelines.jobs import Job, load_job
+from goddard.pipelines.jobfiles import load_job
+from goddard.pipelines.jobs import Job
 from goddard.pipelines.sections import near
 
 _FOLDER = Path(__file__).parent
