@@ -13,8 +13,9 @@ from goddard.broker.holds import MAX_HOLD_MS, Hold, Holds
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.store.records import LogEntry
 from goddard.testing.clock import ManualClock
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from goddard.transport.options import ConnectionOptions
 
 QUEUES = 3
 CONNECTIONS = 3

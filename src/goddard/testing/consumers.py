@@ -36,8 +36,9 @@ from goddard.store.tables import (
 from goddard.testing.clock import ManualClock
 from goddard.testing.memory import RawPeer, join
 from goddard.testing.store import SmallStore, prepared
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from goddard.transport.options import ConnectionOptions
 
 
 class CountedGets:

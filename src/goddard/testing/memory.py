@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import TypeAlias, cast
 
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame
-from goddard.transport.connection import Connection, ConnectionOptions, FrameHook
+from goddard.transport.connection import Connection, FrameHook
 from goddard.transport.handlers import Handlers
+from goddard.transport.options import ConnectionOptions
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 

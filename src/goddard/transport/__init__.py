@@ -5,9 +5,10 @@ Everything here belongs to one event loop and is called from its thread only.
 """
 
 from goddard.transport.client import Client, ClientOptions
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler, Handlers
 from goddard.transport.loop import new_event_loop, run
+from goddard.transport.options import ConnectionOptions
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsMode, TlsOptions

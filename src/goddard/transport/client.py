@@ -13,8 +13,9 @@ from typing import Final, Self
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, ConnectFailedError, ConnectionLostError
 from goddard.protocol.frame import RemotingCommand
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import AfterHook, BeforeHook, Handlers
+from goddard.transport.options import ConnectionOptions
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
 

@@ -8,31 +8,26 @@ Memory is bounded both ways. A connection is *held* while the peer does not take
 (unsent bytes over the high mark) or while too many of its requests, by number or by size, are being
 handled: frames already received wait, and nothing more is read until the hold ends. Responses of
 the peer wait with them, so a handler that asks its own peer should not be one of thousands. Lost,
-idle and stalled peers are found by ``sweep``, called now and then by the owner. Our own requests
-share one timer, set for whichever is due first.
+idle and stalled peers are found by ``sweep``, called now and then by the owner.
 """
 
 import asyncio
 import logging
-import math
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from goddard.errors import (
     ConnectionLostError,
     OverloadedError,
     ProtocolError,
     RemotingError,
-    RequestTimeoutError,
 )
 from goddard.protocol.codes import CommandFlag, ResponseCode
 from goddard.protocol.frame import (
-    MAX_FRAME_BYTES,
     FrameDecoder,
     RemotingCommand,
     decode_frame,
@@ -40,58 +35,22 @@ from goddard.protocol.frame import (
     encode_head,
 )
 from goddard.transport.handlers import Answer, Handlers, refusal
+from goddard.transport.options import ConnectionOptions
+from goddard.transport.patience import Patience, Verdict
+from goddard.transport.pending import Done, PendingRequests
 
 _logger: Final = logging.getLogger("goddard.transport")
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_MAX_OPAQUE: Final = 2**31 - 1
 # Below this, joining head and body is cheaper than handing the kernel two pieces.
 _JOINED_BODY_BYTES: Final = 8192
-_TIMER_SLACK_SECONDS: Final = 0.001
-# A timer that rings this much too late, and how long what has come meanwhile may take.
-_LATE_SECONDS: Final = 0.1
-_CATCH_UP_SECONDS: Final = 0.02
-# A peer that says nothing for the whole time of a request at least this patient is given up.
-_SILENCE_MS: Final = 1_000
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _TLS_HANDSHAKE: Final = 0x16
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
 FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
-Done: TypeAlias = Callable[[RemotingCommand | RemotingError], None]
-"""Takes the outcome of a request: its response, or why there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionOptions:
-    """Limits of each connection, whichever end it is."""
-
-    max_frame_bytes: int = MAX_FRAME_BYTES
-    # Our own requests that wait for a response; RocketMQ's clientAsyncSemaphoreValue.
-    max_requests_in_flight: int = 65_535
-    # The peer's requests that coroutine handlers are working on.
-    max_handlers_in_flight: int = 4_096
-    # The size of these requests together; one alone may be larger.
-    max_handled_bytes: int = 32 * 1024 * 1024
-    # Unsent bytes at which nothing more is read from the peer, and at which it is cut off.
-    write_buffer_high_bytes: int = 1024 * 1024
-    write_buffer_max_bytes: int = 64 * 1024 * 1024
-    # A peer over the high mark that takes nothing for this long is cut off.
-    write_stall_seconds: float = 30.0
-    # A peer whose kernel acknowledges nothing for this long is gone (TCP_USER_TIMEOUT).
-    acknowledge_seconds: float = 60.0
-    # A peer that begins a frame and has not ended any for this long is cut off.
-    partial_frame_seconds: float = 120.0
-    # Neither read nor written for this long: closed, as RocketMQ's IdleStateHandler does.
-    idle_seconds: float = 120.0
-
-    @property
-    def sweep_seconds(self) -> float:
-        """How often the owner is to call ``sweep``: often enough to be one eighth late at most."""
-        shortest = min(self.write_stall_seconds, self.partial_frame_seconds, self.idle_seconds)
-        return min(max(shortest / 8, 0.02), 10.0)
 
 
 def address_text(name: object) -> str:
@@ -102,22 +61,8 @@ def address_text(name: object) -> str:
     return str(name or "unknown")
 
 
-def next_opaque(opaque: int) -> int:
-    """The number of the next request; after the greatest of 31 bits comes 0."""
-    return opaque + 1 if opaque < _MAX_OPAQUE else 0
-
-
 def _nothing(connection: "Connection") -> None:
     pass
-
-
-class _Waiting(NamedTuple):
-    """A request of ours without a response yet."""
-
-    done: Done
-    due_seconds: float
-    code: int
-    timeout_ms: int
 
 
 def _settle(
@@ -146,37 +91,29 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
-        "_catching_up",
         "_closing",
         "_corked",
         "_decoder",
         "_deferred",
         "_draining",
-        "_due_seconds",
-        "_due_timer",
         "_flush_scheduled",
         "_handle",
         "_handled_bytes",
         "_heard",
-        "_heard_seconds",
         "_held",
-        "_idle_since_ms",
         "_is_client",
-        "_least_unsent_bytes",
         "_loop",
         "_lost",
         "_on_close",
         "_on_finished",
         "_on_frames",
         "_on_open",
-        "_opaque",
         "_options",
         "_out",
         "_out_bytes",
-        "_partial_since_ms",
+        "_patience",
         "_pending",
         "_reading_paused",
-        "_stalled_since_ms",
         "_tasks",
         "_transport",
         "_warn",
@@ -235,22 +172,13 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        # Our own requests by opaque, the timer for the first that is due, and the frames that wait
-        # until writing goes on.
-        self._opaque = 0
-        self._pending: dict[int, _Waiting] = {}
-        self._due_seconds = math.inf
-        self._due_timer: asyncio.TimerHandle | None = None
-        self._catching_up = False
+        # Our own requests, and the frames of those that wait until writing goes on.
+        self._pending = PendingRequests(self._loop, self._fall_silent)
         self._deferred: deque[tuple[int, bytes]] = deque()
-        # What happened since the last sweep, and since when it has not.
+        # What happened since the last sweep: bytes either way, a whole frame.
         self._heard = True
-        self._heard_seconds = -math.inf
         self._whole = True
-        self._idle_since_ms = 0
-        self._partial_since_ms = 0
-        self._stalled_since_ms = 0
-        self._least_unsent_bytes = 0
+        self._patience = Patience(options)
 
     @property
     def is_closed(self) -> bool:
@@ -270,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def requests_in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending.waiting)
 
     @property
     def handlers_in_flight(self) -> int:
@@ -288,7 +216,7 @@ class Connection(asyncio.Protocol):
             return await future
         finally:
             # A caller that gave up: what still comes is not waited for.
-            self._pending.pop(command.opaque, None)
+            self._pending.waiting.pop(command.opaque, None)
 
     def request_soon(
         self, command: RemotingCommand, timeout_ms: int
@@ -321,17 +249,12 @@ class Connection(asyncio.Protocol):
         if self._closing:
             raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
         pending = self._pending
-        if len(pending) >= self._options.max_requests_in_flight:
+        if len(pending.waiting) >= self._options.max_requests_in_flight:
             raise OverloadedError(
-                f"{len(pending)} requests to {self.remote} wait for a response already",
+                f"{len(pending.waiting)} requests to {self.remote} wait for a response already",
                 self.remote,
             )
-        opaque = self._next_opaque()
-        frame = encode(opaque)
-        due_seconds = self._loop.time() + timeout_ms / 1000
-        pending[opaque] = _Waiting(done, due_seconds, code, timeout_ms)
-        if due_seconds < self._due_seconds:
-            self._set_due_timer(due_seconds)
+        opaque, frame = pending.add(encode, code, timeout_ms, done)
         if self._writing_paused:
             self._deferred.append((opaque, frame))
         else:
@@ -345,16 +268,9 @@ class Connection(asyncio.Protocol):
             raise OverloadedError(
                 f"{self.unsent_bytes} bytes wait to be sent to {self.remote} already", self.remote
             )
-        command.opaque = self._next_opaque()
+        command.opaque = self._pending.next_opaque()
         command.flag = command.flag & ~_RESPONSE | _ONEWAY
         self.send_encoded(self._encode(command))
-
-    def _next_opaque(self) -> int:
-        opaque = next_opaque(self._opaque)
-        while opaque in self._pending:
-            opaque = next_opaque(opaque)
-        self._opaque = opaque
-        return opaque
 
     def _encode(self, command: RemotingCommand) -> bytes:
         frame = encode_frame(command)
@@ -365,55 +281,13 @@ class Connection(asyncio.Protocol):
             )
         return frame
 
-    def _set_due_timer(self, due_seconds: float) -> None:
-        if self._due_timer is not None:
-            self._due_timer.cancel()
-        self._due_seconds = due_seconds
-        self._due_timer = self._loop.call_at(due_seconds, self._expire)
+    def _fall_silent(self) -> None:
+        """Not a word since a request: the link is broken, or the peer stands still.
 
-    def _expire(self) -> None:
-        """Give up what is due, and come back for the next."""
-        # The timer may ring a little early; what is due within that time is due.
-        now = self._loop.time() + _TIMER_SLACK_SECONDS
-        if now - self._due_seconds > _LATE_SECONDS and not self._catching_up:
-            # This process stood still. What the peer has answered meanwhile is read first: loops
-            # see to their timers before their sockets.
-            self._catching_up = True
-            self._set_due_timer(now + _CATCH_UP_SECONDS)
-            return
-        self._catching_up = False
-        due = [(opaque, each) for opaque, each in self._pending.items() if each.due_seconds <= now]
-        for opaque, _ in due:
-            del self._pending[opaque]
-        self._due_timer = None
-        self._due_seconds = math.inf
-        if self._pending:
-            self._set_due_timer(min(each.due_seconds for each in self._pending.values()))
-        is_silent = False
-        for _, waiting in due:
-            asked_seconds = waiting.due_seconds - waiting.timeout_ms / 1000
-            is_silent = is_silent or (
-                waiting.timeout_ms >= _SILENCE_MS
-                # The loop's time may stand still for a millisecond: what was heard just before the
-                # request has the same time as it.
-                and self._heard_seconds < asked_seconds + _TIMER_SLACK_SECONDS
-            )
-            text = (
-                f"no response from {self.remote} to request code {waiting.code} within "
-                f"{waiting.timeout_ms} ms"
-            )
-            waiting.done(RequestTimeoutError(text, self.remote))
-        if is_silent and self._is_client and not self._closing:
-            # Not a word since the request: the link is broken, or the peer stands still. What else
-            # waits for it can be tried elsewhere, and the next request over a new connection.
+        What else waits for it can be tried elsewhere, and the next request over a new connection.
+        """
+        if self._is_client and not self._closing:
             self._cut("it answers nothing at all")
-
-    def _complete(self, response: RemotingCommand) -> None:
-        waiting = self._pending.pop(response.opaque, None)
-        if waiting is None:
-            _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
-        else:
-            waiting.done(response)
 
     # Sending
 
@@ -487,15 +361,14 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        # The next sweep finds less than this, and counts from then.
-        self._least_unsent_bytes = sys.maxsize
+        self._patience.begin_stall()
         self._update_hold()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
         while self._deferred and not self._writing_paused:
             opaque, frame = self._deferred.popleft()
-            if opaque in self._pending:
+            if opaque in self._pending.waiting:
                 self.send_encoded(frame)
         self._update_hold()
 
@@ -507,6 +380,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         self.remote = address_text(transport.get_extra_info("peername"))
         self.local = address_text(transport.get_extra_info("sockname"))
+        self._pending.remote = self.remote
         transport.set_write_buffer_limits(high=self._options.write_buffer_high_bytes)
         self._limit_unacknowledged(transport.get_extra_info("socket"))
         self._on_open(self)
@@ -520,7 +394,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard = True
         if self._is_client:
-            self._heard_seconds = self._loop.time()
+            self._pending.heard_seconds = self._loop.time()
         decoder = self._decoder
         frames = decoder.feed(data)
         if frames:
@@ -564,7 +438,7 @@ class Connection(asyncio.Protocol):
                 return
             command = decode_frame(frame)
             if command.flag & _RESPONSE:
-                self._complete(command)
+                self._pending.complete(command)
                 continue
             answer = handle(command, self)
             if answer is None:
@@ -629,14 +503,8 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self._backlog.clear()
         self._deferred.clear()
-        pending, self._pending = self._pending, {}
-        if self._due_timer is not None:
-            self._due_timer.cancel()
-            self._due_timer = None
         reason = f": {error}" if error is not None else ""
-        for waiting in pending.values():
-            text = f"the connection to {self.remote} was lost{reason}"
-            waiting.done(ConnectionLostError(text, self.remote))
+        self._pending.fail(f"the connection to {self.remote} was lost{reason}")
         for task in self._tasks:
             task.cancel()
         self._on_close(self)
@@ -696,26 +564,22 @@ class Connection(asyncio.Protocol):
         """Close this connection if it is idle, stalled, or stuck inside a frame."""
         if self._lost:
             return
-        options = self._options
         unsent = self.unsent_bytes
-        if not self._writing_paused or unsent < self._least_unsent_bytes:
-            # A peer that takes some of what waits for it is alive, however slow.
-            self._heard = self._heard or unsent < self._least_unsent_bytes
-            self._least_unsent_bytes = unsent
-            self._stalled_since_ms = now_ms
-        elif now_ms - self._stalled_since_ms >= options.write_stall_seconds * 1000:
+        verdict = self._patience.judge(
+            now_ms,
+            unsent_bytes=unsent,
+            is_behind=self._writing_paused,
+            is_inside_frame=(
+                self._decoder.buffered_bytes > 0 and not self._whole and not self._held
+            ),
+            is_heard=self._heard,
+        )
+        self._heard = self._whole = False
+        if verdict is Verdict.STALLED:
             self._cut(f"{unsent} bytes wait to be sent and it does not read")
-            return
-        if self._whole or not self._decoder.buffered_bytes or self._held:
-            self._whole = False
-            self._partial_since_ms = now_ms
-        elif now_ms - self._partial_since_ms >= options.partial_frame_seconds * 1000:
+        elif verdict is Verdict.UNFINISHED:
             self._cut("it began a frame and did not end it in time")
-            return
-        if self._heard:
-            self._heard = False
-            self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= options.idle_seconds * 1000:
+        elif verdict is Verdict.IDLE:
             _logger.info("%s is idle, closed", self.remote)
             self.abort()
 

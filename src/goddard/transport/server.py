@@ -18,13 +18,9 @@ from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
-from goddard.transport.connection import (
-    Connection,
-    ConnectionOptions,
-    FrameHook,
-    address_text,
-)
+from goddard.transport.connection import Connection, FrameHook, address_text
 from goddard.transport.handlers import Handlers
+from goddard.transport.options import ConnectionOptions
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, first_byte
 from goddard.transport.warnings import LimitedWarnings

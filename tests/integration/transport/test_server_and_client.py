@@ -21,9 +21,10 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.testing.clock import ManualClock
 from goddard.testing.memory import MemoryTransport
 from goddard.transport.client import Client, ClientOptions
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.loop import run
+from goddard.transport.options import ConnectionOptions
 from goddard.transport.server import Server, ServerOptions
 
 ECHO = 1

@@ -2,7 +2,7 @@ import pytest
 
 from goddard.errors import ConfigError
 from goddard.transport.client import split_address
-from goddard.transport.connection import address_text, next_opaque
+from goddard.transport.connection import address_text
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,3 @@ def test_socket_names() -> None:
     assert address_text(("10.0.0.1", 80)) == "10.0.0.1:80"
     assert address_text(("::1", 80, 0, 0)) == "[::1]:80"
     assert address_text(None) == "unknown"
-
-
-def test_opaques_stay_within_31_bits() -> None:
-    assert next_opaque(0) == 1
-    assert next_opaque(2**31 - 2) == 2**31 - 1
-    assert next_opaque(2**31 - 1) == 0

@@ -15,8 +15,9 @@ from goddard.errors import (
 from goddard.protocol.codes import CommandFlag, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
 from goddard.testing.memory import join_connections, join_raw
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
+from goddard.transport.options import ConnectionOptions
 
 ECHO = 1
 HELD = 2
@@ -228,7 +229,7 @@ async def test_a_request_that_waits_keeps_its_number(
     client, _ = join_connections(handlers)
     waiting = asyncio.ensure_future(client.request(RemotingCommand(HELD, body=b"old"), 5000))
     await held.reached(1)
-    monkeypatch.setattr("goddard.transport.connection._MAX_OPAQUE", 3)
+    monkeypatch.setattr("goddard.transport.pending._MAX_OPAQUE", 3)
     for _ in range(10):
         assert (await client.request(RemotingCommand(ECHO, body=b"new"), 5000)).body == b"new"
     held.release(b"old")

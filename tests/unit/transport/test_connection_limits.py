@@ -8,8 +8,9 @@ from goddard.errors import OverloadedError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.testing.memory import RawPeer, join, join_connections, join_raw
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
+from goddard.transport.options import ConnectionOptions
 
 BIG = 1
 GATED = 2

@@ -6,8 +6,9 @@ from goddard.errors import HeaderError, ProtocolError
 from goddard.protocol.codes import CommandFlag, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import TopicNotExistError
-from goddard.transport.connection import Connection, ConnectionOptions
+from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
+from goddard.transport.options import ConnectionOptions
 
 
 @pytest.fixture

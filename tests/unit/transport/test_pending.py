@@ -1,0 +1,93 @@
+import asyncio
+
+import pytest
+
+from goddard.errors import ConnectionLostError, RemotingError, RequestTimeoutError
+from goddard.protocol.frame import RemotingCommand
+from goddard.transport.pending import PendingRequests
+
+CODE = 34
+
+
+class Outcomes:
+    """What became of some requests, by their opaque, and whether the peer was called silent."""
+
+    def __init__(self) -> None:
+        self.by_opaque: dict[int, RemotingCommand | RemotingError] = {}
+        self.silences = 0
+        self.changed = asyncio.Event()
+        self.pending = PendingRequests(asyncio.get_running_loop(), self._fall_silent)
+
+    def _fall_silent(self) -> None:
+        self.silences += 1
+
+    def ask(self, timeout_ms: int = 60_000) -> int:
+        opaque, _ = self.pending.add(
+            lambda _: b"", CODE, timeout_ms, lambda x: self._end(opaque, x)
+        )
+        return opaque
+
+    def _end(self, opaque: int, outcome: RemotingCommand | RemotingError) -> None:
+        assert opaque not in self.by_opaque
+        self.by_opaque[opaque] = outcome
+        self.changed.set()
+
+    async def has(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.by_opaque) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def test_opaques_stay_within_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goddard.transport.pending._MAX_OPAQUE", 3)
+    pending = Outcomes().pending
+    assert [pending.next_opaque() for _ in range(5)] == [1, 2, 3, 0, 1]
+
+
+async def test_each_response_ends_its_own_request() -> None:
+    outcomes = Outcomes()
+    first, second = outcomes.ask(), outcomes.ask()
+    response = RemotingCommand(0, opaque=second)
+    outcomes.pending.complete(response)
+    outcomes.pending.complete(response)
+    assert outcomes.by_opaque == {second: response}
+    outcomes.pending.fail("the cable was cut")
+    assert isinstance(outcomes.by_opaque[first], ConnectionLostError)
+    assert not outcomes.pending.waiting
+
+
+async def test_a_request_that_cannot_be_encoded_is_not_waited_for() -> None:
+    outcomes = Outcomes()
+
+    def fail(opaque: int) -> bytes:
+        raise ValueError("no bytes")
+
+    with pytest.raises(ValueError, match="no bytes"):
+        outcomes.pending.add(fail, CODE, 60_000, lambda _: None)
+    assert not outcomes.pending.waiting
+
+
+async def test_one_timer_serves_requests_due_in_any_order() -> None:
+    outcomes = Outcomes()
+    patient = outcomes.ask()
+    late, early = outcomes.ask(60), outcomes.ask(20)
+    await outcomes.has(2)
+    assert list(outcomes.by_opaque) == [early, late]
+    assert isinstance(outcomes.by_opaque[early], RequestTimeoutError)
+    assert list(outcomes.pending.waiting) == [patient]
+    outcomes.pending.fail("the end of the test")
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "is_heard", "silences"), [(1000, False, 1), (1000, True, 0), (20, False, 0)]
+)
+async def test_only_a_patient_request_finds_a_peer_silent(
+    timeout_ms: int, is_heard: bool, silences: int
+) -> None:
+    outcomes = Outcomes()
+    outcomes.ask(timeout_ms)
+    if is_heard:
+        outcomes.pending.heard_seconds = asyncio.get_running_loop().time() + 0.5
+    await outcomes.has(1)
+    assert outcomes.silences == silences
