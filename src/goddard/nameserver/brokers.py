@@ -24,6 +24,7 @@ from goddard.nameserver.routes import (
     RouteTable,
 )
 from goddard.nameserver.settings import Settings
+from goddard.nameserver.views import member_group
 from goddard.protocol import bodies
 from goddard.protocol.bodies import DataVersion, RegisterBrokerBody, decode_body, encode_body
 from goddard.protocol.codes import RequestCode
@@ -213,7 +214,7 @@ class Brokers:
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         header = GetBrokerMemberGroupRequest.decode(request.fields)
-        group = self._routes.member_group(header.cluster_name, header.broker_name)
+        group = member_group(self._routes, header.cluster_name, header.broker_name)
         body = bodies.BrokerMemberGroupAnswer(broker_member_group=group)
         return request.reply(body=encode_body(body, unquoted_int_keys=True))
 

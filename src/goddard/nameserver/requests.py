@@ -10,8 +10,9 @@ from typing import Final
 from goddard.clock import Clock
 from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_properties
 from goddard.errors import ConfigError
+from goddard.nameserver import views
 from goddard.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable, KvWriteError
-from goddard.nameserver.routes import RouteTable, in_zone
+from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.settings import Settings
 from goddard.protocol import bodies
 from goddard.protocol.bodies import TopicRoute, decode_body, encode_body, encode_route
@@ -115,38 +116,42 @@ class Requests:
         route = self._routes.route(topic, order_conf)
         if fields[_ZONE_MODE].lower() != "true" or not zone or route is None:
             return None
-        return encode_route(in_zone(route, zone), standard=False)
+        return encode_route(views.in_zone(route, zone), standard=False)
 
     def get_cluster_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        return request.reply(body=encode_body(self._routes.cluster_info(), unquoted_int_keys=True))
+        return request.reply(
+            body=encode_body(views.cluster_info(self._routes), unquoted_int_keys=True)
+        )
 
     # Topic lists
 
     def get_all_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         if not self._settings.current.enable_all_topic_list:
             raise SystemFailedError("disable")
-        return request.reply(body=encode_body(self._routes.all_topics()))
+        return request.reply(body=encode_body(views.all_topics(self._routes)))
 
     def get_topics_by_cluster(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         self._check_lists_enabled()
         header = GetTopicsByClusterRequest.decode(request.fields)
-        return request.reply(body=encode_body(self._routes.topics_of_cluster(header.cluster)))
+        return request.reply(
+            body=encode_body(views.topics_of_cluster(self._routes, header.cluster))
+        )
 
     def get_system_topics(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
-        return request.reply(body=encode_body(self._routes.system_topics()))
+        return request.reply(body=encode_body(views.system_topics(self._routes)))
 
     def get_unit_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         self._check_lists_enabled()
         if request.code == RequestCode.GET_UNIT_TOPIC_LIST:
-            topics = self._routes.unit_topics()
+            topics = views.unit_topics(self._routes)
         elif request.code == RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST:
-            topics = self._routes.unit_sub_topics()
+            topics = views.unit_sub_topics(self._routes)
         else:
-            topics = self._routes.unit_sub_topics_outside_unit()
+            topics = views.unit_sub_topics_outside_unit(self._routes)
         return request.reply(body=encode_body(topics))
 
     def _check_lists_enabled(self) -> None:

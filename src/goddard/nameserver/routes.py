@@ -2,7 +2,8 @@
 
 Pure: no I/O, no clock; ``now_ms`` is given and must never run backwards. Not for concurrent use:
 the loop owns the table, so a reader never sees half a registration. What others have to be told
-(a smaller broker id came or went) is returned as a value.
+(a smaller broker id came or went) is returned as a value. What is only read from the tables, lists
+and the like, is in ``views``.
 
 The tables and their names in RocketMQ:
 ``topic_queues`` topicQueueTable, ``brokers`` brokerAddrTable, ``clusters`` clusterAddrTable,
@@ -10,7 +11,7 @@ The tables and their names in RocketMQ:
 topicQueueMappingInfoTable.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -18,13 +19,10 @@ from typing import Final, NamedTuple
 from goddard.nameserver.javamap import in_map_order
 from goddard.protocol.bodies import (
     BrokerData,
-    BrokerMemberGroup,
-    ClusterInfo,
     DataVersion,
     QueueData,
     TopicConfig,
     TopicConfigTable,
-    TopicList,
     TopicQueueMapping,
     TopicRoute,
     encode_route,
@@ -36,9 +34,6 @@ BROKER_EXPIRY_MS: Final = 120_000
 
 # Routes of these topics show a broker's members as they are, without an acting master.
 _MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-_UNIT_FLAG: Final = 1
-_UNIT_SUB_FLAG: Final = 2
 
 
 class BrokerAddress(NamedTuple):
@@ -450,57 +445,6 @@ class RouteTable:
     def _topics_of(self, broker_name: str) -> list[str]:
         return [t for t, by_broker in self.topic_queues.items() if broker_name in by_broker]
 
-    # Questions
-
-    def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo(
-            broker_addr_table={name: self.brokers[name] for name in in_map_order(self.brokers)},
-            cluster_addr_table={
-                name: in_map_order(sorted(self.clusters[name]))
-                for name in in_map_order(self.clusters)
-            },
-        )
-
-    def member_group(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
-        data = self.brokers.get(broker_name)
-        members = {} if data is None else dict(data.broker_addrs)
-        return BrokerMemberGroup(cluster=cluster, broker_name=broker_name, broker_addrs=members)
-
-    def all_topics(self) -> TopicList:
-        return TopicList(topic_list=list(self.topic_queues))
-
-    def topics_of_cluster(self, cluster: str) -> TopicList:
-        names = self.clusters.get(cluster, set())
-        return TopicList(
-            topic_list=[t for t, queues in self.topic_queues.items() if names & queues.keys()]
-        )
-
-    def system_topics(self) -> TopicList:
-        """Names that serve as topics of their own: every cluster's and every broker's."""
-        names = sorted({*self.clusters, *(n for names in self.clusters.values() for n in names)})
-        addresses = (a for data in self.brokers.values() for a in data.broker_addrs.values())
-        return TopicList(topic_list=in_map_order(names), broker_addr=next(addresses, None))
-
-    def unit_topics(self) -> TopicList:
-        return self._flagged_topics(lambda flag: bool(flag & _UNIT_FLAG))
-
-    def unit_sub_topics(self) -> TopicList:
-        return self._flagged_topics(lambda flag: bool(flag & _UNIT_SUB_FLAG))
-
-    def unit_sub_topics_outside_unit(self) -> TopicList:
-        return self._flagged_topics(
-            lambda flag: bool(flag & _UNIT_SUB_FLAG) and not flag & _UNIT_FLAG
-        )
-
-    def _flagged_topics(self, is_wanted: Callable[[int], bool]) -> TopicList:
-        return TopicList(
-            topic_list=[
-                topic
-                for topic, queues in self.topic_queues.items()
-                if is_wanted(next(iter(queues.values())).topic_sys_flag)
-            ]
-        )
-
     # Routes
 
     def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
@@ -553,32 +497,6 @@ class RouteTable:
     def _forget_route(self, topic: str) -> None:
         if self._encoded.pop(topic, None) is not None:
             self.generation += 1
-
-
-def in_zone(route: TopicRoute, zone: str) -> TopicRoute:
-    """The part of a route that a client of a zone should use.
-
-    A broker without a master is kept wherever it is: its slaves are read from rather than nothing.
-    """
-    kept = [
-        data
-        for data in route.broker_datas
-        if MASTER_ID not in data.broker_addrs or (data.zone_name or "").lower() == zone.lower()
-    ]
-    dropped = [data for data in route.broker_datas if data not in kept]
-    dropped_names = {data.broker_name for data in dropped}
-    dropped_addresses = {address for data in dropped for address in data.broker_addrs.values()}
-    return TopicRoute(
-        order_topic_conf=route.order_topic_conf,
-        queue_datas=[data for data in route.queue_datas if data.broker_name not in dropped_names],
-        broker_datas=kept,
-        filter_server_table={
-            address: servers
-            for address, servers in route.filter_server_table.items()
-            if address not in dropped_addresses
-        },
-        topic_queue_mapping_by_broker=route.topic_queue_mapping_by_broker,
-    )
 
 
 def _with_acting_master(data: BrokerData, queues: QueueData) -> BrokerData:

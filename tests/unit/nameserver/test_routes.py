@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from goddard.nameserver import views
 from goddard.nameserver.routes import (
     BrokerAddress,
     LeavingBroker,
@@ -13,7 +14,6 @@ from goddard.nameserver.routes import (
     Registration,
     RoutePolicy,
     RouteTable,
-    in_zone,
 )
 from goddard.protocol.bodies import (
     DataVersion,
@@ -388,27 +388,27 @@ def test_topic_lists() -> None:
     register(table, broker(0, "broker-b", "b:1", cluster="Other"), topics("U", "V", flag=1))
     register(table, broker(0, "broker-c", "c:1", cluster="Other"), topics("S", "R", flag=2))
     register(table, broker(0, "broker-d", "d:1", cluster="Other"), topics("W", "X", flag=3))
-    assert set(table.all_topics().topic_list) == {*"UVSRWX", "T1", "T2"}
-    assert set(table.topics_of_cluster(CLUSTER).topic_list) == {"T1", "T2"}
-    assert table.topics_of_cluster("Nowhere").topic_list == []
-    system = table.system_topics()
+    assert set(views.all_topics(table).topic_list) == {*"UVSRWX", "T1", "T2"}
+    assert set(views.topics_of_cluster(table, CLUSTER).topic_list) == {"T1", "T2"}
+    assert views.topics_of_cluster(table, "Nowhere").topic_list == []
+    system = views.system_topics(table)
     names = {CLUSTER, "Other", "broker-a", "broker-b", "broker-c", "broker-d"}
     assert set(system.topic_list) == names
     assert system.broker_addr == "10.0.0.0:10911"
-    assert set(table.unit_topics().topic_list) == set("UVWX")
-    assert set(table.unit_sub_topics().topic_list) == set("SRWX")
-    assert set(table.unit_sub_topics_outside_unit().topic_list) == set("SR")
-    assert RouteTable().system_topics().broker_addr is None
+    assert set(views.unit_topics(table).topic_list) == set("UVWX")
+    assert set(views.unit_sub_topics(table).topic_list) == set("SRWX")
+    assert set(views.unit_sub_topics_outside_unit(table).topic_list) == set("SR")
+    assert views.system_topics(RouteTable()).broker_addr is None
 
 
 def test_member_group_and_cluster_info() -> None:
     table = RouteTable()
     register(table, broker(0))
     register(table, broker(1))
-    group = table.member_group(CLUSTER, "broker-a")
+    group = views.member_group(table, CLUSTER, "broker-a")
     assert group.broker_addrs == {0: "10.0.0.0:10911", 1: "10.0.0.1:10911"}
-    assert table.member_group(CLUSTER, "nobody").broker_addrs == {}
-    info = table.cluster_info()
+    assert views.member_group(table, CLUSTER, "nobody").broker_addrs == {}
+    info = views.cluster_info(table)
     assert info.cluster_addr_table == {CLUSTER: ["broker-a"]}
     assert info.broker_addr_table["broker-a"].broker_addrs.keys() == {0, 1}
 
@@ -424,7 +424,7 @@ def test_brokers_are_listed_in_the_order_of_a_java_map() -> None:
     listed = [data.broker_name for data in route.queue_datas]
     assert listed == ["broker-b", "x", "broker-a", "broker-golden"]
     assert [data.broker_name for data in route.broker_datas] == listed
-    assert list(table.cluster_info().broker_addr_table) == listed
+    assert list(views.cluster_info(table).broker_addr_table) == listed
 
 
 @pytest.mark.parametrize("standard_json", [True, False])
@@ -489,7 +489,7 @@ def test_a_zone_sees_its_own_brokers_and_those_without_master() -> None:
     register(table, broker(1, "orphan", "o:1", zone="z2"))
     route = table.route("T1")
     assert route is not None
-    seen = in_zone(route, "z1")
+    seen = views.in_zone(route, "z1")
     assert {data.broker_name for data in seen.broker_datas} == {"near", "orphan"}
     assert {data.broker_name for data in seen.queue_datas} == {"near", "orphan"}
     assert seen.filter_server_table == {"n:1": ["f:1"]}
