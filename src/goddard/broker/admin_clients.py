@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from goddard.broker.admin_topics import UNSET_REMARK
-from goddard.broker.clients import Client, Clients
+from goddard.broker.clients import Clients
+from goddard.broker.members import Client
 from goddard.broker.settings import Settings
 from goddard.broker.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock

@@ -11,23 +11,19 @@ check of a subscription.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from goddard.broker.filters import ConsumerFilters, check_expression, normalised
+from goddard.broker.heartbeats import MAX_ID_CHARS, check_heartbeat
+from goddard.broker.members import Client, ConsumerGroup
 from goddard.broker.settings import Settings
 from goddard.broker.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock
 from goddard.errors import GoddardError
 from goddard.protocol import names
-from goddard.protocol.bodies import (
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    decode_body,
-    encode_body,
-)
+from goddard.protocol.bodies import ConsumeType, decode_body, encode_body
 from goddard.protocol.bodies_client import (
     CheckClientBody,
     ConsumerData,
@@ -57,95 +53,10 @@ _NOTIFY_SECONDS: Final = 0.02
 _NOTIFY_LATE_SECONDS: Final = 15.0
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 _UNIT_SUBSCRIPTION: Final = 2
-# Far beyond any real client: a heartbeat is kept in memory until its connection ends.
-_MAX_ID_CHARS: Final = 1024
-_MAX_GROUPS_PER_HEARTBEAT: Final = 4096
-_MAX_SUBSCRIPTIONS: Final = 10_000
-# Of all SQL expressions in a heartbeat, each with a little for its own sake: they are compiled.
-_MAX_SQL_CHARS_PER_HEARTBEAT: Final = 65_536
-_SQL_CHARS_PER_EXPRESSION: Final = 64
 _MAX_GROUPS_PER_CONNECTION: Final = 16_384
 _MAX_IDS_PER_CONNECTION: Final = 1_024
 # What is not plain JSON is read slowly, and on the loop; no client sends much of it.
 _MAX_DIALECT_BYTES: Final = 128 * 1024
-
-Wanted = tuple[str, str, str]  # topic, type and text of a subscription
-
-
-@dataclass(slots=True, eq=False)
-class Client:
-    """A producer or consumer within one group."""
-
-    connection: Connection
-    client_id: str
-    language: int
-    version: int
-    last_heartbeat_ms: int
-    # Consumers: what its last full heartbeat asked for.
-    wanted: frozenset[Wanted] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.client_id} at {self.connection.remote}"
-
-
-@dataclass(slots=True, eq=False)
-class ConsumerGroup:
-    """The live consumers of a group and what they subscribed to, topic by topic."""
-
-    name: str
-    consume_type: ConsumeType
-    message_model: MessageModel
-    consume_from_where: ConsumeFromWhere
-    clients: dict[Connection, Client] = field(default_factory=dict)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    fingerprint: int | None = None
-    last_update_ms: int = 0
-
-    @property
-    def is_broadcast(self) -> bool:
-        return self.message_model is MessageModel.BROADCASTING
-
-    @property
-    def client_ids(self) -> list[str]:
-        return [client.client_id for client in self.clients.values()]
-
-    def find_client(self, client_id: str) -> Client | None:
-        for client in self.clients.values():
-            if client.client_id == client_id:
-                return client
-        return None
-
-    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take a member's whole list: newer versions win, other topics go. True on a change."""
-        changed = False
-        topics = set()
-        for subscription in subscriptions:
-            topic = subscription.topic
-            topics.add(topic)
-            old = self.subscriptions.get(topic)
-            if old is None:
-                _log.info(
-                    "subscription changed, add new topic, group: %s %s", self.name, subscription
-                )
-                self.subscriptions[topic] = subscription
-                changed = True
-            elif subscription.sub_version > old.sub_version:
-                self.subscriptions[topic] = subscription
-                if (old.sub_string, old.expression_type) != (
-                    subscription.sub_string,
-                    subscription.expression_type,
-                ):
-                    _log.info(
-                        "subscription changed, group: %s OLD: %s NEW: %s",
-                        self.name,
-                        old,
-                        subscription,
-                    )
-        for topic in [known for known in self.subscriptions if known not in topics]:
-            _log.warning("subscription changed, group: %s remove topic %s", self.name, topic)
-            del self.subscriptions[topic]
-            changed = True
-        return changed
 
 
 @dataclass(slots=True, eq=False)
@@ -247,7 +158,7 @@ class Clients:
 
     def handle_heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         data = decode_body(request.body, HeartbeatData, max_dialect_bytes=_MAX_DIALECT_BYTES)
-        _check_heartbeat(data)
+        check_heartbeat(data)
         session = self._sessions.setdefault(connection, _Session())
         session.check_room(data.client_id)
         is_changed = False
@@ -315,8 +226,8 @@ class Clients:
         except FilterSyntaxError as error:
             _log.warning(
                 "Client %s@%s filter message, but failed to compile expression! error=%s",
-                body.client_id[:_MAX_ID_CHARS],
-                body.group[:_MAX_ID_CHARS],
+                body.client_id[:MAX_ID_CHARS],
+                body.group[:MAX_ID_CHARS],
                 error,
             )
             raise SubscriptionError(str(error)) from error
@@ -405,7 +316,7 @@ class Clients:
         group.consume_from_where = consumer.consume_from_where
         changed = self._join(group, request, connection, data.client_id)
         if is_full:
-            self._warn_of_differences(group, group.clients[connection], subscriptions)
+            group.warn_of_differences(group.clients[connection], subscriptions)
             changed |= group.subscribe(subscriptions)
             self._filters.register(name, subscriptions)
         if changed and config.notify_consumer_ids_changed_enable and not group.is_broadcast:
@@ -461,30 +372,6 @@ class Clients:
                 client,
             )
         return True
-
-    def _warn_of_differences(
-        self, group: ConsumerGroup, client: Client, subscriptions: list[SubscriptionData]
-    ) -> None:
-        """Members of a group must want the same, or messages are lost for some of them."""
-        wanted = frozenset(
-            (each.topic, each.expression_type, each.sub_string) for each in subscriptions
-        )
-        if wanted == client.wanted:
-            return
-        client.wanted = wanted
-        # Whoever differs from the eldest was named when it joined; one comparison tells enough.
-        others = (other for other in group.clients.values() if other is not client)
-        other = next((each for each in others if each.wanted is not None), None)
-        if other is None or other.wanted is None or other.wanted == wanted:
-            return
-        topics = sorted({topic for topic, _, _ in wanted ^ other.wanted})
-        _log.warning(
-            "consumer group %s: the subscriptions of %s and %s differ, topics: %s",
-            group.name,
-            client,
-            other,
-            ", ".join(topics)[:_MAX_ID_CHARS],
-        )
 
     def _forget_consumer(
         self, name: str, connection: Connection, *, always_notify: bool = False
@@ -578,31 +465,3 @@ def _expired(clients: Mapping[Connection, Client], oldest_ms: int) -> list[Clien
 def unsupported_filter(expression_type: str) -> str:
     """Why a broker without ``enablePropertyFilter`` refuses, in RocketMQ's words."""
     return f"The broker does not support consumer to filter message by {expression_type[:80]}"
-
-
-def _check_heartbeat(data: HeartbeatData) -> None:
-    if len(data.client_id) > _MAX_ID_CHARS:
-        raise InvalidParameterError(f"the clientID is longer than {_MAX_ID_CHARS} characters")
-    if len(data.consumer_data_set) + len(data.producer_data_set) > _MAX_GROUPS_PER_HEARTBEAT:
-        raise InvalidParameterError(
-            f"a heartbeat tells of {_MAX_GROUPS_PER_HEARTBEAT} groups at most"
-        )
-    for producer in data.producer_data_set:
-        if len(producer.group_name) > _MAX_ID_CHARS:
-            raise InvalidParameterError("the name of a producer group is too long")
-    for consumer in data.consumer_data_set:
-        if len(consumer.subscription_data_set) > _MAX_SUBSCRIPTIONS:
-            raise InvalidParameterError(
-                f"a consumer has {_MAX_SUBSCRIPTIONS} subscriptions at most"
-            )
-    sql_chars = sum(
-        len(subscription.sub_string) + _SQL_CHARS_PER_EXPRESSION
-        for consumer in data.consumer_data_set
-        for subscription in consumer.subscription_data_set
-        if not is_tag_type(subscription.expression_type)
-    )
-    if sql_chars > _MAX_SQL_CHARS_PER_HEARTBEAT:
-        raise InvalidParameterError(
-            f"the SQL expressions of a heartbeat have {_MAX_SQL_CHARS_PER_HEARTBEAT} characters "
-            "at most"
-        )
