@@ -79,6 +79,14 @@ def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
     assert command("run", "--from", "2020-01-01")[0] == 0
     assert spark.read.parquet(command.table).count() == 16
     assert command("plan", "--explain")[0] == 0
+    command.write("SELECT 5 AS number FROM input")
+    line = command.refused("--from", "2020-01-02")
+    assert line.startswith("Error: numbers: file:")
+    assert line.endswith(
+        "has the column number as string, and the rows have it as int; "
+        "cast it in a transform, or write another table"
+    )
+    assert spark.read.parquet(command.table).count() == 16
 
 
 def test_what_is_wrong_is_one_line(command: Command) -> None:

@@ -1,5 +1,6 @@
 """Tables of Parquet files: a batch may be killed at any point, and is there once in the end."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing_extensions import override
 from goddard.errors import ConfigError
 from goddard.pipelines import quality
 from goddard.pipelines.batches import Batch, single
-from goddard.pipelines.files import Files
+from goddard.pipelines.files import File, Files
 from goddard.pipelines.jobs import Sink
 from goddard.pipelines.parquet import ParquetTable
 from goddard.pipelines.sinks import BatchSink, open_sink
@@ -93,10 +94,10 @@ def test_a_batch_that_is_killed_anywhere_is_there_once(spark: SparkSession, tmp_
     other = ParquetTable(files, partition_by=("city",))
     other.write(rows(spark, 100, 2), single("somebody else"))
     before = data_files(folder)
-    frame = rows(spark, 4, 4).persist()
+    frame = rows(spark, 4, 4).selectExpr("*", "1 AS more").persist()
     deaths = die_at_every_point(files, lambda: table.write(frame, Batch(QUERY, 1)))
-    # Two lists, two files, two folders, the staging folder twice: many ways to die.
-    assert deaths >= 8
+    # A new column, two lists, two files, two folders, the staging folder twice: many ways to die.
+    assert deaths >= 10
     assert content(spark, folder) == [*range(8), 100, 101]
     after = data_files(folder)
     assert before.items() <= after.items()
@@ -118,7 +119,10 @@ def test_a_merge_that_is_killed_anywhere_loses_nothing(spark: SparkSession, tmp_
     files = MortalFiles(spark, str(folder))
     table = ParquetTable(files, compacts=True)
     for number in range(5):
-        table.write(rows(spark, number, 1), Batch(QUERY, number))
+        # Each with a column that the others do not have.
+        table.write(
+            rows(spark, number, 1).selectExpr("*", f"number AS own{number}"), Batch(QUERY, number)
+        )
     other = ParquetTable(files)
     other.write(rows(spark, 100, 1), single("somebody else"))
     deaths = die_at_every_point(files, table.finish)
@@ -127,6 +131,10 @@ def test_a_merge_that_is_killed_anywhere_loses_nothing(spark: SparkSession, tmp_
     names = sorted(name.split("-")[0] for name in data_files(folder))
     # The last batch may be repeated, so it is not merged; what others wrote never is.
     assert names == ["merged", "part", "part"]
+    merged = spark.read.parquet(*map(str, folder.glob("merged-*"))).orderBy("number").collect()
+    for row in merged:
+        own = {f"own{number}": number if number == row["number"] else None for number in range(4)}
+        assert row.asDict() == {"number": row["number"], "city": f"c{row['number'] % 2}"} | own
     table.write(rows(spark, 4, 1), Batch(QUERY, 4))
     table.write(rows(spark, 5, 1), Batch(QUERY, 5))
     assert content(spark, folder) == [*range(6), 100]
@@ -142,6 +150,86 @@ def test_a_table_that_is_replaced_keeps_what_others_wrote(
     for number in range(3):
         table.write(rows(spark, 0, number + 1), Batch(QUERY, number))
     assert content(spark, folder) == [0, 1, 2, 100]
+
+
+class CountingFiles(Files):
+    """Files that know how often they were looked at."""
+
+    looks = 0
+
+    @override
+    def names(self, folder: str) -> list[str]:
+        self.looks += "schemas" in folder
+        return super().names(folder)
+
+    @override
+    def walk(self, folder: str) -> list[File]:
+        self.looks += not folder
+        return super().walk(folder)
+
+
+def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    files = CountingFiles(spark, str(folder))
+    table = ParquetTable(files, partition_by=("city",))
+    table.write(rows(spark, 0, 2), Batch(QUERY, 0))
+    grown = rows(spark, 2, 1).selectExpr("*", "named_struct('a', 1) AS more")
+    table.write(grown, Batch(QUERY, 1))
+    before = data_files(folder)
+    # The next run, and another query: what is written down is looked at once, and the table never.
+    for query in (QUERY, "b" * 32):
+        files.looks = 0
+        table = ParquetTable(files, partition_by=("City",))
+        for number in (2, 3):
+            table.write(rows(spark, 10 * number, 1), Batch(query, number))
+        assert files.looks == 1
+    table.write(rows(spark, 1, 1).selectExpr("number", "city AS City"), Batch(QUERY, 4))
+    all_of_them = spark.read.option("mergeSchema", "true").parquet(str(folder))
+    assert sorted(row["number"] for row in all_of_them.collect()) == [0, 1, 1, 2, 20, 20, 30, 30]
+    after = data_files(folder)
+    assert before.items() <= after.items()
+    for columns, words in {
+        "cast(number AS string) AS number; city": "number as bigint, .* have it as string; cast it",
+        "cast(number AS int) AS NUMBER; city": "number as bigint, .* have it as int; cast it",
+        "number; named_struct('a', 'x') AS more; city": r"more\.a as int, .* as string; cast it",
+        "number; 5 AS more; city": "more as struct, and the rows have it as int; cast it",
+    }.items():
+        # An earlier attempt at the batch is there: it stays.
+        other = ParquetTable(files, partition_by=("city",))
+        with pytest.raises(ConfigError, match=f"^file:{folder} has the column {words}"):
+            other.write(rows(spark, 0, 1).selectExpr(*columns.split("; ")), Batch(QUERY, 4))
+    with pytest.raises(ConfigError, match="is partitioned by city, and partitionBy says nothing"):
+        ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 5))
+    assert data_files(folder) == after
+
+
+@pytest.mark.parametrize("writer", ["before", "spark"])
+def test_a_table_with_nothing_written_down_tells_by_its_files(
+    spark: SparkSession, tmp_path: Path, writer: str
+) -> None:
+    folder = tmp_path / "table"
+    files = Files(spark, str(folder))
+    if writer == "spark":
+        rows(spark, 0, 2).write.partitionBy("city").parquet(str(folder))
+    else:
+        table = ParquetTable(files, partition_by=("city",))
+        table.write(rows(spark, 0, 2), Batch(QUERY, 0))
+        shutil.rmtree(folder / "_goddard" / "schemas")
+    table = ParquetTable(files, partition_by=("city",))
+    texts = rows(spark, 2, 1).selectExpr("cast(number AS string) AS number", "city")
+    with pytest.raises(ConfigError, match="column number as bigint, and the rows have it as str"):
+        table.write(texts, Batch(QUERY, 1))
+    with pytest.raises(ConfigError, match="is partitioned by city, and partitionBy says nothing"):
+        ParquetTable(files).write(rows(spark, 2, 1), Batch(QUERY, 1))
+    table.write(rows(spark, 2, 1), Batch(QUERY, 1))
+    assert content(spark, folder) == [0, 1, 2]
+    (noted,) = (folder / "_goddard" / "schemas").iterdir()
+    # From now on the files need not tell.
+    noted.write_text("{}")
+    with pytest.raises(ConfigError, match=f"{noted.name} is damaged; delete it, and the table's"):
+        ParquetTable(files, partition_by=("city",)).write(rows(spark, 3, 1), Batch(QUERY, 2))
 
 
 # Lake tables

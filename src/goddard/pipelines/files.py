@@ -19,6 +19,7 @@ _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 class File:
     path: str
     size_bytes: int
+    modified_ms: int = 0
 
     @property
     def folder(self) -> str:
@@ -93,7 +94,8 @@ class Files:
         every = self._system.listFiles(target, True)
         while every.hasNext():
             status = every.next()
-            found.append(File(str(status.getPath().toString())[prefix:], int(status.getLen())))
+            path = str(status.getPath().toString())[prefix:]
+            found.append(File(path, int(status.getLen()), int(status.getModificationTime())))
         return sorted(found, key=lambda file: file.path)
 
     def names(self, folder: str) -> list[str]:

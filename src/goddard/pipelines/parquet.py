@@ -4,6 +4,7 @@
     <table>/_goddard/<query>/staging/             what Spark is writing
     <table>/_goddard/<query>/batches/<batch>-<id> the files that an attempt at the batch publishes
     <table>/_goddard/<query>/merges/<id>/         a merge of small files: its plan and its result
+    <table>/_goddard/schemas/                     what the columns are, see ``schemas``
 
 Spark writes into the staging folder. Then the names of the files-to-be are written down, and only
 then the files are renamed into their places. A process may be killed at any point: the next attempt
@@ -25,6 +26,7 @@ from pyspark.sql import DataFrame
 
 from goddard.pipelines.batches import Batch
 from goddard.pipelines.files import File, Files
+from goddard.pipelines.schemas import TableSchema
 
 _logger: Final = logging.getLogger("goddard.pipelines")
 
@@ -55,9 +57,14 @@ class ParquetTable:
         self._compacts = compacts
         self._replaces = replaces
         self._last: Batch | None = None
+        self._schema = TableSchema(files, _OWN)
 
     def write(self, frame: DataFrame, batch: Batch) -> bool:
-        """Publish the rows of a batch in place of those of its earlier attempts."""
+        """Publish the rows of a batch in place of those of its earlier attempts.
+
+        ConfigError, and the table is as it was, if its columns are others than the rows'.
+        """
+        self._schema.admit(frame.schema, self._partition_by)
         own = _own_folder(batch)
         self._finish_merges(batch)
         self._withdraw(batch)

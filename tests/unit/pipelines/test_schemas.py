@@ -1,0 +1,120 @@
+"""What a table of files can take: columns by name and type, at any depth."""
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from goddard.errors import ConfigError
+from goddard.pipelines.files import File
+from goddard.pipelines.schemas import folder_columns, layout_of, newest_of_each_query
+
+
+def fields(**types: DataType) -> StructType:
+    return StructType([StructField(name, type_) for name, type_ in types.items()])
+
+
+INT, LONG, TEXT = IntegerType(), LongType(), StringType()
+
+
+@pytest.mark.parametrize(
+    ("there", "now", "expected"),
+    [
+        (fields(a=INT), fields(a=INT), fields(a=INT)),
+        (fields(a=INT, b=TEXT), fields(b=TEXT), fields(a=INT, b=TEXT)),
+        (fields(b=TEXT), fields(a=INT, b=TEXT), fields(b=TEXT, a=INT)),
+        (fields(a=INT), fields(A=INT), fields(a=INT)),
+        (
+            fields(a=fields(x=INT)),
+            fields(a=fields(y=TEXT, x=INT)),
+            fields(a=fields(x=INT, y=TEXT)),
+        ),
+        (
+            fields(a=ArrayType(fields(x=INT), containsNull=False)),
+            fields(a=ArrayType(fields(y=INT))),
+            fields(a=ArrayType(fields(x=INT, y=INT))),
+        ),
+        (
+            fields(a=MapType(TEXT, fields(x=INT))),
+            fields(a=MapType(TEXT, fields(y=INT), valueContainsNull=False)),
+            fields(a=MapType(TEXT, fields(x=INT, y=INT))),
+        ),
+    ],
+)
+def test_rows_that_fit(there: StructType, now: StructType, expected: StructType) -> None:
+    taken = layout_of(there, ()).taking("t", layout_of(now, ()))
+    assert taken == layout_of(expected, ())
+    # Once taken, they bring nothing new.
+    assert taken.taking("t", layout_of(now, ())) == taken
+
+
+def test_what_may_be_null_and_remarks_do_not_matter() -> None:
+    strict = StructType([StructField("a", INT, nullable=False, metadata={"comment": "x"})])
+    assert layout_of(strict, ()) == layout_of(fields(a=INT), ())
+
+
+@pytest.mark.parametrize(
+    ("there", "now", "words"),
+    [
+        (fields(a=INT), fields(a=LONG), "t has the column a as int, and the rows .* as bigint;"),
+        (fields(a=INT), fields(A=TEXT), "column a as int, and the rows have it as string;"),
+        (
+            fields(a=DecimalType(10, 2)),
+            fields(a=DecimalType(12, 2)),
+            r"as decimal\(10,2\), .* decimal\(12,2\)",
+        ),
+        (fields(a=fields(x=INT)), fields(a=fields(x=TEXT)), r"column a\.x as int"),
+        (fields(a=fields(x=INT)), fields(a=INT), "column a as struct, and the rows have it as int"),
+        (
+            fields(a=ArrayType(fields(x=INT))),
+            fields(a=ArrayType(fields(x=TEXT))),
+            r"column a\[\]\.x as int",
+        ),
+        (
+            fields(a=MapType(TEXT, INT)),
+            fields(a=MapType(TEXT, LONG)),
+            r"column a\[value\] as int",
+        ),
+        (fields(a=MapType(INT, INT)), fields(a=MapType(TEXT, INT)), r"column a\[key\] as int"),
+    ],
+)
+def test_rows_that_do_not_fit(there: StructType, now: StructType, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        layout_of(there, ()).taking("t", layout_of(now, ()))
+
+
+def test_names_that_differ_by_case_alone_are_two_where_spark_says_so() -> None:
+    taken = layout_of(fields(a=INT), (), str).taking("t", layout_of(fields(A=TEXT), (), str), str)
+    assert taken.columns == fields(a=INT, A=TEXT)
+
+
+def test_columns_of_folders() -> None:
+    rows = fields(day=TEXT, number=INT)
+    table = layout_of(rows, ("Day",))
+    assert table.columns == fields(number=INT)
+    # Folders have names and no types.
+    assert table.taking("t", layout_of(fields(day=INT, number=INT), ("day",))) == table
+    for partition_by in ((), ("number",), ("day", "number")):
+        with pytest.raises(ConfigError, match="t is partitioned by Day, and partitionBy says"):
+            table.taking("t", layout_of(rows, partition_by))
+    assert folder_columns("day=2026-01-31/a%20b=c=d") == ["day", "a b"]
+    assert folder_columns("") == folder_columns("plain") == []
+
+
+def test_the_newest_file_of_each_query() -> None:
+    files = [
+        File("part-a-0000000001-00000.parquet", 1, 10),
+        File("day=1/part-a-0000000002-00000.parquet", 1, 30),
+        File("part-b-0000000001-00000.parquet", 1, 20),
+        File("merged-b-1.parquet", 1, 40),
+        File("x.parquet", 1, 5),
+    ]
+    assert [file.modified_ms for file in newest_of_each_query(files)] == [40, 30, 5]
