@@ -1,12 +1,17 @@
 """What every suite shares: the event loop, a check for leaked tasks, and what `java` tests need."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
 
 from goddard.testing import peers
+from goddard.testing.java import BRIEF_JVM_FLAGS
+
+# Options of every Java that Spark starts here: launchers, drivers, masters and workers.
+_SPARK_JAVA_OPTIONS = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="goddard",
         help="whose broker the client suites test; `java` checks the suites themselves",
     )
+
+
+def pytest_configure() -> None:
+    for name in _SPARK_JAVA_OPTIONS:
+        os.environ.setdefault(name, " ".join(BRIEF_JVM_FLAGS))
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -21,6 +21,7 @@ from goddard.protocol.filter import (
     compile_sql,
     parse_tags,
 )
+from goddard.testing.java import BRIEF_JVM_FLAGS
 from goddard.testing.peers import POM_DIR, RELEASES
 
 pytestmark = pytest.mark.java
@@ -238,7 +239,7 @@ def ask_java(questions: Sequence[Question]) -> dict[Question, str]:
         " ".join(base64.b64encode(word.encode()).decode() for word in words) for words in questions
     )
     class_path = str(RELEASES["5.4.0"].lib / "*")
-    flags = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+    flags = (*BRIEF_JVM_FLAGS, "-Xmx256m")
     done = subprocess.run(
         ["java", *flags, "-cp", class_path, os.fspath(_ORACLE)],
         input="".join(f"{line}\n" for line in lines),

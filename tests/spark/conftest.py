@@ -42,24 +42,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="session", params=["goddard", pytest.param("java", marks=pytest.mark.java)])
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    """A name server and a broker, both of the same make."""
-    directory = tmp_path_factory.mktemp(f"site-{request.param}")
-    if request.param == "java":
-        with JavaPeers(RELEASE, directory) as java:
-            site = Site(java.start_name_server())
-            site.start_java_broker(java)
-            yield site
-        return
-    with Cluster(directory) as cluster:
-        site = Site(cluster.start_name_server())
-        site.start_goddard_broker(cluster)
-        yield site
-
-
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Our own cluster, for what does not depend on the make of the broker."""
@@ -67,3 +49,19 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
         yield site
+
+
+@pytest.fixture(scope="session")
+def javas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster of RocketMQ's own; for tests that are marked ``java``."""
+    with JavaPeers(RELEASE, tmp_path_factory.mktemp("site-java")) as java:
+        site = Site(java.start_name_server())
+        site.start_java_broker(java)
+        yield site
+
+
+@pytest.fixture(params=["goddard", pytest.param("java", marks=pytest.mark.java)], scope="session")
+def site(request: pytest.FixtureRequest) -> Site:
+    """A name server and a broker, both of the same make."""
+    site: Site = request.getfixturevalue("javas" if request.param == "java" else "ours")
+    return site

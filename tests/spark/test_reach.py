@@ -13,7 +13,6 @@ from cryptography.x509.oid import NameOID
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers
 from goddard.testing.site import Site
 from goddard.testing.sparkreads import Stream, read_rows, write_bodies
 
@@ -90,15 +89,12 @@ def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.java
-def test_encrypted_connections(tmp_path: Path) -> None:
-    with JavaPeers("5.4.0", tmp_path) as java:
-        site = Site(java.start_name_server())
-        site.start_java_broker(java)
-        topic = site.create_topic("tls")
-        options = {"nameServers": site.namesrv, "tls": "true"}
-        write(options | {"topic": topic}, b"1", b"2")
-        found = read(options | {"subscribe": topic})
-        assert sorted(row["body"] for row in found) == [b"1", b"2"]
+def test_encrypted_connections(javas: Site) -> None:
+    topic = javas.create_topic("tls")
+    options = {"nameServers": javas.namesrv, "tls": "true"}
+    write(options | {"topic": topic}, b"1", b"2")
+    found = read(options | {"subscribe": topic})
+    assert sorted(row["body"] for row in found) == [b"1", b"2"]
 
 
 def test_namespaces(site: Site) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from goddard.spark.java import provide_java
 from goddard.testing.cluster import Cluster
+from goddard.testing.java import BRIEF_JVM_FLAGS
 from goddard.testing.numbered import NumberedTopic
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process, wait_until
@@ -94,11 +95,12 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
         for number in range(2)
     ]
     with Cluster(tmp_path / "cluster") as cluster, master, workers[0], workers[1]:
+        # Workers look for their master until it is there; meanwhile the rest is made.
+        for each in (master, *workers):
+            each.launch()
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
-        master.start()
-        for worker in workers:
-            worker.start()
+        code = archive(tmp_path)
         source, target = NumberedTopic(site, "from"), NumberedTopic(site, "to")
         source.fill(2_000)
         values = {
@@ -107,10 +109,11 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
                 "spark.driver.host": "127.0.0.1",
                 "spark.executor.cores": "1",
                 "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": " ".join(BRIEF_JVM_FLAGS),
                 "spark.log.level": "WARN",
                 "spark.sql.shuffle.partitions": "2",
             },
-            "code": str(archive(tmp_path)),
+            "code": str(code),
             "source": source.options(startingOffsets="earliest"),
             "sink": {"nameServers": site.namesrv, "topic": target.name},
         }
@@ -123,6 +126,8 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
             env=environment(),
             start_timeout=_SECONDS,
         )
+        for each in (master, *workers):
+            each.wait_ready()
         with driver:
             driver.start()
             (job / "stop").touch()

@@ -13,7 +13,6 @@ from goddard.spark.cluster import Cluster as Reach
 from goddard.spark.offsets import QueueRange
 from goddard.spark.options import Place, SourceOptions, Where, parse_source
 from goddard.spark.read import read_range
-from goddard.testing.cluster import Cluster
 from goddard.testing.java import JavaPeers
 from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import wait_until
@@ -29,11 +28,9 @@ from goddard.testing.sparkreads import Stream, read_numbers
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    if request.param == "goddard":
-        with Cluster(tmp_path) as cluster:
-            site = Site(cluster.start_name_server())
-            site.start_goddard_broker(cluster)
-            yield site
+    shared = {"goddard": "ours", "5.4.0": "javas"}.get(request.param)
+    if shared is not None:
+        yield request.getfixturevalue(shared)
         return
     with JavaPeers(request.param, tmp_path) as java:
         site = Site(java.start_name_server())

@@ -221,8 +221,11 @@ class _Demo:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "goddard.cli.main", *arguments, *settings, "--master", "local[2]"),
-            # Whatever Spark leaves behind is deleted with the rest.
-            env=os.environ | {"TMPDIR": str(self._folder)},
+            # Whatever Spark leaves behind is deleted with the rest. So short a run is over before
+            # the better compiler of Java pays.
+            env={"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+            | os.environ
+            | {"TMPDIR": str(self._folder)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -43,10 +43,10 @@ _SHOWN_WORDS = 2_000
 
 _OPENED_PACKAGES = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
 _EXPORTED_PACKAGES = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
+# Quick to start and sparing: these JVMs live for seconds.
+BRIEF_JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _JVM_FLAGS = (
-    # Quick to start and sparing: these JVMs live for seconds.
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
+    *BRIEF_JVM_FLAGS,
     "-Xshare:auto",
     "-Xss512k",
     "-Djava.net.preferIPv4Stack=true",

@@ -111,6 +111,10 @@ class Process:
     def start(self) -> Self:
         """Start the child and return when it says that it serves."""
         self.launch()
+        return self.wait_ready()
+
+    def wait_ready(self) -> Self:
+        """Return when the child, launched before, says that it serves."""
         try:
             wait_until(self._is_ready, self._start_timeout, f"{self._ready.decode()!r} in the log")
         except TimeoutError as error:
