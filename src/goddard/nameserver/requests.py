@@ -5,6 +5,7 @@ them.
 """
 
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from goddard.clock import Clock
@@ -195,10 +196,7 @@ class Requests:
 
     async def put_kv(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         header = PutKvRequest.decode(request.fields)
-        try:
-            await self._kv.put(header.namespace, header.key, header.value)
-        except KvWriteError as error:
-            raise SystemFailedError(str(error)) from error
+        await _stored(self._kv.put(header.namespace, header.key, header.value))
         _log.info(
             "putKVConfig, Namespace: %s Key: %s, client: %s",
             header.namespace,
@@ -218,10 +216,7 @@ class Requests:
 
     async def delete_kv(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         header = DeleteKvRequest.decode(request.fields)
-        try:
-            await self._kv.delete(header.namespace, header.key)
-        except KvWriteError as error:
-            raise SystemFailedError(str(error)) from error
+        await _stored(self._kv.delete(header.namespace, header.key))
         _log.info(
             "deleteKVConfig, Namespace: %s Key: %s, client: %s",
             header.namespace,
@@ -264,3 +259,11 @@ class Requests:
 
     def get_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         return request.reply(body=self._settings.shown().encode())
+
+
+async def _stored(write: Awaitable[None]) -> None:
+    """Wait for a write of the KV table; what the disk or a limit refuses is told to who asked."""
+    try:
+        await write
+    except KvWriteError as error:
+        raise SystemFailedError(str(error)) from error

@@ -1,17 +1,14 @@
 """The broker as a process: RocketMQ's command, its texts and exit codes, files and homes."""
 
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from goddard.config import parse_properties
 from goddard.testing.cluster import Cluster
-from goddard.testing.process import Process
+from goddard.testing.commands import daemon, environment, run_to_end
 from goddard.testing.wire import query_brokers
 
 BROKER = [sys.executable, "-m", "goddard.cli.main", "broker"]
@@ -32,37 +29,6 @@ storePathIndex=D:\RocketMQ\store\index
 storeCheckpoint=D:\RocketMQ\store\checkpoint
 abortFile=D:\RocketMQ\abort
 """
-
-
-def environment(**changes: str) -> dict[str, str]:
-    dropped = ("ROCKETMQ_HOME", "NAMESRV_ADDR")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return {**kept, **changes}
-
-
-def run_to_end(
-    command: Sequence[str], env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env=environment() if env is None else env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-def daemon(tmp_path: Path, command: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
-    return Process(
-        "broker",
-        command,
-        log=tmp_path / "output.log",
-        ready="boot success",
-        env=environment() if env is None else env,
-        cwd=tmp_path,
-        start_timeout=60,
-    )
 
 
 def test_without_a_home_it_says_so_as_rocketmq_does() -> None:

@@ -4,49 +4,20 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.testing.commands import daemon, environment, run_to_end
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask
 
 NAMESRV = [sys.executable, "-m", "goddard.cli.main", "namesrv"]
 MQNAMESRV = [sys.executable, "-c", "from goddard.cli.main import mqnamesrv; mqnamesrv()"]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "ROCKETMQ_HOME"}
-    return {**kept, **changes}
-
-
-def run_to_end(
-    command: Sequence[str], env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env=environment() if env is None else env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-def daemon(tmp_path: Path, command: Sequence[str], env: dict[str, str] | None = None) -> Process:
-    return Process(
-        "name server",
-        command,
-        log=tmp_path / "output.log",
-        ready="boot success",
-        env=environment() if env is None else env,
-        start_timeout=60,
-    )
 
 
 @pytest.fixture

@@ -1,49 +1,18 @@
 """A name server with a certificate: TLS and plain clients on one port, and a new certificate."""
 
 import asyncio
-import datetime as dt
 import hashlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.testing.certificates import make_identity
 from goddard.testing.registrant import Registrant
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.tls import TlsOptions
-
-
-def write_identity(certificate: Path, key: Path) -> str:
-    """Write a new self-signed certificate; its fingerprint."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "name server")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .sign(private, hashes.SHA256())
-    )
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
 async def shown_certificate(port: int) -> str:
@@ -63,10 +32,13 @@ async def test_tls_and_plain_on_one_port_and_a_new_certificate(
     connect: Callable[[NameServer], Registrant],
     tmp_path: Path,
 ) -> None:
-    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
-    first = write_identity(certificate, key)
+    identity = make_identity(tmp_path, "server")
+    first = identity.fingerprint
     server = await start(
-        others={"tls.server.certPath": str(certificate), "tls.server.keyPath": str(key)}
+        others={
+            "tls.server.certPath": str(identity.certificate),
+            "tls.server.keyPath": str(identity.key),
+        }
     )
     plain = connect(server)
     await plain.register()
@@ -76,11 +48,11 @@ async def test_tls_and_plain_on_one_port_and_a_new_certificate(
         query = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"})
         assert (await client.request(address, query, 5_000)).code == 0
         assert await shown_certificate(server.port) == first
-        second = write_identity(certificate, key)
-        for _ in range(200):
-            if await shown_certificate(server.port) == second:
-                break
+        second = make_identity(tmp_path, "server").fingerprint
+        assert second != first
+        shown = first
+        while shown != second:
             await asyncio.sleep(0.05)
-        assert await shown_certificate(server.port) == second
+            shown = await shown_certificate(server.port)
         # Those who were connected stay.
         assert (await client.request(address, query, 5_000)).code == 0

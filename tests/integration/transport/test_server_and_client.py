@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +20,7 @@ from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.testing.clock import ManualClock
 from goddard.testing.memory import MemoryTransport
+from goddard.testing.polling import until
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
@@ -69,14 +70,6 @@ def _address(server: Server) -> str:
     return f"127.0.0.1:{server.port}"
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-
-
 async def _open_raw(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", server.port)
 
@@ -107,7 +100,7 @@ async def test_a_connection_that_is_made_too_late(handlers: Handlers) -> None:
             await client.request(_address(server), RemotingCommand(ECHO), 30_000)
         answer = await client.request(_address(server), RemotingCommand(ECHO, body=b"x"), 30_000)
         assert answer.body == b"x"
-        await _until(lambda: len(list(server.connections)) == 1)
+        await until(lambda: len(list(server.connections)) == 1)
 
 
 async def test_answers_that_came_while_the_process_stood_still(
@@ -179,7 +172,7 @@ async def test_many_connections_at_once(handlers: Handlers) -> None:
                     assert answer.body == body
 
         await asyncio.gather(*(talk(number) for number in range(64)))
-        await _until(lambda: not list(server.connections))
+        await until(lambda: not list(server.connections))
 
 
 async def test_the_server_asks_the_client(handlers: Handlers, client: Client) -> None:
@@ -233,7 +226,7 @@ async def test_the_client_connects_again_after_a_restart(
         port = server.port
         await client.request(address, RemotingCommand(ECHO), 1000)
         lost = asyncio.ensure_future(client.request(address, RemotingCommand(GATED), 60_000))
-        await _until(lambda: any(c.handlers_in_flight for c in server.connections))
+        await until(lambda: any(c.handlers_in_flight for c in server.connections))
         await server.stop(grace_seconds=0)
     with pytest.raises(ConnectionLostError):
         await lost
@@ -261,7 +254,7 @@ async def test_the_owner_hears_of_connections(handlers: Handlers) -> None:
     async with server:
         _, writer = await _open_raw(server)
         remote = "{}:{}".format(*writer.get_extra_info("sockname"))
-        await _until(lambda: bool(events))
+        await until(lambda: bool(events))
         writer.transport.abort()
         async with asyncio.timeout(60):
             await closed.wait()
@@ -274,7 +267,7 @@ async def test_connections_over_the_limit_are_closed_at_once(
     async with Server(ServerOptions(max_connections=2), handlers) as server:
         await client.request(_address(server), RemotingCommand(ECHO), 1000)
         _, second = await _open_raw(server)
-        await _until(lambda: len(list(server.connections)) == 2)
+        await until(lambda: len(list(server.connections)) == 2)
         for _ in range(5):
             reader, writer = await _open_raw(server)
             async with asyncio.timeout(60):
@@ -288,7 +281,7 @@ async def test_connections_over_the_limit_are_closed_at_once(
         ]
         # A place that becomes free is given again.
         second.transport.abort()
-        await _until(lambda: len(list(server.connections)) == 1)
+        await until(lambda: len(list(server.connections)) == 1)
         async with Client() as other:
             assert (await other.request(_address(server), RemotingCommand(ECHO), 1000)).code == 0
 
@@ -305,7 +298,7 @@ async def test_idle_connections_are_closed_by_either_end(handlers: Handlers) -> 
         await asyncio.sleep(0.1)
         assert not connection.is_closed
         clock.advance(120_000)
-        await _until(lambda: not list(patient.connections))
+        await until(lambda: not list(patient.connections))
         # The next request makes a new one.
         assert (await own.request(_address(patient), RemotingCommand(ECHO), 1000)).code == 0
 
@@ -375,7 +368,7 @@ async def test_nothing_is_left_behind(handlers: Handlers, gate: Gate) -> None:
     tasks, fds = asyncio.all_tasks(), _open_files()
     await use()
     gc.collect()
-    await _until(lambda: _open_files() <= fds)
+    await until(lambda: _open_files() <= fds)
     assert asyncio.all_tasks() == tasks
 
 
@@ -439,9 +432,9 @@ async def test_a_truncated_frame_and_a_closed_socket(handlers: Handlers, client:
     async with Server(ServerOptions(), handlers) as server:
         _, writer = await _open_raw(server)
         writer.write(encode_frame(RemotingCommand(ECHO, body=bytes(100)))[:50])
-        await _until(lambda: len(list(server.connections)) == 1)
+        await until(lambda: len(list(server.connections)) == 1)
         writer.close()
-        await _until(lambda: not list(server.connections))
+        await until(lambda: not list(server.connections))
         answer = await client.request(_address(server), RemotingCommand(ECHO), 1000)
         assert answer.code == ResponseCode.SUCCESS
 

@@ -1,20 +1,15 @@
 """TLS: every server mode against plain and TLS clients, on one port."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from goddard.errors import ConfigError, ConnectFailedError, RemotingError
 from goddard.protocol.frame import RemotingCommand
+from goddard.testing.certificates import Identity, make_identity
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
@@ -24,50 +19,14 @@ from goddard.transport.tls import TlsMode, TlsOptions
 ECHO = 1
 
 
-@dataclass(frozen=True)
-class Identity:
-    """A self-signed certificate for 127.0.0.1, which is its own authority."""
-
-    certificate: Path
-    key: Path
-
-
-def _make_identity(folder: Path, name: str, password: bytes | None = None) -> Identity:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    made = Identity(folder / f"{name}.pem", folder / f"{name}.key")
-    made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password is not None:
-        encryption = serialization.BestAvailableEncryption(password)
-    made.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-    )
-    return made
-
-
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return _make_identity(tmp_path_factory.mktemp("tls"), "server")
+    return make_identity(tmp_path_factory.mktemp("tls"), "server")
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return _make_identity(tmp_path_factory.mktemp("tls"), "client")
+    return make_identity(tmp_path_factory.mktemp("tls"), "client")
 
 
 @pytest.fixture
@@ -201,7 +160,7 @@ async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> N
 async def test_certificates_can_be_replaced_while_serving(
     handlers: Handlers, tmp_path: Path
 ) -> None:
-    old = _make_identity(tmp_path, "current")
+    old = make_identity(tmp_path, "current")
     old_trust = tmp_path / "old.pem"
     old_trust.write_bytes(old.certificate.read_bytes())
     async with _server(old, TlsMode.ENFORCING, handlers) as server:
@@ -211,7 +170,7 @@ async def test_certificates_can_be_replaced_while_serving(
         with pytest.raises(ConfigError):
             server.reload_tls()
         await _echo(server, TlsOptions(trust=old_trust, verify_peer=True))
-        new = _make_identity(tmp_path, "current")
+        new = make_identity(tmp_path, "current")
         server.reload_tls()
         await _echo(server, TlsOptions(trust=new.certificate, verify_peer=True))
         with pytest.raises(ConnectFailedError):
@@ -233,7 +192,7 @@ def test_wrong_files_are_named(ours: Identity, theirs: Identity, tmp_path: Path)
 
 
 def test_a_key_may_have_a_password(tmp_path: Path) -> None:
-    locked = _make_identity(tmp_path, "locked", b"secret")
+    locked = make_identity(tmp_path, "locked", b"secret")
     options = TlsOptions(certificate=locked.certificate, key=locked.key)
     with pytest.raises(ConfigError):
         options.server_context()
