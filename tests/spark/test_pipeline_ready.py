@@ -146,6 +146,7 @@ def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) 
         for name in (first.name, second.name)
     }
     assert counted == {first.name: 40, second.name: 12}
+    assert len(table) == len({(row["windowStart"], row["topic"]) for row in table})
     assert sum(row["bytes"] for row in table) == 10 + 2 * 30 + 10 + 2 * 2
     assert all(0 <= row["latencyP50Ms"] <= row["latencyP99Ms"] for row in table)
     lags = spark.read.parquet(str(tmp_path / "table_lag")).where(

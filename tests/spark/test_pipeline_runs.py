@@ -265,6 +265,55 @@ def test_windows_over_rows_without_duplicates(
     assert [row["orders"] for row in rows] == [2, 1]
 
 
+def test_windows_are_brought_up_to_date_and_forgotten(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-changed")
+    given = job_of(
+        ours,
+        topic,
+        tmp_path,
+        sink={"path": str(tmp_path / "table"), "partitionBy": ["day"]},
+        transform=[{"sql": "SELECT id, at, date_format(at, 'yyyy-MM-dd') AS day FROM input"}],
+        aggregate={
+            "time": "at",
+            "window": "1 minute",
+            "late": "2 minutes",
+            "by": ["day"],
+            "values": {"orders": "count(*)"},
+            "emit": "changed",
+        },
+        expect=[],
+    )
+    given["parse"] = {"schema": "id long, at timestamp", "otherwise": "drop"}
+    del given["quarantine"], given["source"]["maxOffsetsPerTrigger"]
+
+    def after(*times: str) -> tuple[dict[str, int], int]:
+        """The orders of every minute, and how many rows came too late."""
+        send_timed(ours, topic, *((0, f"2026-01-{at}:00Z") for at in times))
+        told = run(spark, given)
+        table = spark.read.parquet(str(tmp_path / "table"))
+        rows = table.selectExpr("date_format(windowStart, 'dd HH:mm') AS at", "orders").collect()
+        assert len(rows) == len({row["at"] for row in rows})
+        return {row["at"]: row["orders"] for row in rows}, sum(each.late for each in told)
+
+    first = {"30T23:59": 2, "31T00:00": 1}
+    expected = {at.replace("T", " "): orders for at, orders in first.items()}
+    assert after("30T23:59", "31T00:00", "30T23:59") == (expected, 0)
+    # In time, for a minute that is over and for one that is not; also if the batch is repeated.
+    expected |= {"30 23:59": 3, "31 00:00": 2, "31 00:01": 1}
+    assert after("30T23:59", "31T00:00", "31T00:01") == (expected, 0)
+    forget_the_last_commit(tmp_path / "checkpoint")
+    forget_the_last_commit(tmp_path / "checkpoint")
+    expected |= {"31 09:00": 1}
+    assert after("31T09:00") == (expected, 0)
+    # Too late: what is there stays.
+    expected |= {"31 09:00": 2}
+    assert after("31T00:01", "31T09:00") == (expected, 1)
+    state = spark.read.format("statestore").load(str(tmp_path / "checkpoint" / "query"))
+    assert state.count() == 1
+
+
 def test_files_as_a_source_are_read_between_two_times(spark: SparkSession, tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
         site = Site(cluster.start_name_server())

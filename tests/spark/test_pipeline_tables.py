@@ -152,6 +152,50 @@ def test_a_table_that_is_replaced_keeps_what_others_wrote(
     assert content(spark, folder) == [0, 1, 2, 100]
 
 
+def test_rows_that_take_the_place_of_others_may_be_killed_anywhere(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    files = MortalFiles(spark, str(folder))
+    keys = ("city", "number")
+
+    def counts(*values: tuple[int | None, str, int]) -> DataFrame:
+        made = spark.createDataFrame(list(values), "number long, city string, orders int")
+        return made.coalesce(1).persist()
+
+    def found() -> list[tuple[Any, ...]]:
+        table = spark.read.parquet(str(folder))
+        return sorted((row["city"], str(row["number"]), row["orders"]) for row in table.collect())
+
+    other = ParquetTable(files, partition_by=("city",))
+    other.write(counts((1, "a", 100)), single("somebody else"))
+    table = ParquetTable(files, partition_by=("city",), keys=keys)
+    table.write(counts((1, "a", 1), (2, "a", 1), (1, "b", 1), (None, "b", 1)), Batch(QUERY, 0))
+    before = data_files(folder)
+    news = counts((2, "a", 5), (3, "a", 5))
+    expected = [("a", "1", 1), ("a", "1", 100), ("a", "2", 5), ("a", "3", 5)]
+    rest = [("b", "1", 1), ("b", "None", 1)]
+    assert die_at_every_point(files, lambda: table.write(news, Batch(QUERY, 1))) >= 8
+    assert found() == [*expected, *rest]
+    # What others wrote, and folders without news, are as they were.
+    untouched = {name for name in before if "city=b" in name or QUERY not in name}
+    assert len(untouched) == 2
+    assert {name: data_files(folder)[name] for name in untouched} == {
+        name: before[name] for name in untouched
+    }
+    # Once more, as when the checkpoint was not written; then without a row of it.
+    table = ParquetTable(files, partition_by=("city",), keys=keys)
+    table.write(news, Batch(QUERY, 1))
+    assert found() == [*expected, *rest]
+    assert die_at_every_point(files, lambda: table.withdraw(Batch(QUERY, 1))) >= 4
+    assert data_files(folder) == before
+    table.write(news, Batch(QUERY, 1))
+    table.write(counts((None, "b", 7)), Batch(QUERY, 2))
+    assert found() == [*expected, ("b", "1", 1), ("b", "None", 7)]
+    aside = folder / "_goddard" / QUERY / "replaced"
+    assert [path.name for path in aside.iterdir()] == ["0000000002"]
+
+
 class CountingFiles(Files):
     """Files that know how often they were looked at."""
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 _SHOWN_BATCHES: Final = 10
 _LAKE: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_EMITS: Final = {
+    "closed": "each window is written once, {late} after its end",
+    "changed": "windows are written when they change, and forgotten {late} after their end",
+    "all": "all windows are written with each batch, and remembered for ever",
+}
 _SECRETS: Final = ("secretkey", "securitytoken", "tlskeypassword", "password")
 
 
@@ -123,6 +128,7 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
         print_table(loaded.name, ("step", "what"), _steps(loaded))
+        _show_notes(loaded)
         if explain:
             with _session(loaded, "local[1]", (), None) as spark:
                 running: Any = importlib.import_module("goddard.pipelines.running")
@@ -139,7 +145,8 @@ def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> No
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
-    click.echo(f"{loaded.name}: fine")
+        click.echo(f"{loaded.name}: fine")
+        _show_notes(loaded)
 
 
 @pipeline.command("list")
@@ -269,6 +276,11 @@ def _check_code(job: "Job") -> None:
             )
 
 
+def _show_notes(job: "Job") -> None:
+    for note in _pipelines("coherence").notes(job):
+        click.echo(f"note: {note}")
+
+
 def _pair(option: str, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -306,8 +318,10 @@ def _steps(job: "Job") -> list[tuple[str, str]]:
     rows += [("transform", each.sql or each.python or "") for each in job.transforms]
     if job.aggregate is not None:
         windows = job.aggregate
-        rows.append(("aggregate", f"{windows.window} of {windows.time} by {', '.join(windows.by)}"))
+        by = f" by {', '.join(windows.by)}" if windows.by else ""
+        rows.append(("aggregate", f"{windows.window} of {windows.time}{by}"))
         rows += [("", f"{name} = {text}") for name, text in windows.values.items()]
+        rows.append(("", _EMITS[windows.emit].format(late=windows.late)))
     rows.append(("write", _sink_text(job.sink)))
     if job.quarantine is not None:
         rows.append(("quarantine", _sink_text(job.quarantine)))
@@ -452,6 +466,7 @@ class _Board:
         self._is_counted = True
         self._quarantined = 0
         self._dropped = 0
+        self._late = 0
         self._began = time.monotonic()
         self._live: Any = None
 
@@ -477,6 +492,7 @@ class _Board:
         if progress.tally is not None:
             self._quarantined += progress.tally.quarantined
             self._dropped += progress.tally.dropped
+        self._late += progress.late
         self._batches = [*self._batches, progress][-_SHOWN_BATCHES:]
         if self._live is not None:
             self._live.update(self._table())
@@ -487,6 +503,7 @@ class _Board:
         seconds = time.monotonic() - self._began
         bad = f", {self._quarantined:,} into quarantine" if self._quarantined else ""
         bad += f", {self._dropped:,} dropped" if self._dropped else ""
+        bad += f", {self._late:,} came too late and were dropped" if self._late else ""
         count = f"{self._rows:,} messages" if self._is_counted else "done"
         click.echo(f"{self._name}: {count} in {seconds:.1f} s{bad}; {_sink_text(job.sink)}")
         if last_words:
@@ -521,4 +538,5 @@ def _line(progress: "Progress") -> str:
     text = f"{progress.query} batch {batch}: "
     text += f"{rows} rows in {seconds} s ({rate}/s)" if rows else f"done in {seconds} s"
     text += f", {bad} bad" if bad not in ("", "0") else ""
+    text += f", {progress.late:,} too late" if progress.late else ""
     return text + (f", {lag} behind" if lag else "")

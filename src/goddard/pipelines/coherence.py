@@ -6,11 +6,11 @@ from typing import Final
 
 from goddard.errors import ConfigError
 from goddard.pipelines import ddl
-from goddard.pipelines.jobs import INFER, WINDOW_COLUMNS, Job, Sink
-from goddard.pipelines.sections import near
+from goddard.pipelines.jobs import INFER, Aggregate, Job, Sink
+from goddard.pipelines.sections import interval_ms, near
 from goddard.spark.columns import COLUMNS
 
-# Sinks whose content a batch can replace as a whole.
+# Sinks that take rows in place of others.
 _REPLACED: Final = ("parquet", "console")
 
 
@@ -34,18 +34,51 @@ def check_together(job: Job) -> None:
                 f"[aggregate] time is {aggregate.time}, [deduplicate] time {job.deduplicate.time}; "
                 "one query has one time, so name the same"
             )
-        if aggregate.emit == "all":
-            raise ConfigError("[aggregate] emit is all, which does not go with [deduplicate]")
-    if aggregate is not None and aggregate.emit == "all" and job.sink.format not in _REPLACED:
-        raise ConfigError(
-            f"[aggregate] emit is all, which writes the whole table anew each time; "
-            f"{job.sink.format} cannot, {' and '.join(_REPLACED)} can"
-        )
-    if job.sink.compacts and aggregate is not None and aggregate.emit == "all":
-        raise ConfigError("[sink] compact has nothing to do when every batch replaces the table")
+        if aggregate.emit != "closed":
+            raise ConfigError(
+                f"[aggregate] emit is {aggregate.emit}, which does not go with [deduplicate]"
+            )
+    if aggregate is not None and aggregate.emit != "closed":
+        _check_replaced(aggregate, job.sink)
     if job.quarantine is not None:
         _check_apart(job.sink, job.quarantine)
     _check_columns(job)
+
+
+def notes(job: Job) -> list[str]:
+    """What is allowed, and may surprise whoever runs the job for long."""
+    found = []
+    aggregate, deduplicate = job.aggregate, job.deduplicate
+    if aggregate is not None and aggregate.emit == "all":
+        found.append(
+            "[aggregate] emit = 'all' remembers every window for ever and writes all of them with "
+            "each batch; 'changed' forgets those that are over"
+        )
+    waits = [deduplicate.within] if deduplicate is not None else []
+    if aggregate is not None and aggregate.late is not None:
+        waits.append(aggregate.late)
+    limited = {name.lower() for name in job.source.options} & {"maxoffsetspertrigger"}
+    if waits and limited and job.source.is_stream:
+        longest = max(waits, key=lambda each: interval_ms(each) or 0)
+        found.append(
+            "[source] maxOffsetsPerTrigger: while the job catches up, queues may be at different "
+            f"times; rows that are {longest} behind the newest of all queues are dropped as late"
+        )
+    return found
+
+
+def _check_replaced(aggregate: Aggregate, sink: Sink) -> None:
+    """Whether a sink can take rows in place of others."""
+    if sink.format not in _REPLACED:
+        raise ConfigError(
+            f"[aggregate] emit is {aggregate.emit}, which writes rows in place of others; "
+            f"{sink.format} cannot, {' and '.join(_REPLACED)} can"
+        )
+    if sink.compacts:
+        raise ConfigError("[sink] compact has nothing to do when batches replace files anyway")
+    if aggregate.emit == "changed":
+        # Else a row would be in one folder first and in another later.
+        _check_known("[sink] partitionBy", sink.partition_by, aggregate.keys)
 
 
 def _check_columns(job: Job) -> None:
@@ -64,7 +97,7 @@ def _check_columns(job: Job) -> None:
     if job.aggregate is not None:
         _check_known("[aggregate] time", (job.aggregate.time,), known)
         _check_known("[aggregate] by", job.aggregate.by, known)
-        known = (*WINDOW_COLUMNS, *job.aggregate.by, *job.aggregate.values)
+        known = (*job.aggregate.keys, *job.aggregate.values)
     _check_known("[sink] partitionBy", job.sink.partition_by, known)
 
 

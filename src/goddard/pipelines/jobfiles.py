@@ -26,6 +26,7 @@ from goddard.pipelines.jobs import (
     Action,
     Aggregate,
     Deduplicate,
+    Emit,
     Expectation,
     Job,
     Parse,
@@ -301,6 +302,10 @@ def _transforms(top: Section) -> tuple[Transform, ...]:
     return tuple(found)
 
 
+# How long windows wait if nothing is said: where waiting holds rows back, not for long.
+_LATE: Final[Mapping[Emit, str | None]] = {"closed": "1 minute", "changed": "1 hour", "all": None}
+
+
 def _aggregate(given: object) -> Aggregate:
     section = Section(
         "[aggregate]", given, ("time", "window", "slide", "late", "by", "values", "emit")
@@ -320,15 +325,27 @@ def _aggregate(given: object) -> Aggregate:
             raise section.error("values", f"has {name!r}, which is no name of a column")
         if name in WINDOW_COLUMNS or (name in values and name in by):
             raise section.error("values", f"has {name}, which is the name of another column")
+    emit = _emit(section)
+    if emit == "all" and "late" in section:
+        raise section.error(
+            "late", "is given, and emit = 'all' waits for ever; write emit = 'changed' or 'closed'"
+        )
     return Aggregate(
         time=section.text("time") or "storeTimestamp",
         window=window,
         slide=slide,
-        late=section.interval("late", "1 minute", may_be_zero=True) or "",
+        late=section.interval("late", _LATE[emit], may_be_zero=True),
         by=by,
         values=values,
-        emit="all" if section.choice("emit", ("closed", "all"), "closed") == "all" else "closed",
+        emit=emit,
     )
+
+
+def _emit(section: Section) -> Emit:
+    chosen = section.choice("emit", tuple(_LATE), "closed")
+    if chosen == "closed":
+        return "closed"
+    return "changed" if chosen == "changed" else "all"
 
 
 # What every message sink takes beside how to reach the cluster.

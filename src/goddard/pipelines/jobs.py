@@ -17,7 +17,7 @@ WINDOW_COLUMNS: Final = ("windowStart", "windowEnd")
 TABLES: Final = ("parquet", "iceberg", "delta")
 
 Action = Literal["quarantine", "drop", "fail"]
-Emit = Literal["closed", "all"]
+Emit = Literal["closed", "changed", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +72,25 @@ class Transform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """Windows over time. "closed" writes each once it is complete, "all" the table as it stands."""
+    """Windows over time.
+
+    "closed" writes each once, when it is complete; "changed" those that a batch changed, in place
+    of what was written of them before; "all" the table as it stands, and remembers it for ever.
+    """
 
     time: str
     window: str
     slide: str | None = None
-    late: str = "0 seconds"
+    # None: nothing is ever too late.
+    late: str | None = None
     by: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     emit: Emit = "closed"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which one row is told from all others."""
+        return (*WINDOW_COLUMNS, *self.by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
     <table>/day=2026-01-31/part-<query>-<batch>-<n>.snappy.parquet
     <table>/_goddard/<query>/staging/             what Spark is writing
     <table>/_goddard/<query>/batches/<batch>-<id> the files that an attempt at the batch publishes
+    <table>/_goddard/<query>/replaced/<batch>/    the files that a batch made out of date
     <table>/_goddard/<query>/merges/<id>/         a merge of small files: its plan and its result
     <table>/_goddard/schemas/                     what the columns are, see ``schemas``
 
@@ -10,6 +11,10 @@ Spark writes into the staging folder. Then the names of the files-to-be are writ
 then the files are renamed into their places. A process may be killed at any point: the next attempt
 at the batch finds the list, deletes what is on it, and publishes anew. Lists of earlier batches are
 of no use any more, for Spark starts a batch only when the one before it is committed.
+
+Where rows take the place of others (``keys``), a batch writes anew the folders that it has rows
+for, as far as they are of its query. The files that were there are set aside and not deleted before
+the next batch: another attempt at this one puts them back first.
 
 Readers skip names that begin with an underscore. One that reads while a batch is published may see
 a part of it; Iceberg and Delta tables do not have this.
@@ -23,6 +28,7 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from goddard.pipelines.batches import Batch
 from goddard.pipelines.files import File, Files
@@ -49,13 +55,20 @@ class ParquetTable:
         options: dict[str, str] | None = None,
         compacts: bool = False,
         replaces: bool = False,
+        keys: tuple[str, ...] = (),
     ) -> None:
-        """``replaces``: every batch is the whole table, as far as this query wrote it."""
+        """``replaces``: every batch is the whole table, as far as this query wrote it.
+
+        ``keys``: a row takes the place of the one that a batch before wrote with the same; those
+        that partition the table are among them.
+        """
         self._files = files
         self._partition_by = partition_by
         self._options = options or {}
         self._compacts = compacts
         self._replaces = replaces
+        in_folders = {name.lower() for name in partition_by}
+        self._keys = tuple(name for name in keys if name.lower() not in in_folders)
         self._last: Batch | None = None
         self._schema = TableSchema(files, _OWN)
 
@@ -76,7 +89,9 @@ class ParquetTable:
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(self._files.full(staging))
+        replaced = self._stage_the_rest(staging, batch) if self._keys else []
         self._publish(staging, batch)
+        self._set_aside(replaced, batch)
         if self._replaces:
             for file in self._data_files():
                 if batch.follows(file.name):
@@ -102,9 +117,7 @@ class ParquetTable:
 
     def _publish(self, staging: str, batch: Batch) -> None:
         moves: list[tuple[str, str]] = []
-        for file in self._files.walk(staging):
-            if file.name.startswith(("_", ".")):
-                continue
+        for file in _visible(self._files.walk(staging)):
             folder = file.folder[len(staging) + 1 :]
             suffix = file.name.partition(".")[2]
             name = batch.file_name(len(moves), suffix)
@@ -120,8 +133,56 @@ class ParquetTable:
             self._files.rename(source, target)
         self._files.delete(staging)
 
+    def _stage_the_rest(self, staging: str, batch: Batch) -> list[File]:
+        """Add the rows of the staged folders that stay as they are; the files they are from."""
+        replaced: list[File] = []
+        staged: dict[str, list[str]] = {}
+        for file in _visible(self._files.walk(staging)):
+            staged.setdefault(file.folder[len(staging) + 1 :], []).append(file.path)
+        for folder, paths in staged.items():
+            old = [
+                file
+                for file in _visible(self._files.walk(folder))
+                if file.folder == folder and batch.follows(file.name)
+            ]
+            if not old:
+                continue
+            changed = self._read(paths).alias("changed")
+            rest = self._read([file.path for file in old]).alias("old")
+            same = [sf.col(f"old.{key}").eqNullSafe(sf.col(f"changed.{key}")) for key in self._keys]
+            parts = 1 + sum(file.size_bytes for file in old) // _MERGED_BYTES
+            rest = rest.join(changed, same, "left_anti").coalesce(parts)
+            # Beside what is staged already.
+            place = f"{staging}/{folder}" if folder else staging
+            rest.write.mode("append").options(**self._options).parquet(self._files.full(place))
+            replaced += old
+        return replaced
+
+    def _read(self, paths: list[str]) -> DataFrame:
+        """Files of one folder, whatever columns each of them has."""
+        full = [self._files.full(path) for path in paths]
+        return self._files.spark.read.option("mergeSchema", "true").parquet(*full)
+
+    def _set_aside(self, files: list[File], batch: Batch) -> None:
+        aside = f"{_own_folder(batch)}/replaced/{batch.number:010d}"
+        for folder in sorted({file.folder for file in files}):
+            self._files.make_folder(f"{aside}/{folder}" if folder else aside)
+        for file in files:
+            self._files.rename(file.path, f"{aside}/{file.path}")
+
+    def _put_back(self, batch: Batch) -> None:
+        """Undo what earlier attempts at the batch set aside; earlier batches are done for good."""
+        replaced, current = f"{_own_folder(batch)}/replaced", f"{batch.number:010d}"
+        for name in self._files.names(replaced):
+            place = f"{replaced}/{name}"
+            if name == current:
+                for file in self._files.walk(place):
+                    self._files.rename(file.path, file.path[len(place) + 1 :])
+            if name <= current:
+                self._files.delete(place)
+
     def _withdraw(self, batch: Batch) -> None:
-        """Delete what earlier attempts at the batch published, and lists that are out of date."""
+        """Undo what earlier attempts at the batch did, and forget what is out of date."""
         lists = f"{_own_folder(batch)}/batches"
         for name in self._files.names(lists):
             matched = _LIST.fullmatch(name)
@@ -135,6 +196,8 @@ class ParquetTable:
                         self._files.delete(path)
             if number == batch.number or (batch.is_of_stream and number < batch.number):
                 self._files.delete(f"{lists}/{name}")
+        if self._keys:
+            self._put_back(batch)
 
     def _data_files(self) -> list[File]:
         return [file for file in self._files.walk("") if not file.path.startswith(f"{_OWN}/")]
@@ -160,15 +223,10 @@ class ParquetTable:
     def _merge(self, batch: Batch, folder: str, group: list[File]) -> None:
         merge_id = uuid.uuid4().hex
         place = f"{_own_folder(batch)}/merges/{merge_id}"
-        paths = [self._files.full(file.path) for file in group]
-        frame = self._files.spark.read.option("mergeSchema", "true").parquet(*paths)
+        frame = self._read([file.path for file in group])
         one = frame.coalesce(1).write.options(**self._options).option("maxRecordsPerFile", 0)
         one.parquet(self._files.full(f"{place}/data"))
-        (made,) = [
-            file
-            for file in self._files.walk(f"{place}/data")
-            if not file.name.startswith(("_", "."))
-        ]
+        (made,) = _visible(self._files.walk(f"{place}/data"))
         name = f"merged-{batch.query}-{merge_id}.{made.name.partition('.')[2]}"
         plan = {
             "made": made.path,
@@ -195,6 +253,11 @@ class ParquetTable:
         for path in plan["merged"]:
             self._files.delete(path)
         self._files.delete(place)
+
+
+def _visible(files: list[File]) -> list[File]:
+    """Those that readers see."""
+    return [file for file in files if not file.name.startswith(("_", "."))]
 
 
 def _own_folder(batch: Batch) -> str:

@@ -11,7 +11,7 @@ Spark calls ``foreachBatch`` from a thread of its own, one call at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from goddard.pipelines.failures import (
     sentence,
 )
 from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Job, Source
+from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Emit, Job, Source
 from goddard.pipelines.quality import Tally
 from goddard.pipelines.sections import interval_ms, near
 from goddard.pipelines.sinks import BatchSink, open_sink
@@ -43,6 +43,11 @@ from goddard.spark.progress import lag
 _logger: Final = logging.getLogger("goddard.pipelines")
 
 _POLL_SECONDS: Final = 0.2
+_OUTPUT_MODES: Final[Mapping[Emit, str]] = {
+    "closed": "append",
+    "changed": "update",
+    "all": "complete",
+}
 _STREAM_ONLY: Final = (
     "startingOffsets",
     "startingTimestamp",
@@ -59,6 +64,8 @@ class Progress:
     """A batch that is done.
 
     ``rows`` are the messages that were read and ``lag`` those that are still to be, where known.
+    ``late`` are rows that came too late for a window or a key that is forgotten; of windows, Spark
+    counts those that it has put together already.
     """
 
     query: str
@@ -67,6 +74,7 @@ class Progress:
     seconds: float
     lag: int | None
     tally: Tally | None = None
+    late: int = 0
 
 
 Report = Callable[[Progress], None]
@@ -109,8 +117,13 @@ class Pipeline:
         for file in self._code:
             spark.sparkContext.addPyFile(str(file))
         self._schema = self._body_schema()
-        replaces = job.aggregate is not None and job.aggregate.emit == "all"
-        self._sink = open_sink(job.sink, spark, replaces=replaces)
+        windows = job.aggregate
+        self._sink = open_sink(
+            job.sink,
+            spark,
+            replaces=windows is not None and windows.emit == "all",
+            keys=windows.keys if windows is not None and windows.emit == "changed" else (),
+        )
         self._quarantine = None if job.quarantine is None else open_sink(job.quarantine, spark)
 
     # What the job does to rows
@@ -226,7 +239,7 @@ class Pipeline:
     def _start_main(self, messages: DataFrame) -> StreamingQuery:
         aggregate = self.job.aggregate
         write = self._write_rows if aggregate is not None else self._write_judged
-        mode = "complete" if aggregate is not None and aggregate.emit == "all" else "append"
+        mode = "append" if aggregate is None else _OUTPUT_MODES[aggregate.emit]
         return self._start("query", self.main_frame(messages), write, mode)
 
     def _start_quarantine(self, sink: BatchSink) -> StreamingQuery:
@@ -290,6 +303,7 @@ class Pipeline:
                     seconds=progress.batchDuration / 1000,
                     lag=_lag(progress),
                     tally=self._tallies.pop(progress.batchId, None),
+                    late=sum(each.numRowsDroppedByWatermark for each in progress.stateOperators),
                 )
             )
 
@@ -432,7 +446,8 @@ def _with_one_watermark(job: Job) -> Deduplicate:
     assert spec is not None
     if windows is None:
         return spec
-    return replace(spec, within=max(spec.within, windows.late, key=lambda x: interval_ms(x) or 0))
+    waits = (spec.within, windows.late or spec.within)
+    return replace(spec, within=max(waits, key=lambda each: interval_ms(each) or 0))
 
 
 def _from_ddl(text: str) -> StructType:

@@ -30,8 +30,14 @@ class BatchSink(Protocol):
         """No batch follows in this run."""
 
 
-def open_sink(sink: Sink, spark: SparkSession, *, replaces: bool = False) -> BatchSink:
-    """The sink that a job names; ``replaces``: every batch is the whole content."""
+def open_sink(
+    sink: Sink, spark: SparkSession, *, replaces: bool = False, keys: tuple[str, ...] = ()
+) -> BatchSink:
+    """The sink that a job names.
+
+    ``replaces``: every batch is the whole content. ``keys``: a row takes the place of the one that
+    has the same.
+    """
     if sink.format == "parquet":
         return ParquetTable(
             Files(spark, sink.path or ""),
@@ -39,6 +45,7 @@ def open_sink(sink: Sink, spark: SparkSession, *, replaces: bool = False) -> Bat
             options=dict(sink.options),
             compacts=sink.compacts,
             replaces=replaces,
+            keys=keys,
         )
     if sink.format in ("iceberg", "delta"):
         return _lake_table(sink, spark)

@@ -81,7 +81,7 @@ def _function(place: str, folder: Path) -> Step:
 
 def aggregated(frame: DataFrame, spec: Aggregate, *, has_watermark: bool = False) -> DataFrame:
     """Values for each window, and for each combination of the columns ``by``."""
-    if spec.emit == "closed" and not has_watermark:
+    if spec.late is not None and not has_watermark:
         frame = frame.withWatermark(spec.time, spec.late)
     window = sf.window(spec.time, spec.window, spec.slide)
     values = [sf.expr(text).alias(name) for name, text in spec.values.items()]

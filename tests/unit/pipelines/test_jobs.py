@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from goddard.errors import ConfigError
+from goddard.pipelines.coherence import notes
 from goddard.pipelines.jobfiles import load_job, parse_job
 from goddard.pipelines.jobs import Job
 
@@ -193,7 +194,46 @@ def test_a_small_job_has_sensible_defaults() -> None:
                 "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "all"},
                 "sink": {"format": "delta", "path": "x"},
             },
-            "writes the whole table anew",
+            "writes rows in place of others",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "changed"},
+                "sink": {"format": "iceberg", "table": "a.b", "catalog": {"type": "sql"}},
+            },
+            "iceberg cannot, parquet and console can",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "changed"},
+                "sink": {"path": "x", "compact": True},
+            },
+            "compact has nothing to do",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "changed"},
+                "sink": {"path": "x", "partitionBy": ["n"]},
+            },
+            "partitionBy names n, which the rows do not have; known: windowStart, windowEnd",
+        ),
+        (
+            {
+                "aggregate": {"window": "1 minute", "values": {"n": "1"}, "emit": "changed"},
+                "deduplicate": {},
+            },
+            "emit is changed, which does not go with [deduplicate]",
+        ),
+        (
+            {
+                "aggregate": {
+                    "window": "1 minute",
+                    "values": {"n": "1"},
+                    "emit": "all",
+                    "late": "1 hour",
+                },
+            },
+            "emit = 'all' waits for ever; write emit = 'changed' or 'closed'",
         ),
         ({"run": {"trigger": "often"}}, "write availableNow or '10 seconds'"),
         ({"run": {"trigger": "999999999 days"}}, "the longest is 36500 days"),
@@ -219,6 +259,29 @@ def test_windows_may_wait_for_nobody() -> None:
     aggregate = job(aggregate=windows).aggregate
     assert aggregate is not None
     assert aggregate.late == "0 seconds"
+
+
+@pytest.mark.parametrize(
+    ("emit", "late"), [("closed", "1 minute"), ("changed", "1 hour"), ("all", None)]
+)
+def test_how_long_windows_wait_if_nothing_is_said(emit: str, late: str | None) -> None:
+    windows = {"window": "1 minute", "values": {"n": "count(*)"}, "by": ["topic"], "emit": emit}
+    aggregate = job(aggregate=windows).aggregate
+    assert aggregate is not None
+    assert (aggregate.emit, aggregate.late) == (emit, late)
+    assert aggregate.keys == ("windowStart", "windowEnd", "topic")
+
+
+def test_what_may_surprise_is_noted() -> None:
+    windows = {"window": "1 minute", "values": {"n": "count(*)"}}
+    limited = {"nameServers": "h:1", "subscribe": "t", "maxOffsetsPerTrigger": 5}
+    assert notes(job()) == notes(job(aggregate=windows)) == notes(job(source=limited)) == []
+    (all_windows,) = notes(job(aggregate=windows | {"emit": "all"}, source=limited))
+    assert "remembers every window for ever" in all_windows
+    (behind,) = notes(job(aggregate=windows, source=limited))
+    assert "rows that are 1 minute behind the newest of all queues are dropped" in behind
+    (behind,) = notes(job(aggregate=windows, deduplicate={"within": "2 hours"}, source=limited))
+    assert "rows that are 2 hours behind" in behind
 
 
 def test_bad_rows_fail_the_job_when_there_is_no_quarantine() -> None:

@@ -251,6 +251,9 @@ def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     sending = [*_sink_of(tmp_path), "--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
     planned = runner.invoke(goddard, ["pipeline", "plan", *sending]).output
     assert planned.count("secretKey=***") == 2
+    for words in ("when they change, and forgotten 1 hour after their end", "note:"):
+        args = ["pipeline", "plan", "traffic", "--set", "source.maxOffsetsPerTrigger=5"]
+        assert words in " ".join(runner.invoke(goddard, args).output.split())
     assert "hush" not in planned
     wrong = runner.invoke(goddard, ["pipeline", "validate", "archive", "--set", "sink.pth=x"])
     assert wrong.exit_code == 1
