@@ -52,7 +52,9 @@ FACES: Final = {
 MEMBERS: Final = ("goddard.client.members", ("ProducerMember", "ConsumerMember"), {"group"})
 NO_MEMBERS: Final = {"Admin"}
 # What clients do for each other.
-INTERNAL: Final = {"session", "within", "join", "tracer", "wire_group", "next_portion"}
+INTERNAL: Final = {
+    *("session", "within", "join", "tracer", "wire_group", "next_portion", "send_encoded"),
+}
 # What BlockingClient has, and what takes another form.
 IN_COMMON: Final = {
     *("start", "stop", "state", "client_id"),

@@ -25,6 +25,7 @@ from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.hashing import java_hash
 from goddard.protocol.ids import parse_offset_message_id, parse_unique_id
+from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
@@ -215,6 +216,31 @@ async def test_what_cannot_be_a_batch(site: Site) -> None:
         ):
             with pytest.raises(InvalidMessageError, match=text):
                 await producer.send_batch(batch)
+
+
+async def test_batches_that_are_encoded_already(site: Site) -> None:
+    name = f"encoded-{site.new_group('n')}"
+    recorder = Recorder()
+    bodies = [b"1", b"2", b"3"]
+    entries = [BatchEntry(body, b"n\x01%b\x02" % body, 7) for body in bodies]
+    group = site.new_group("encoders")
+    async with Producer(
+        group, name_servers=site.namesrv, namespace="space", send_hooks=[recorder]
+    ) as producer:
+        await producer.send(Message(name, b"0"))
+        queue = (await producer.publish_queues(name))[1]
+        result = await producer.send_encoded(name, encode_batch(entries), queue=queue)
+        async with TopicReader(site.namesrv, f"space%{name}") as reader:
+            received = await reader.until(4)
+        with pytest.raises(InvalidMessageError, match="Retry Group"):
+            await producer.send_encoded("%RETRY%g", encode_batch(entries))
+        with pytest.raises(InvalidMessageError, match="length is zero"):
+            await producer.send_encoded(name, b"")
+    assert (result.status, result.queue) == (SendStatus.SEND_OK, queue)
+    batch = [message for message in received if message.body != b"0"]
+    assert [(m.body, m.get("n"), m.flag) for m in batch] == [(b, b.decode(), 7) for b in bodies]
+    _, context = recorder.calls[-1]
+    assert [(m.body, m.get("n")) for m in context.messages] == [(b, b.decode()) for b in bodies]
 
 
 async def test_delayed_messages(site: Site) -> None:

@@ -99,15 +99,15 @@ class Courier:
             chosen = (selector or by_hash)(queues, message, key)
         except Exception as error:
             raise ClientError(f"select message queue threw exception. {error!r}") from error
-        return self.fixed(chosen, message, route.topic)
+        return self.fixed(chosen, message.topic, route.topic)
 
-    def fixed(self, queue: object, message: Message, topic: str) -> MessageQueue:
+    def fixed(self, queue: object, user_topic: str, topic: str) -> MessageQueue:
         """A queue that the user chose, by the brokers' name of its topic."""
         if not isinstance(queue, MessageQueue):
             raise ClientError(
                 f"select message queue return null. Not a MessageQueue: {queue!r:.200}"
             )
-        if queue.topic not in (message.topic, topic):
+        if queue.topic not in (user_topic, topic):
             raise ClientError("message's topic not equal mq's topic")
         return queue if queue.topic == topic else queue._replace(topic=topic)
 

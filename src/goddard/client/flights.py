@@ -138,7 +138,7 @@ class Flights:
     ) -> asyncio.Future[SendResult]:
         """Send a valid message; ``topic`` is the brokers' name of its topic."""
         if queue is not None:
-            queue = self._courier.fixed(queue, message, topic)
+            queue = self._courier.fixed(queue, message.topic, topic)
         flight = Flight(self, message, topic, timeout_ms, queue, selector, key)
         self._under_way += 1
         try:

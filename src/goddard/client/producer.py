@@ -40,8 +40,10 @@ from goddard.client.sending import (
     batch_of,
     batch_results,
     check_batch,
+    check_batch_topic,
     check_body,
     check_topic,
+    decoded_batch,
     prepare_batch,
     split_batch,
 )
@@ -366,7 +368,7 @@ class Producer:
         try:
             out = await courier.prepare_anyhow(message, topic)
             if queue is not None:
-                queue = courier.fixed(queue, message, topic)
+                queue = courier.fixed(queue, message.topic, topic)
             elif selector is not None or key is not None:
                 route = await courier.route(topic, timeout_ms)
                 queue = courier.select(route, message, selector, key)
@@ -415,7 +417,7 @@ class Producer:
         courier = running.courier
         out = await courier.prepare_anyhow(message, topic)
         if queue is not None:
-            chosen = courier.fixed(queue, message, topic)
+            chosen = courier.fixed(queue, message.topic, topic)
         else:
             route = await courier.route(topic)
             if selector is not None or key is not None:
@@ -454,7 +456,7 @@ class Producer:
             self._check(message)
         courier = running.courier
         if queue is not None:
-            queue = courier.fixed(queue, first, topic)
+            queue = courier.fixed(queue, first.topic, topic)
         timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
         for message in batch:
             if message.message_id is None:
@@ -477,6 +479,27 @@ class Producer:
                 raise BatchFailedError(error, results) from error
             results += batch_results(result, len(chunk))
         return results
+
+    async def send_encoded(
+        self, topic: str, batch: bytes, *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages that are a batch body already, in one request.
+
+        For whoever has thousands of them and no Message of any. ``protocol.message`` says what a
+        batch body is; that each message in it is valid and has an id, and that there are not more
+        than ``MAX_BATCH_MESSAGES``, is the caller's care. The result names no ids unless the broker
+        does.
+        """
+        running = self._check_running()
+        wire_topic = self._wire_topic(topic)
+        check_batch_topic(topic)
+        check_body(batch, self.options.max_message_bytes)
+        courier = running.courier
+        messages = decoded_batch(topic, batch) if courier.has_hooks else ()
+        if queue is not None:
+            queue = courier.fixed(queue, topic, wire_topic)
+        out = batch_of(wire_topic, topic, batch, "", wait=True)
+        return await self._deliver(running, out, messages, queue, self.options.send_timeout_ms)
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> ReceivedMessage:
         """Send a message that asks, and wait for its reply; the time is for both together."""
@@ -539,7 +562,7 @@ class Producer:
         )
         queue = batch.queue
         if queue is not None:
-            queue = running.courier.fixed(queue, batch.messages[0], topic)
+            queue = running.courier.fixed(queue, batch.topic, topic)
         return await self._deliver(
             running, out, batch.messages, queue, self.options.send_timeout_ms
         )

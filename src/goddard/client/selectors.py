@@ -21,6 +21,10 @@ def by_hash(queues: Sequence[MessageQueue], message: Message, key: Any) -> Messa
     Text and whole numbers hash as in Java, so that producers of both kinds agree; anything else
     counts as its ``str``.
     """
+    return queue_of_hash(queues, key)
+
+
+def queue_of_hash(queues: Sequence[MessageQueue], key: Any) -> MessageQueue:
     return queues[_remainder(_java_hash_of(key), len(queues))]
 
 

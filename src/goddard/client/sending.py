@@ -22,6 +22,7 @@ from goddard.protocol.compression import CompressionKind, compress, with_compres
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import SendRequestV2
 from goddard.protocol.message import (
+    BATCH_ENTRY_BYTES,
     PROPERTY_INSTANCE_ID,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_MESSAGE_TYPE,
@@ -30,9 +31,11 @@ from goddard.protocol.message import (
     PROPERTY_WAIT,
     BatchEntry,
     TransactionType,
+    decode_properties,
     encode_batch,
     encode_properties,
     format_properties,
+    iter_batch,
 )
 from goddard.protocol.names import UNSENDABLE_TOPICS, is_retry_topic, topic_problem
 from goddard.protocol.record import MAX_PROPERTIES_BYTES
@@ -42,8 +45,6 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _PREPARED: Final = int(TransactionType.PREPARED)
 _FRAME_PREFIX: Final = Struct(">iI")
-# What a message takes in a batch beside its body and properties.
-_ENTRY_BYTES: Final = 22
 # Goddard's brokers take no more in one request.
 MAX_BATCH_MESSAGES: Final = 32_768
 _BATCH_FAILED: Final = "Failed to initiate the MessageBatch"
@@ -198,6 +199,11 @@ def _count_of(text: str | None) -> int | None:
 # --- Batches --------------------------------------------------------------------------------------
 
 
+def check_batch_topic(topic: str) -> None:
+    if is_retry_topic(topic):
+        raise InvalidMessageError(f"{_BATCH_FAILED}: Retry Group is not supported for batching")
+
+
 def check_batch(messages: Sequence[Message]) -> None:
     """Messages that may share a request; each is checked on its own as well."""
     if not messages:
@@ -208,8 +214,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise InvalidMessageError(
                 f"{_BATCH_FAILED}: TimeDelayLevel is not supported for batching"
             )
-        if is_retry_topic(message.topic):
-            raise InvalidMessageError(f"{_BATCH_FAILED}: Retry Group is not supported for batching")
+        check_batch_topic(message.topic)
         if message.topic != first.topic:
             raise InvalidMessageError(
                 f"{_BATCH_FAILED}: The topic of the messages in one batch should be the same"
@@ -236,7 +241,7 @@ def split_batch(
         except ProtocolError as error:
             raise InvalidMessageError(f"{_BATCH_FAILED}: {error}") from error
         entry = BatchEntry(message.body, encoded, message.flag)
-        entry_bytes = _ENTRY_BYTES + len(message.body) + len(encoded)
+        entry_bytes = BATCH_ENTRY_BYTES + len(message.body) + len(encoded)
         if chunk and (size + entry_bytes > max_bytes or len(chunk) == MAX_BATCH_MESSAGES):
             yield chunk, entries
             chunk, entries, size = [], [], 0
@@ -257,6 +262,16 @@ def batch_of(topic: str, user_topic: str, body: bytes, message_ids: str, *, wait
     """A batch whose body is encoded already; ``message_ids`` are joined by commas."""
     text = format_properties({PROPERTY_WAIT: "true" if wait else "false"})
     return Outgoing(_SEND_BATCH, topic, body, text, 0, 0, message_ids, user_topic)
+
+
+def decoded_batch(topic: str, body: bytes) -> list[Message]:
+    """The messages of an encoded batch, for hooks to look at."""
+    messages = []
+    for entry in iter_batch(body):
+        message = Message(topic, entry.body, flag=entry.flag)
+        message.properties = decode_properties(entry.properties)
+        messages.append(message)
+    return messages
 
 
 def batch_results(result: SendResult, count: int) -> list[SendResult]:

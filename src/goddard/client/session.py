@@ -227,6 +227,10 @@ class Session:
         """A new message id."""
         return self._ids.next(self.clock.now_ms())
 
+    def reserve_ids(self, count: int) -> tuple[str, int]:
+        """Many new message ids: see ``UniqueIds.reserve``."""
+        return self._ids.reserve(self.clock.now_ms(), count)
+
     def with_namespace(self, name: str) -> str:
         """A topic or group as brokers know it."""
         return with_namespace(name, self.options.namespace)

@@ -132,6 +132,15 @@ class UniqueIds:
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._timed_prefix}{counter:04X}"
 
+    def reserve(self, now_ms: int, count: int) -> tuple[str, int]:
+        """Many new ids, for whoever writes them out: what they begin with, and the counter of the
+        first. The others have those that follow, which wrap as in ``next``."""
+        if not 0 < count <= 1 << 16:
+            raise ValueError(f"1 to 65536 ids can be had at once, not {count}")
+        first = int(self.next(now_ms)[-4:], 16)
+        self._counter = (first + count) & 0xFFFF
+        return self._timed_prefix, first
+
     def _month_ms(self, now_ms: int) -> int:
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms, self._zone)

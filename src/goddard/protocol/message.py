@@ -102,13 +102,14 @@ RESERVED_PROPERTIES: Final = frozenset(
 """Names that a user's own property may not have."""
 
 KEY_SEPARATOR: Final = " "
-_NAME_END: Final = "\x01"
-_PAIR_END: Final = "\x02"
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
 _PAIR_END_BYTE: Final = 2
 
 _BATCH_HEAD: Final = Struct(">iiiii")
 _I16: Final = Struct(">h")
-_MIN_BATCH_BYTES: Final = _BATCH_HEAD.size + _I16.size
+BATCH_ENTRY_BYTES: Final = _BATCH_HEAD.size + _I16.size
+"""What a message takes in a batch body beside its own body and properties."""
 
 
 class SysFlag(IntFlag):
@@ -168,15 +169,15 @@ class Message:
 def format_properties(properties: Mapping[str, str]) -> str:
     """Properties as the text that a send header carries; pairs with an empty part are left out."""
     pairs = [
-        f"{name}{_NAME_END}{value}{_PAIR_END}"
+        f"{name}{NAME_END}{value}{PAIR_END}"
         for name, value in properties.items()
         if name and value
     ]
     text = "".join(pairs)
     # Counted over the whole, which is faster than looking into each.
-    if text.count(_PAIR_END) != len(pairs) or text.count(_NAME_END) != len(pairs):
+    if text.count(PAIR_END) != len(pairs) or text.count(NAME_END) != len(pairs):
         for name, value in properties.items():
-            if name and value and (_NAME_END in name or _PAIR_END in name + value):
+            if name and value and (NAME_END in name or PAIR_END in name + value):
                 raise ProtocolError(f"the property {name[:80]!r} contains a separator (0x01, 0x02)")
     return text
 
@@ -195,8 +196,8 @@ def decode_properties(properties: str | Buffer) -> dict[str, str]:
     """Read properties, from a header's text or a record's bytes; anything is readable."""
     text = properties if isinstance(properties, str) else str(properties, "utf-8", "replace")
     decoded: dict[str, str] = {}
-    for pair in text.split(_PAIR_END):
-        name, _, value = pair.partition(_NAME_END)
+    for pair in text.split(PAIR_END):
+        name, _, value = pair.partition(NAME_END)
         if name and value:
             decoded[name] = value
     return decoded
@@ -241,7 +242,7 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
             raise ProtocolError(
                 f"properties of {len(properties)} bytes are longer than {MAX_PROPERTIES_BYTES}"
             )
-        size = _MIN_BATCH_BYTES + len(body) + len(properties)
+        size = BATCH_ENTRY_BYTES + len(body) + len(properties)
         try:
             parts.append(_BATCH_HEAD.pack(size, 0, 0, flag, len(body)))
         except struct.error as error:
@@ -255,12 +256,12 @@ def iter_batch(body: Buffer) -> Iterator[BatchEntry]:
     end = len(body)
     position = 0
     while position < end:
-        if end - position < _MIN_BATCH_BYTES:
+        if end - position < BATCH_ENTRY_BYTES:
             raise ProtocolError(f"{end - position} bytes at the end of a batch are no message")
         size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(body, position)
-        if not _MIN_BATCH_BYTES <= size <= end - position:
+        if not BATCH_ENTRY_BYTES <= size <= end - position:
             raise ProtocolError(f"a message of {size} bytes does not fit the rest of its batch")
-        if not 0 <= body_length <= size - _MIN_BATCH_BYTES:
+        if not 0 <= body_length <= size - BATCH_ENTRY_BYTES:
             raise ProtocolError(f"a body of {body_length} bytes does not fit its message of {size}")
         body_at = position + _BATCH_HEAD.size
         properties_at = body_at + body_length + _I16.size

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame to messages: which columns there are, and what each row of a batch says.
+"""Rows of a DataFrame to messages: which columns there are, and what a row says.
 
 Columns of the sink, all but ``body`` optional; case matters, as in the sources:
 
@@ -13,6 +13,9 @@ Columns of the sink, all but ``body`` optional; case matters, as in the sources:
 
 Every message gets the property ``SPARK_ROW``, its idempotence key: query, batch, partition and row.
 A batch that Spark repeats gives its messages the same keys, so that a reader can drop what it has.
+
+Here rows become messages one by one, which says what each column means, and of a row that cannot be
+sent, why. ``entries`` does the same for many rows at once.
 """
 
 from collections.abc import Iterator
@@ -22,9 +25,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from goddard.client.message import Message
-from goddard.client.values import MessageQueue
+from goddard.client.sending import check_body
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.names import topic_problem
+from goddard.spark.arrays import Positions
 
 ROW_PROPERTY: Final = "SPARK_ROW"
 
@@ -47,12 +51,16 @@ class RowError(GoddardError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message and where it is to go."""
+class Writing:
+    """What all rows of a task have in common.
 
-    message: Message
-    queue: MessageQueue | None
-    sharding_key: str | None
+    ``identity`` is what comes before a row's number in its key: query, batch and partition.
+    """
+
+    topic: str | None
+    identity: str
+    namespace: str = ""
+    max_body_bytes: int = 4 * 1024 * 1024
 
 
 def check_columns(types: dict[str, str], topic: str | None) -> None:
@@ -75,13 +83,10 @@ def check_columns(types: dict[str, str], topic: str | None) -> None:
         raise ConfigError("brokerName and queueId go together; one of the columns is missing")
 
 
-def messages(
-    batch: pa.RecordBatch, *, topic: str | None, identity: str, first_row: int
-) -> Iterator[Outgoing]:
-    """The rows of a batch; ``identity`` is what comes before the row's number in its key."""
-    count = batch.num_rows
-    columns = {name: _values(batch, name) for name in batch.schema.names}
-    nothing: list[Any] = [None] * count
+def messages(batch: pa.RecordBatch, rows: Positions, writing: Writing) -> Iterator[Message]:
+    """The rows of a batch one by one; ``rows`` are their numbers."""
+    columns = _columns(batch, rows, writing)
+    nothing: list[Any] = [None] * len(rows)
     bodies = columns["body"]
     topics = columns.get("topic", nothing)
     keys = columns.get("keys", nothing)
@@ -92,13 +97,13 @@ def messages(
     brokers = columns.get("brokerName", nothing)
     queue_ids = columns.get("queueId", nothing)
     known_topics: set[str] = set()
-    for index in range(count):
-        row = f"{identity}-{first_row + index}"
+    for index, number in enumerate(rows.tolist()):
+        row = f"{writing.identity}-{number}"
         try:
-            body = bodies[index]
-            if body is None:
+            if bodies[index] is None:
                 raise ConfigError("its body is null")
-            target = topics[index] or topic
+            check_body(bodies[index], writing.max_body_bytes)
+            target = topics[index] or writing.topic
             if target is None:
                 raise ConfigError("its topic is null, and there is no option topic")
             if target not in known_topics:
@@ -107,34 +112,49 @@ def messages(
                 known_topics.add(target)
             message = Message(
                 target,
-                body.encode() if isinstance(body, str) else body,
+                bodies[index],
                 tags=tags[index],
                 keys=keys[index],
                 delay_level=levels[index] or 0,
                 sharding_key=sharding_keys[index],
                 properties=properties[index],
             )
-            queue = None
-            if brokers[index] is not None and queue_ids[index] is not None:
-                queue = MessageQueue(target, brokers[index], queue_ids[index])
-            elif brokers[index] is not None or queue_ids[index] is not None:
+            if (brokers[index] is None) != (queue_ids[index] is None):
                 raise ConfigError("one of its brokerName and queueId is null")
         except (GoddardError, TypeError, ValueError) as error:
             raise RowError(f"row {row} cannot be sent: {error}") from error
         message.properties[ROW_PROPERTY] = row
-        yield Outgoing(message, queue, sharding_keys[index])
+        yield message
+
+
+def _columns(batch: pa.RecordBatch, rows: Positions, writing: Writing) -> dict[str, list[Any]]:
+    try:
+        return {name: _values(batch, name) for name in batch.schema.names}
+    except UnicodeDecodeError as error:
+        # Spark takes any bytes for a string; which row has them?
+        if len(rows) == 1:
+            row = f"{writing.identity}-{rows[0]}"
+            raise RowError(f"row {row} cannot be sent: a text is no UTF-8: {error}") from error
+        for index in range(len(rows)):
+            _columns(batch.slice(index, 1), rows[index : index + 1], writing)
+        raise
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
     column = batch.column(name)
+    if name == "body":
+        return column.cast(pa.binary()).to_pylist()
     if not isinstance(column, pa.MapArray):
         return column.to_pylist()
     # Much cheaper than to_pylist, which makes a tuple of each pair first.
-    names, values = column.keys.to_pylist(), column.items.to_pylist()
     bounds = column.offsets.to_pylist()
+    names, values = (
+        each.slice(bounds[0], bounds[-1] - bounds[0]).to_pylist()
+        for each in (column.keys, column.items)
+    )
     maps: list[Any] = []
-    for index in range(len(column)):
-        begin, end = bounds[index], bounds[index + 1]
-        given = zip(names[begin:end], values[begin:end], strict=True)
+    for index, is_there in enumerate(column.is_valid().to_pylist()):
+        begin, end = (bound - bounds[0] for bound in bounds[index : index + 2])
+        given = zip(names[begin:end], values[begin:end], strict=True) if is_there else ()
         maps.append({each: value for each, value in given if value is not None})
     return maps

@@ -12,12 +12,14 @@ is a broker that a row names and no name server knows.
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -27,16 +29,20 @@ from pyspark.sql.datasource import (
 
 from goddard.client.message import Message
 from goddard.client.producer import Producer
-from goddard.client.selectors import by_hash
+from goddard.client.selectors import queue_of_hash
+from goddard.client.sending import MAX_BATCH_MESSAGES
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
+from goddard.spark.arrays import Positions
 from goddard.spark.cluster import Cluster, tried
+from goddard.spark.entries import Ids, bounds_of, encode
 from goddard.spark.options import SinkOptions
-from goddard.spark.rows import ROW_PROPERTY, Outgoing, messages
+from goddard.spark.rows import Writing, messages
+from goddard.spark.sharing import destinations, pieces, shares
 from goddard.transport.loop import new_event_loop
 
-# What a message takes beside body and properties, more or less.
-_MESSAGE_BYTES: Final = 100
+_Target: TypeAlias = tuple[str, MessageQueue | None]
+"""A topic, and the queue if it is not for the producer to choose."""
 
 
 @dataclass
@@ -85,19 +91,22 @@ def write_batches(
 ) -> int:
     """Send all rows; what a task does. How many there were."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        sender = runner.run(_open(options, is_going_on=is_going_on))
-        try:
-            rows = 0
-            for batch in batches:
-                runner.run(
-                    sender.send(
-                        messages(batch, topic=options.topic, identity=identity, first_row=rows)
-                    )
-                )
-                rows += batch.num_rows
-            runner.run(sender.finish())
-        finally:
-            runner.run(sender.close())
+        return runner.run(_write(batches, options, identity, is_going_on=is_going_on))
+
+
+async def _write(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: str, *, is_going_on: bool
+) -> int:
+    sender = await _open(options, identity, is_going_on=is_going_on)
+    try:
+        rows = 0
+        # Rows may be long in coming: a thread waits for them, and requests under way go on.
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            await sender.send(batch, rows)
+            rows += batch.num_rows
+        await sender.finish()
+    finally:
+        await sender.close()
     return rows
 
 
@@ -115,7 +124,7 @@ def _batch_id() -> str:
     return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
-async def _open(options: SinkOptions, *, is_going_on: bool) -> "Sender":
+async def _open(options: SinkOptions, identity: str, *, is_going_on: bool) -> "Sender":
     reach = options.connecting
     producer = Producer(
         options.producer_group,
@@ -124,20 +133,26 @@ async def _open(options: SinkOptions, *, is_going_on: bool) -> "Sender":
         **reach.keywords,
     )
     await producer.start()
-    return Sender(producer, options, is_going_on=is_going_on)
+    return Sender(producer, options, identity, is_going_on=is_going_on)
 
 
 class Sender:
-    """Sends messages in batches, a bounded number of them at once.
+    """Sends rows in batches, a bounded number of them at once.
 
     ``is_going_on``: a stream that wrote before, so that brokers may be away for a while.
     """
 
     def __init__(
-        self, producer: Producer, options: SinkOptions, *, is_going_on: bool = False
+        self, producer: Producer, options: SinkOptions, identity: str, *, is_going_on: bool = False
     ) -> None:
         self._producer = producer
         self._options = options
+        self._writing = Writing(
+            options.topic,
+            identity,
+            producer.session.options.namespace,
+            producer.options.max_message_bytes,
+        )
         self._is_going_on = is_going_on
         self._room = asyncio.Semaphore(options.requests_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,27 +161,53 @@ class Sender:
         # Requests of one queue follow each other, so that its messages stay in order.
         self._turns: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def send(self, outgoing: Iterable[Outgoing]) -> None:
-        """Take messages over; some may still be under way when this returns."""
-        held: dict[tuple[str, MessageQueue | None], list[Message]] = defaultdict(list)
-        sizes: dict[tuple[str, MessageQueue | None], int] = defaultdict(int)
-        for each in outgoing:
-            message = each.message
-            queue = each.queue
-            if queue is None and each.sharding_key is not None:
-                queue = await self._queue_of(message, each.sharding_key)
-            place = message.topic, queue
-            if message.delay_level:
-                # What is delayed is stored elsewhere first, and not in batches.
-                await self._launch([message], queue)
+    async def send(self, batch: pa.RecordBatch, first_row: int) -> None:
+        """Take rows over; some may still be under way when this returns."""
+        for piece, rows in pieces(batch, first_row):
+            if "delayLevel" not in batch.schema.names:
+                await self._send_together(piece, rows)
                 continue
-            held[place].append(message)
-            sizes[place] += _size(message)
-            if sizes[place] >= self._options.batch_bytes:
-                await self._launch(held.pop(place), queue)
-                del sizes[place]
-        for (_, queue), rest in held.items():
-            await self._launch(rest, queue)
+            levels = pc.coalesce(piece.column("delayLevel"), pa.scalar(0))
+            is_delayed = pc.not_equal(levels, pa.scalar(0))
+            chosen = is_delayed.to_numpy(zero_copy_only=False)
+            # What is delayed is stored elsewhere first, and not in batches.
+            await self._send_singly(piece.filter(is_delayed), rows[chosen])
+            await self._send_together(piece.filter(pc.invert(is_delayed)), rows[~chosen])
+
+    async def _send_singly(self, piece: pa.RecordBatch, rows: Positions) -> None:
+        if not len(rows):
+            return
+        parcels = list(messages(piece, rows, self._writing))
+        targets, which = await self._targets(piece)
+        for number, target, message in zip(rows.tolist(), which.tolist(), parcels, strict=True):
+            await self._room.acquire()
+            self._launch(message, targets[target], number, number)
+
+    async def _send_together(self, piece: pa.RecordBatch, rows: Positions) -> None:
+        if not len(rows):
+            return
+        ids = Ids(*self._producer.session.reserve_ids(len(rows)))
+        entries = encode(piece, rows, self._writing, ids)
+        targets, which = await self._targets(piece)
+        order = np.arange(len(rows))
+        if len(targets) > 1:
+            order = np.argsort(which, kind="stable")
+            entries = entries.take(pa.array(order))
+            rows, which = rows[order], which[order]
+        bounds, data = bounds_of(entries), entries.buffers()[2]
+        max_bytes = min(self._options.batch_bytes, self._producer.options.max_message_bytes)
+        for share in shares(bounds, which, max_bytes, MAX_BATCH_MESSAGES):
+            await self._room.acquire()
+            parcel: Message | bytes
+            if share.stop - share.start == 1:
+                # Alone it is no batch, and may be compressed.
+                alone = piece.slice(int(order[share.start]), 1)
+                (parcel,) = messages(alone, rows[share.start : share.stop], self._writing)
+            else:
+                start, stop = int(bounds[share.start]), int(bounds[share.stop])
+                parcel = data.slice(start, stop - start).to_pybytes()
+            first, last = int(rows[share.start]), int(rows[share.stop - 1])
+            self._launch(parcel, targets[share.target], first, last)
 
     async def finish(self) -> None:
         """Wait until every message is stored."""
@@ -180,8 +221,19 @@ class Sender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._producer.stop()
 
-    async def _queue_of(self, message: Message, key: str) -> MessageQueue:
-        return by_hash(await self._queues_of(message.topic), message, key)
+    async def _targets(self, piece: pa.RecordBatch) -> tuple[list[_Target], Positions]:
+        """Topics and queues that the rows go to, and for each row the number of its one."""
+        found, which = destinations(piece, self._options.topic or "")
+        numbers: dict[_Target, int] = {}
+        of_destination = []
+        for topic, broker_name, queue_id, sharding_key in found:
+            queue = None
+            if broker_name is not None and queue_id is not None:
+                queue = MessageQueue(topic, broker_name, queue_id)
+            elif sharding_key is not None:
+                queue = queue_of_hash(await self._queues_of(topic), sharding_key)
+            of_destination.append(numbers.setdefault((topic, queue), len(numbers)))
+        return list(numbers), np.array(of_destination, np.int64)[which]
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic when it was first written to."""
@@ -191,37 +243,42 @@ class Sender:
             self._queues[topic] = queues
         return queues
 
-    async def _launch(self, batch: list[Message], queue: MessageQueue | None) -> None:
-        await self._room.acquire()
+    def _launch(self, parcel: Message | bytes, target: _Target, first: int, last: int) -> None:
+        """Send what there is room for."""
         self._check()
-        task = asyncio.ensure_future(self._carry(batch, queue))
+        task = asyncio.ensure_future(self._carry(parcel, target))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._done, batch))
+        task.add_done_callback(partial(self._done, first, last))
 
-    def _done(self, batch: list[Message], task: "asyncio.Task[None]") -> None:
+    def _done(self, first: int, last: int, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._room.release()
         error = None if task.cancelled() else task.exception()
         # Whatever it is: no row may get lost without a word.
         if error is not None and self._failure is None:
-            first, last = (each.properties[ROW_PROPERTY] for each in (batch[0], batch[-1]))
-            rows = f"row {first}" if first == last else f"rows {first} to {last}"
+            identity = self._writing.identity
+            rows = f"row {identity}-{first}"
+            if first != last:
+                rows = f"rows {identity}-{first} to {identity}-{last}"
             self._failure = GoddardError(f"{rows} could not be sent: {error}")
             self._failure.__cause__ = error
 
-    async def _carry(self, batch: list[Message], queue: MessageQueue | None) -> None:
+    async def _carry(self, parcel: Message | bytes, target: _Target) -> None:
+        _, queue = target
         if queue is None:
-            await self._deliver(batch, None)
+            await self._deliver(parcel, target)
         else:
             async with self._turns[queue]:
-                await self._deliver(batch, queue)
+                await self._deliver(parcel, target)
 
-    async def _deliver(self, batch: list[Message], queue: MessageQueue | None) -> None:
+    async def _deliver(self, parcel: Message | bytes, target: _Target) -> None:
+        topic, queue = target
+
         async def once() -> None:
-            if len(batch) == 1:
-                await self._producer.send(batch[0], queue=queue)
+            if isinstance(parcel, Message):
+                await self._producer.send(parcel, queue=queue)
             else:
-                await self._producer.send_batch(batch, queue=queue)
+                await self._producer.send_encoded(topic, parcel, queue=queue)
 
         reach = self._options.connecting
         is_known = queue is None or self._is_going_on or await self._is_known(queue)
@@ -239,8 +296,3 @@ class Sender:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-def _size(message: Message) -> int:
-    properties = sum(len(name) + len(value) + 2 for name, value in message.properties.items())
-    return len(message.body) + properties + _MESSAGE_BYTES

@@ -92,6 +92,19 @@ def test_the_counter_wraps() -> None:
     assert made[-1] == made[0]
 
 
+def test_many_ids_at_once_are_those_that_would_have_come() -> None:
+    ids, one_by_one = (UniqueIds(bytes(4), 1, 1, zone=UTC) for _ in range(2))
+    made = []
+    for now_ms, count in ((5, 1), (5, 65_000), (6, 65_536), (6, 3)):
+        prefix, first = ids.reserve(now_ms, count)
+        made += [f"{prefix}{(first + each) % 65_536:04X}" for each in range(count)]
+        assert made[-count:] == [one_by_one.next(now_ms) for _ in range(count)]
+    assert ids.next(6) == one_by_one.next(6)
+    for count in (0, 65_537):
+        with pytest.raises(ValueError, match="65536 ids"):
+            ids.reserve(6, count)
+
+
 def test_a_new_month_starts_at_zero() -> None:
     ids = UniqueIds(bytes(4), 1, 1, zone=UTC)
     last = parse_unique_id(ids.next(ms(2024, 12, 31, 23, 59, 59) + 999))

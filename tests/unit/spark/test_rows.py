@@ -3,11 +3,13 @@
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from goddard.client.message import Message
 from goddard.errors import ConfigError
-from goddard.spark.rows import ROW_PROPERTY, RowError, check_columns, messages
+from goddard.spark.rows import ROW_PROPERTY, RowError, Writing, check_columns, messages
 
 _BODY = {"body": "string"}
 
@@ -30,14 +32,20 @@ def test_columns_that_cannot_be_written(
         check_columns(types, topic)
 
 
-def rows(**columns: list[Any]) -> list[Any]:
+def no_text(*values: bytes) -> pa.Array:
+    """A column of strings as Spark has them: of any bytes."""
+    binaries = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binaries.buffers())
+
+
+def rows(**columns: Any) -> list[Message]:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
-    return list(messages(batch, topic=None, identity="q-7-2", first_row=10))
+    return list(messages(batch, np.arange(10, 12), Writing(None, "q-7-2")))
 
 
 def test_levels_are_for_the_broker_to_know() -> None:
     # It may be configured to have more than 18; above its highest it takes that.
-    assert [each.message.delay_level for each in rows(topic=["A", "A"], delayLevel=[18, 99])] == [
+    assert [each.delay_level for each in rows(topic=["A", "A"], delayLevel=[18, 99])] == [
         18,
         99,
     ]
@@ -45,9 +53,9 @@ def test_levels_are_for_the_broker_to_know() -> None:
 
 def test_every_row_has_its_key() -> None:
     found = rows(topic=["A", "B"], delayLevel=[None, 3], keys=["k l", None])
-    assert [each.message.topic for each in found] == ["A", "B"]
-    assert [each.message.properties[ROW_PROPERTY] for each in found] == ["q-7-2-10", "q-7-2-11"]
-    assert [each.message.delay_level for each in found] == [0, 3]
+    assert [each.topic for each in found] == ["A", "B"]
+    assert [each.properties[ROW_PROPERTY] for each in found] == ["q-7-2-10", "q-7-2-11"]
+    assert [each.delay_level for each in found] == [0, 3]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +69,15 @@ def test_every_row_has_its_key() -> None:
             "q-7-2-11 cannot be sent: one of its brokerName and queueId is null",
         ),
         ({"topic": ["A", "A"], "delayLevel": [0, -1]}, "row q-7-2-11 cannot be sent"),
+        ({"topic": ["A", "A"], "body": [b"x", b""]}, "row q-7-2-11 cannot be sent: the message bo"),
+        (
+            {"topic": ["A", "A"], "body": [b"x", b"y" * (4 * 1024 * 1024 + 1)]},
+            "row q-7-2-11 cannot be sent: the message body size over max value",
+        ),
+        (
+            {"topic": ["A", "A"], "tags": no_text(b"t", b"\xff")},
+            "row q-7-2-11 cannot be sent: a text is no UTF-8",
+        ),
         (
             {
                 "topic": ["A", "A"],

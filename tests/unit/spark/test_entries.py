@@ -1,0 +1,179 @@
+"""Rows encoded by columns are the bytes that messages made one by one would be."""
+
+import logging
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goddard.client.sending import prepare_batch, split_batch
+from goddard.errors import GoddardError
+from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
+from goddard.spark.entries import Ids, encode
+from goddard.spark.rows import ROW_PROPERTY, RowError, Writing, messages
+
+_PREFIX = "7F0000010001DEADBEEF00000001"
+_MAPS = pa.map_(pa.string(), pa.string())
+# As Spark has them: elements that are never null, and long texts.
+_LISTS = (
+    pa.list_(pa.string()),
+    pa.list_(pa.large_string()),
+    pa.list_(pa.field("element", pa.string(), nullable=False)),
+)
+_TYPES = {
+    "body": (pa.binary(), pa.string(), pa.large_binary()),
+    "topic": (pa.string(),),
+    "keys": (pa.string(), pa.large_string(), *_LISTS),
+    "tags": (pa.string(), pa.large_string()),
+    "properties": (
+        _MAPS,
+        pa.map_(pa.large_string(), pa.large_string()),
+        pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
+    ),
+    "shardingKey": (pa.string(),),
+    "brokerName": (pa.string(),),
+    "queueId": (pa.int32(), pa.int64()),
+}
+
+# Now and then what is blank, a separator, or one of the names that have a meaning.
+_WORDS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(["", " ", "\u2003", "a\x1c", "a b ", "x\x01y", "x\x02y", "é𝄞", "b" * 20_000]),
+)
+_NAMES = st.one_of(
+    st.sampled_from(["a", "b", "c", "ä", "__SHARDINGKEY", ROW_PROPERTY, "KEYS", "n\x01"]),
+    st.text(min_size=1, max_size=3),
+)
+
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "body": st.binary(min_size=1, max_size=30),
+    "topic": st.sampled_from([None, "", "T", "U"]),
+    "tags": st.none() | _WORDS,
+    "properties": st.none() | st.lists(st.tuples(_NAMES, st.none() | _WORDS), max_size=4),
+    "shardingKey": st.none() | _WORDS,
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> pa.RecordBatch:
+    """Rows of some columns, perhaps a part of a longer batch."""
+    count = draw(st.integers(1, 12))
+    columns = {}
+    wanted = draw(st.sets(st.sampled_from(["topic", "keys", "tags", "properties", "shardingKey"])))
+    for name in ["body", *sorted(wanted)]:
+        kind = draw(st.sampled_from(_TYPES[name]))
+        each: st.SearchStrategy[Any]
+        if name == "keys":
+            each = st.none() | (st.lists(_WORDS, max_size=3) if kind in _LISTS else _WORDS)
+        elif name == "body" and kind == pa.string():
+            each = st.text(min_size=1, max_size=20)
+        elif kind == _TYPES["properties"][-1]:
+            each = st.lists(st.tuples(_NAMES, _WORDS), max_size=4)
+        else:
+            each = _VALUES[name]
+        columns[name] = pa.array(draw(st.lists(each, min_size=count, max_size=count)), kind)
+    batch = pa.RecordBatch.from_pydict(columns)
+    start = draw(st.integers(0, count - 1))
+    return batch.slice(start, draw(st.integers(1, count - start)))
+
+
+def one_by_one(batch: pa.RecordBatch, rows: Any, writing: Writing, ids: Ids) -> bytes:
+    """The body that a producer sends for the messages of these rows."""
+    made = list(messages(batch, rows, writing))
+    for number, message in enumerate(made):
+        counter = (ids.first + number) % 65_536
+        message.properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
+    ((_, entries),) = split_batch(made, writing.namespace, 1 << 30)
+    return prepare_batch("T", "T", entries, "", wait=True).body
+
+
+def by_columns(batch: pa.RecordBatch, rows: Any, writing: Writing, ids: Ids) -> bytes:
+    entries = encode(batch, rows, writing, ids)
+    assert len(entries) == len(rows)
+    return b"".join(entries.to_pylist())
+
+
+@given(batches(), st.integers(0, 1 << 40), st.integers(0, 65_535), st.sampled_from(["", "ns"]))
+def test_columns_give_what_rows_do(
+    batch: pa.RecordBatch, first_row: int, counter: int, namespace: str
+) -> None:
+    rows = np.arange(first_row, first_row + batch.num_rows)
+    writing = Writing("T", "query-7-2", namespace)
+    ids = Ids(_PREFIX, counter)
+    try:
+        wanted = one_by_one(batch, rows, writing, ids)
+    except GoddardError:
+        with pytest.raises(RowError, match=r"^row query-7-2-\d+ cannot be sent: "):
+            encode(batch, rows, writing, ids)
+    else:
+        assert by_columns(batch, rows, writing, ids) == wanted
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_usual"),
+    [
+        ({}, True),
+        ({"tags": ["a", None], "keys": [["k", "l"], []], "shardingKey": ["s", ""]}, True),
+        ({"topic": ["T", None], "brokerName": ["b", None], "queueId": [1, None]}, True),
+        ({"properties": pa.array([[("a", "1"), ("b", None)], None], _MAPS)}, True),
+        ({"properties": pa.array([[("a", "1"), ("a", "2")], None], _MAPS)}, False),
+        ({"properties": pa.array([[(ROW_PROPERTY, "1")], None], _MAPS)}, False),
+    ],
+)
+def test_rows_as_they_mostly_are_cost_no_closer_look(
+    columns: dict[str, Any], is_usual: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
+    with caplog.at_level(logging.DEBUG, "goddard.spark"):
+        encode(batch, np.arange(2), Writing("T", "q"), Ids(_PREFIX, 0))
+    assert ("one by one" not in caplog.text) is is_usual
+
+
+def test_what_a_row_becomes() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "body": ["é", "z"],
+            "keys": [["a", "b"], None],
+            "tags": [None, "t"],
+            "properties": pa.array([[("n", "1")], None], _MAPS),
+        }
+    )
+    encoded = by_columns(batch, np.array([7, 9]), Writing("T", "q-0-1", "ns"), Ids(_PREFIX, 65_535))
+    first, second = decode_batch(encoded)
+    assert (first.body, second.body) == ("é".encode(), b"z")
+    assert list(decode_properties(first.properties).items()) == [
+        ("KEYS", "a b"),
+        ("WAIT", "true"),
+        ("n", "1"),
+        (ROW_PROPERTY, "q-0-1-7"),
+        ("UNIQ_KEY", f"{_PREFIX}FFFF"),
+        ("INSTANCE_ID", "ns"),
+    ]
+    assert decode_properties(second.properties) == {
+        "WAIT": "true",
+        "TAGS": "t",
+        ROW_PROPERTY: "q-0-1-9",
+        "UNIQ_KEY": f"{_PREFIX}0000",
+        "INSTANCE_ID": "ns",
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"tags": ["t", "x" * 40_000]}, "row q-6 cannot be sent: properties of 40"),
+        ({"tags": ["t", "a\x02b"]}, "row q-6 cannot be sent: the property 'TAGS' contains a sep"),
+        ({"keys": [["k"], ["k", None]]}, "row q-6 cannot be sent: keys are text, or several"),
+        ({"body": [b"x", b""]}, "row q-6 cannot be sent: the message body length is zero"),
+        ({"topic": ["T", "a b"]}, "row q-6 cannot be sent: its topic is 'a b'"),
+    ],
+)
+def test_a_row_that_cannot_be_encoded_is_named(columns: dict[str, Any], words: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
+    with pytest.raises(RowError, match=re.escape(words)):
+        encode(batch, np.arange(5, 7), Writing("T", "q"), Ids(_PREFIX, 0))

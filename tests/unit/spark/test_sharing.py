@@ -1,0 +1,94 @@
+"""Which rows share a request."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goddard.spark import sharing
+from goddard.spark.sharing import Destination, Share, cuts, destinations, pieces, shares
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=40),
+    st.integers(1, 120),
+    st.integers(1, 10),
+    st.integers(0, 9),
+)
+def test_cuts_take_what_fits(
+    lengths: list[int], max_bytes: int, max_count: int, first: int
+) -> None:
+    bounds = np.cumsum([first, *lengths]).astype(np.int32)
+    found = list(cuts(bounds, max_bytes, max_count))
+    assert [each for begin, end in found for each in range(begin, end)] == list(range(len(lengths)))
+    for begin, end in found:
+        size = sum(lengths[begin:end])
+        assert end - begin <= max_count
+        assert size <= max_bytes or end - begin == 1
+        if end < len(lengths):
+            # Nothing more would have fitted.
+            assert end - begin == max_count or size + lengths[end] > max_bytes
+
+
+def test_a_cut_near_the_end_of_what_an_offset_can_say() -> None:
+    bounds = np.array([2**31 - 30, 2**31 - 20, 2**31 - 10], np.int32)
+    assert list(cuts(bounds, 4 * 1024 * 1024, 100)) == [(0, 2)]
+
+
+_ROW = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from([None, "", "T", "U"]),
+        "queue": st.none() | st.tuples(st.sampled_from("ab"), st.integers(0, 2)),
+        "shardingKey": st.none() | st.sampled_from(["", "x", "y"]),
+    }
+)
+
+
+@given(st.lists(_ROW, min_size=1, max_size=30), st.sets(st.sampled_from(["topic", "queue", "key"])))
+def test_every_row_keeps_its_destination(rows: list[dict[str, Any]], named: set[str]) -> None:
+    columns: dict[str, pa.Array] = {"body": pa.array([b"x"] * len(rows))}
+    if "topic" in named:
+        columns["topic"] = pa.array([row["topic"] for row in rows], pa.string())
+    if "queue" in named:
+        queues = [row["queue"] or (None, None) for row in rows]
+        columns["brokerName"] = pa.array([broker for broker, _ in queues], pa.string())
+        columns["queueId"] = pa.array([number for _, number in queues], pa.int32())
+    if "key" in named:
+        columns["shardingKey"] = pa.array([row["shardingKey"] for row in rows], pa.string())
+    found, which = destinations(pa.RecordBatch.from_pydict(columns), "D")
+    for row, number in zip(rows, which.tolist(), strict=True):
+        broker, queue_id = (row["queue"] or (None, None)) if "queue" in named else (None, None)
+        assert found[number] == Destination(
+            (row["topic"] or "D") if "topic" in named else "D",
+            broker,
+            queue_id,
+            row["shardingKey"] if "key" in named else None,
+        )
+
+
+def test_targets_take_turns() -> None:
+    bounds = np.arange(0, 90, 10)
+    which = np.array([0, 0, 0, 0, 0, 2, 2, 2])
+    assert list(shares(bounds, which, 20, 100)) == [
+        Share(0, 0, 2),
+        Share(2, 5, 7),
+        Share(0, 2, 4),
+        Share(2, 7, 8),
+        Share(0, 4, 5),
+    ]
+
+
+def test_long_batches_are_encoded_in_pieces() -> None:
+    long = b"x" * 12 * 1024 * 1024
+    bodies = pa.array([long, None, long, long, *[b"y"] * 40_000])
+    found = list(pieces(pa.RecordBatch.from_pydict({"body": bodies}), 100))
+    counts = [piece.num_rows for piece, _ in found]
+    assert counts == [3, 16_384, 16_384, 40_001 - 2 * 16_384]
+    assert np.concatenate([rows for _, rows in found]).tolist() == list(range(100, 40_104))
+
+
+def test_there_are_ids_for_a_piece() -> None:
+    # Several pieces within a millisecond may not have an id twice.
+    assert sharing.MAX_PIECE_ROWS * 4 <= 1 << 16
