@@ -41,6 +41,8 @@ _PLACE: Final = itemgetter(3, 4, 5)  # of a LogEntry: physical offset, size, tag
 _MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
 _RECOVERED_FILES: Final = 3  # Java trusts all but the last three files of a queue
 
+NAMES: Final = -1  # stands for a queue's directories where else the base of a file is said
+
 # Tells whether the log has a record at an offset, of a size.
 HasRecord: TypeAlias = Callable[[int, int], bool]
 
@@ -109,21 +111,28 @@ class QueueFiles:
         self._capacity = capacity
         # By the text of the path: a Path takes ten times as long to look up.
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        # Queues with entries in memory, and what was written or created since the last sync.
+        # Queues with entries in memory.
         self.waiting: set[ConsumeQueue] = set()
-        self.unsynced: set[Path] = set()
+        # What was written since the last sync: each file as its queue and base, which are quicker
+        # to remember than paths, and by NAMES the directories in which a queue is found.
+        self.unsynced: set[tuple[ConsumeQueue, int]] = set()
 
     def get(self, path: Path) -> int:
         name = str(path)
         fd = self._descriptors.get(name)
         if fd is None:
             fd = self._files.open(path)
-            self._descriptors[name] = fd
-            if len(self._descriptors) > self._capacity:
-                self._files.close(self._descriptors.popitem(last=False)[1])
+            self.keep(path, fd)
         else:
             self._descriptors.move_to_end(name)
         return fd
+
+    def keep(self, path: Path, fd: int) -> None:
+        """Take over a descriptor."""
+        self.forget(path)
+        self._descriptors[str(path)] = fd
+        if len(self._descriptors) > self._capacity:
+            self._files.close(self._descriptors.popitem(last=False)[1])
 
     def forget(self, path: Path) -> None:
         fd = self._descriptors.pop(str(path), None)
@@ -148,6 +157,7 @@ class ConsumeQueue:
         "_read_base",
         "_read_path",
         "_shared",
+        "_stale_to",
         "_written",
         "max_physical_offset",
         "min_offset",
@@ -171,6 +181,8 @@ class ConsumeQueue:
         self._bases: list[int] = []
         self._pending = bytearray()
         self._written = 0  # bytes in files; the pending ones follow
+        # Up to here files may hold entries that were cut, until others or zeros are over them.
+        self._stale_to = 0
         # The file last read, for readers mostly go on where they were: making a path takes time.
         self._read_base = -1
         self._read_path = directory
@@ -189,6 +201,13 @@ class ConsumeQueue:
     @property
     def directory(self) -> Path:
         return self._directory
+
+    def unsynced_paths(self, base: int) -> Iterator[Path]:
+        """What a note of ``QueueFiles.unsynced`` stands for."""
+        if base == NAMES:
+            yield from (self._directory, *self._directory.parents[:2])
+        else:
+            yield self._directory / segment_name(base)
 
     @property
     def file_count(self) -> int:
@@ -376,20 +395,20 @@ class ConsumeQueue:
                 if not self._bases or self._bases[-1] < base:
                     self._create_file(path, base)
                 self._files.pwrite(self._shared.get(path), chunk, position)
-            self._shared.unsynced.add(path)
+            self._shared.unsynced.add((self, base))
             self._written += len(chunk)
             del self._pending[: len(chunk)]
         self._shared.waiting.discard(self)
 
     def _create_file(self, path: Path, base: int) -> None:
         self._files.make_directories(self._directory)
-        self._files.close(self._files.create(path, self._file_bytes))
+        self._shared.keep(path, self._files.create(path, self._file_bytes))
         self._bases.append(base)
         self._mark_directories()
 
     def _mark_directories(self) -> None:
         """Have the names made durable by which the files are found again."""
-        self._shared.unsynced.update((self._directory, *self._directory.parents[:2]))
+        self._shared.unsynced.add((self, NAMES))
 
     # Reading
 
@@ -490,20 +509,30 @@ class ConsumeQueue:
         self.min_offset = low
 
     def truncate(self, physical_end: int) -> None:
-        """Drop entries of records at or after an offset of the log."""
+        """Drop entries of records at or after an offset of the log.
+
+        They stay in the files until ``clear_stale``: most of them are made again, the same.
+        """
         if self.max_physical_offset <= physical_end and self.max_physical_offset:
             return
         end = self._find_end(physical_end)
         if end < self.max_offset:
             self._mark_directories()  # whoever made the queue may have died before syncing them
-            is_in_files = end * QUEUE_ENTRY_BYTES < self._written
+            if end * QUEUE_ENTRY_BYTES < self._written:
+                self._stale_to = max(self._stale_to, self._written)
             self._forget_from(end)
-            if is_in_files:
-                self.clear_rest()
+
+    def clear_stale(self) -> None:
+        """Take what was cut, and not written over since, out of the files."""
+        if self._stale_to > self._written:
+            self.clear_rest()
+        self._stale_to = 0
 
     def _find_end(self, physical_end: int) -> int:
         """The first queue offset whose record is at or after an offset of the log."""
         low, high = self._first_offset(), self.max_offset
+        if self._min_physical_offset >= physical_end and self.min_offset == low:
+            return low
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)
@@ -550,7 +579,7 @@ class ConsumeQueue:
         for start, size in self._rest_of(self._bases[-1], self._written):
             with disk_errors("write", path):
                 self._files.pwrite(self._shared.get(path), bytes(size), start)
-            self._shared.unsynced.add(path)
+            self._shared.unsynced.add((self, self._bases[-1]))
 
     def _delete_files_past_end(self) -> None:
         while len(self._bases) > 1 and self._bases[-1] >= self._written:
@@ -600,6 +629,6 @@ class ConsumeQueue:
     def _delete_file(self, base: int) -> None:
         path = self._directory / segment_name(base)
         self._shared.forget(path)
-        self._shared.unsynced.discard(path)
+        self._shared.unsynced.discard((self, base))
         with disk_errors("delete", path):
             self._files.unlink(path)

@@ -534,14 +534,10 @@ class KeyIndex:
             )
 
     def take_unsynced(self) -> set[Path]:
-        """What was changed or made since the last call; the caller syncs it, or gives it back."""
+        """What was changed or made since the last call; the caller syncs it."""
         with self._lock:
             paths, self._unsynced = self._unsynced, set()
         return paths
-
-    def give_back_unsynced(self, paths: set[Path]) -> None:
-        with self._lock:
-            self._unsynced |= paths
 
     def delete_before(self, log_min_offset: int) -> int:
         """Delete leading files (never the last) whose every record is gone."""

@@ -1,8 +1,6 @@
 """All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,21 +8,9 @@ from goddard.store.commitlog import QueueKey
 from goddard.store.consumequeue import ConsumeQueue, HasRecord, QueueFiles
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
-from goddard.store.syncing import DirectorySync
+from goddard.store.syncing import MANY_FILES, DirectorySync
 
 _ROCKSDB_MARK: Final = "CURRENT"
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection: of opening 100,000 queues it takes a quarter, and finds none."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class QueueDamage(NamedTuple):
@@ -48,8 +34,14 @@ class QueueTable:
         self._syncing = DirectorySync(files, directory)
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
 
-    def load(self, has_record: HasRecord, log_min_offset: int) -> list[QueueDamage]:
-        """Open every queue; says which have lost entries that the log can give back."""
+    def load(
+        self, has_record: HasRecord, log_min_offset: int, keep_below: int | None = None
+    ) -> list[QueueDamage]:
+        """Open every queue; says which have lost entries that the log can give back.
+
+        What is made again from the log anyway, from ``keep_below`` on, is cut here and now: while
+        a queue's file is open that costs nothing.
+        """
         damages: list[QueueDamage] = []
         with disk_errors("list", self._directory):
             if self._files.facts(self._directory / _ROCKSDB_MARK) is not None:
@@ -61,12 +53,13 @@ class QueueTable:
             self._files.make_directories(self._directory)
             self._syncing.open()
             keys = list(self._keys())
-        with _uncollected():
-            for topic, queue_id in keys:
-                queue = self.get_or_create(topic, queue_id)
-                refill_from = queue.load(has_record, log_min_offset)
-                if refill_from is not None:
-                    damages.append(QueueDamage(queue, refill_from, queue.max_offset))
+        for topic, queue_id in keys:
+            queue = self.get_or_create(topic, queue_id)
+            refill_from = queue.load(has_record, log_min_offset)
+            if refill_from is not None:
+                damages.append(QueueDamage(queue, refill_from, queue.max_offset))
+            if keep_below is not None:
+                queue.truncate(keep_below)
         return damages
 
     def _keys(self) -> Iterator[QueueKey]:
@@ -113,6 +106,10 @@ class QueueTable:
         for queue in self.by_key.values():
             queue.truncate(physical_end)
 
+    def clear_stale(self) -> None:
+        for queue in self.by_key.values():
+            queue.clear_stale()
+
     def correct_min(self, log_min_offset: int) -> None:
         for queue in self.by_key.values():
             queue.correct_min(log_min_offset)
@@ -133,17 +130,17 @@ class QueueTable:
         """The queues that have entries in memory to be written."""
         return list(self._shared.waiting)
 
-    def take_unsynced(self) -> set[Path]:
-        """What was written or created since the last call; the caller syncs it or gives it back."""
-        paths, self._shared.unsynced = self._shared.unsynced, set()
-        return paths
+    def take_unsynced(self) -> set[tuple[ConsumeQueue, int]]:
+        """What was written or created since the last call; the caller syncs it."""
+        unsynced, self._shared.unsynced = self._shared.unsynced, set()
+        return unsynced
 
-    def give_back_unsynced(self, paths: set[Path]) -> None:
-        self._shared.unsynced |= paths
-
-    def sync(self, paths: set[Path]) -> None:
+    def sync(self, unsynced: Collection[tuple[ConsumeQueue, int]]) -> None:
         """Put what was taken on the disk. The one call here that needs no lock: it takes long."""
-        self._syncing.sync(paths)
+        if len(unsynced) < MANY_FILES or not self._syncing.sync_everything():
+            self._syncing.sync(
+                {path for queue, base in unsynced for path in queue.unsynced_paths(base)}
+            )
 
     def close(self) -> None:
         self._shared.close()

@@ -16,7 +16,7 @@ from typing import Final
 from goddard.store.files import Files, disk_errors
 
 # From so many on, a sync of everything is quicker whatever else the disk has to write.
-_MANY: Final = 64
+MANY_FILES: Final = 64
 _THREADS: Final = 8
 
 
@@ -54,15 +54,17 @@ class DirectorySync:
             self._files.close(self._fd)
             self._fd = -1
 
+    def sync_everything(self) -> bool:
+        """Sync the whole file system; False where that cannot be, and paths have to be synced."""
+        with disk_errors("sync", self._directory):
+            return self._fd >= 0 and self._files.sync_file_system(self._fd)
+
     def sync(self, paths: Collection[Path]) -> None:
         """As ``sync_path``, for all of them."""
-        if len(paths) < _MANY:
+        if len(paths) < MANY_FILES:
             for path in paths:
                 sync_path(self._files, path)
             return
-        with disk_errors("sync", self._directory):
-            if self._fd >= 0 and self._files.sync_file_system(self._fd):
-                return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="store-sync") as threads:
             for _ in threads.map(partial(sync_path, self._files), paths):
                 pass

@@ -117,9 +117,9 @@ class Upkeep:
             if self.failure is not None:
                 return
             with parts.lock:
-                paths = parts.queues.take_unsynced()
+                unsynced = parts.queues.take_unsynced()
             try:
-                parts.queues.sync(paths)
+                parts.queues.sync(unsynced)
                 for path in parts.index.take_unsynced():
                     sync_path(parts.files, path)
             except StoreDiskError as error:

@@ -128,3 +128,47 @@ def test_a_sparse_queue_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     with SmallStore(root, files=files, **settings) as store:
         assert store.max_offset("TopicA", 0) == 1
     assert 0 < read <= 16_384
+
+
+def test_opening_after_a_kill_reads_each_queue_once_and_writes_it_once(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    small = new_store(root)
+    small.store.open()
+    fill(small.store, b"first")
+    small.store.tick()
+    small.store.abandon()
+    files = FaultyFiles(root)
+    with new_store(root, files) as store:
+        assert not store.report.is_clean
+        assert files.count("contents", "consumequeue/") == QUEUES
+        assert files.count("pread", "consumequeue/") == QUEUES
+        assert files.count("pwrite", "consumequeue/") == QUEUES
+        assert files.count("open", "consumequeue/") <= QUEUES * 2
+        assert bodies(store) == {(b"first",)}
+
+
+def test_entries_of_records_that_a_power_cut_took_leave_the_files(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    files = FaultyFiles(root)
+    files.has_file_system_sync = False  # which would save the log, too
+    small = new_store(root, files)
+    store = small.store
+    store.open()
+    fill(store, b"first", 80)
+    store.flush()
+    fill(store, b"second", 80)
+    store.put_many([prepared("T0", 0, b"long") for _ in range(50)])  # two more files
+    small.clock.advance(store.config.checkpoint_interval_ms)
+    files.fail("sync", path_part="commitlog", count=1000)
+    store.tick()
+    files.crash()
+    store.abandon()
+    with new_store(root) as store:
+        assert bodies(store, 80) == {(b"first",)}
+    for path in (root / "consumequeue").rglob("0*0"):
+        if path.is_file():
+            assert not any(path.read_bytes()[20:]), path
+    assert len(list((root / "consumequeue" / "T0" / "0").iterdir())) == 1
+    with new_store(root) as store:
+        assert store.report.is_clean
+        assert not store.report.findings

@@ -137,6 +137,7 @@ def test_truncation(tmp_path: Path, queue: ConsumeQueue) -> None:
     queue.truncate(1200)
     assert queue.max_offset == 12
     assert queue.max_physical_offset == 1200
+    queue.clear_stale()
     assert queue.file_count == 2
     for i in range(12, 15):
         assert queue.put(i, 2000 + 10 * i, 10, 0)
