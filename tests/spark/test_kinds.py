@@ -4,6 +4,7 @@ Transactions, compression and tags are in what the broker stores; the readers ha
 """
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +19,8 @@ from goddard import (
     TransactionState,
 )
 from goddard.client.sending import SendSettings, prepare_batch, send_command
+from goddard.errors import ConfigError
+from goddard.protocol.bodies import QueueMappingItem, TopicConfig, TopicQueueMappingDetail
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.message import BatchEntry
 from goddard.testing.process import wait_until
@@ -70,6 +73,38 @@ def test_only_transactions_that_were_committed_are_there(site: Site) -> None:
     (row,) = read_rows(options, ["body", "transaction", "preparedTransactionOffset", "properties"])
     assert (row["body"], row["transaction"]) == (b"1", "commit")
     assert dict(row["properties"])["PGROUP"] == group
+
+
+@pytest.mark.parametrize("site", [pytest.param("java", marks=pytest.mark.java)], indirect=True)
+def test_static_topics_are_refused(site: Site) -> None:
+    """Also when one becomes so while it is read."""
+    (name,) = site.brokers
+    topic = site.create_topic("kinds-static", queues=2)
+    options = {"nameServers": site.namesrv, "subscribe": topic}
+    stream = Stream(options | {"startingOffsets": "earliest"})
+    assert (read_numbers(options), stream.step(10)) == ([], [])
+    open_ended = [QueueMappingItem(bname=name, queue_id=number) for number in range(2)]
+    mapping = TopicQueueMappingDetail(
+        topic=topic,
+        bname=name,
+        total_queues=2,
+        epoch=int(time.time() * 1000),
+        curr_id_map={0: 0, 1: 1},
+        hosted_queues={number: [item] for number, item in enumerate(open_ended)},
+    )
+    config = TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2)
+    with Admin(name_servers=site.namesrv) as admin:
+        admin.create_static_topic(name, config, mapping, force=True)
+
+    def is_refused(read: Callable[[], object]) -> bool:
+        try:
+            read()
+        except ConfigError as error:
+            return f"{topic} is a static topic" in str(error)
+        return False
+
+    wait_until(lambda: is_refused(lambda: read_numbers(options)), _SECONDS, "reads are refused")
+    wait_until(lambda: is_refused(lambda: stream.step(10)), _SECONDS, "the stream ends")
 
 
 @pytest.mark.parametrize("site", [pytest.param("java", marks=pytest.mark.java)], indirect=True)

@@ -88,12 +88,14 @@ def default_route(route: TopicRoute, queue_count: int) -> TopicRoute:
     return TopicRoute(queue_datas=datas, broker_datas=route.broker_datas)
 
 
-def comparable(route: TopicRoute) -> tuple[list[QueueData], list[BrokerData], str | None]:
+def comparable(route: TopicRoute) -> tuple[list[QueueData], list[BrokerData], str | None, bool]:
     """What makes two routes differ; the order in which a name server lists things does not."""
     return (
         sorted(route.queue_datas, key=lambda data: data.broker_name),
         sorted(route.broker_datas, key=lambda data: data.broker_name),
         route.order_topic_conf,
+        # A topic may become a static one while it is read.
+        bool(route.topic_queue_mapping_by_broker),
     )
 
 

@@ -216,6 +216,13 @@ class Cluster:
                 if isinstance(error.__cause__, GoddardError):
                     raise error.__cause__ from None
                 raise
+            route = session.route(wire_name)
+            if route is not None and route.topic_queue_mapping_by_broker:
+                raise ConfigError(
+                    f"{topic} is a static topic: its queues are logical ones, which move from "
+                    "broker to broker and cannot be followed here; read a plain topic that it is "
+                    "copied to, or its brokers' files by the format rocketmq-log"
+                )
             return [queue._replace(topic=topic) for queue in found]
 
         asked = (tried(self._connecting, partial(of_topic, topic)) for topic in topics)
