@@ -11,8 +11,9 @@ from typing import Final, Protocol
 
 from goddard.store.commitlog import CommitLog
 from goddard.store.config import StoreConfig
-from goddard.store.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueue
+from goddard.store.consumequeue import ConsumeQueue
 from goddard.store.index import KeyMatch
+from goddard.store.queueentry import BLANK_SIZE, ENTRY
 
 # At least this many entries are looked at for a filter that matches few.
 _MIN_SCANNED: Final = 800

@@ -5,6 +5,7 @@ Runs in the opening thread before anything else touches the store.
 """
 
 import gc
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -43,6 +44,8 @@ from goddard.store.recovery import (
 )
 from goddard.store.scan import FileScan, RecordBatch
 from goddard.store.segment import Segment, segment_name
+
+_log = logging.getLogger("goddard.store")
 
 _CHUNK_BYTES: Final = 1 << 20
 _DISPATCH_RECORDS: Final = 1024
@@ -365,6 +368,20 @@ class Restorer:
     def _path_at(self, offset: int) -> Path:
         segment = self._log.segment_at(offset)
         return self._log.directory if segment is None else segment.path
+
+
+def log_report(report: RecoveryReport, root: Path, elapsed_ms: int) -> None:
+    for finding in report.findings:
+        _log.warning("%s at log offset %d: %s", finding.path, finding.physical_offset, finding.text)
+    _log.info(
+        "store %s opened after %s stop: %d records read, %d dispatched, %d bytes cut, %.1f s",
+        root,
+        "a clean" if report.is_clean else "an unclean",
+        report.records,
+        report.dispatched,
+        report.cut_bytes,
+        elapsed_ms / 1000,
+    )
 
 
 def _derived_findings(queues: list[QueueDamage], index: IndexDamage | None) -> Iterator[Finding]:

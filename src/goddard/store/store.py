@@ -10,14 +10,11 @@ The lock guards queues and positions; no sync, and no making or deleting of segm
 it. ``docs/ARCHITECTURE.md`` has the order of the locks.
 """
 
-import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain
 from types import TracebackType
-from typing import Final, Self, TypeAlias, cast
+from typing import Final, Self, cast
 
 from goddard.clock import Clock, SystemClock
 from goddard.store.checkpoint import (
@@ -29,15 +26,13 @@ from goddard.store.checkpoint import (
 )
 from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueEntry
+from goddard.store.consumequeue import Boundary, ConsumeQueue
 from goddard.store.dispatch import ArrivalListener, Dispatcher
-from goddard.store.errors import (
-    StoreDiskError,
-    StoreUnavailableError,
-)
+from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.files import Files, SystemFiles, disk_errors
 from goddard.store.flush import FlushCallback, LogFlusher
 from goddard.store.index import KeyIndex
+from goddard.store.queueentry import QueueEntry
 from goddard.store.queues import QueueTable
 from goddard.store.reading import (
     GetResult,
@@ -48,14 +43,11 @@ from goddard.store.reading import (
 )
 from goddard.store.records import AppendableRecord, LogEntry
 from goddard.store.recovery import RecoveryReport
-from goddard.store.restore import Restorer
+from goddard.store.restore import Restorer, log_report
 from goddard.store.runs import Appendable, Placed
+from goddard.store.showing import RunLater, Showing
 from goddard.store.upkeep import StoreParts, Upkeep
 from goddard.store.worker import ThreadWorker, Worker
-
-_log = logging.getLogger("goddard.store")
-
-RunLater: TypeAlias = Callable[[Callable[[], None]], object]
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 4096  # so many gathered are worth a job of the worker
@@ -107,7 +99,13 @@ class MessageStore:
             is_tag_indexed=config.is_tag_indexed,
         )
         self._dispatcher = Dispatcher(self._queues, self._index)
-        self._flusher = LogFlusher(self._log, self._on_flushed)
+        self._showing = Showing(
+            self._lock,
+            self._dispatcher,
+            lambda: self._flusher.flushed_offset,
+            self._request_index_when_due,
+        )
+        self._flusher = LogFlusher(self._log, self._showing.show_flushed)
         self._upkeep = Upkeep(
             StoreParts(
                 self._files,
@@ -122,10 +120,6 @@ class MessageStore:
             self._clock,
         )
         self._next_offsets: dict[QueueKey, int] = {}
-        self._undispatched: deque[list[Placed]] = deque()
-        self._show_later: RunLater | None = None
-        self._show_thread = 0
-        self._listeners: list[ArrivalListener] = []
         self._is_open = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
         self._is_flush_requested = False
@@ -170,7 +164,7 @@ class MessageStore:
             self._index.close()
             self._directory_lock.release()
             raise
-        self._log_report(self._clock.monotonic_ms() - began_ms)
+        log_report(self.report, root, self._clock.monotonic_ms() - began_ms)
         self._is_open = True
         self._last_flush_ms = self._last_checkpoint_ms = self._clock.monotonic_ms()
         self._log.prepare_next()
@@ -178,22 +172,6 @@ class MessageStore:
         self._upkeep_worker.every(self.config.flush_queue_interval_ms, self._write_when_due)
         self._upkeep_worker.every(self.config.retention_interval_ms, self._clean)
         return self.report
-
-    def _log_report(self, elapsed_ms: int) -> None:
-        report = self.report
-        for finding in report.findings:
-            _log.warning(
-                "%s at log offset %d: %s", finding.path, finding.physical_offset, finding.text
-            )
-        _log.info(
-            "store %s opened after %s stop: %d records read, %d dispatched, %d bytes cut, %.1f s",
-            self.config.root,
-            "a clean" if report.is_clean else "an unclean",
-            report.records,
-            report.dispatched,
-            report.cut_bytes,
-            elapsed_ms / 1000,
-        )
 
     def close(self) -> None:
         """Flush everything and leave the directory as a clean stop does.
@@ -203,7 +181,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        self._show_later = None
+        self._showing.stop_running_later()
         self._stop_workers()
         is_clean = False
         try:
@@ -221,9 +199,9 @@ class MessageStore:
         """Let go of the directory at once, flushing nothing: what a crash would leave."""
         if self._is_open:
             self._is_open = False
-            self._show_later = None
+            self._showing.stop_running_later()
             self._stop_workers()
-            self._undispatched.clear()  # their showing may be due in a loop
+            self._showing.waiting.clear()  # their showing may be due in a loop
             self._release(clean=False)
 
     def _stop_workers(self) -> None:
@@ -284,13 +262,13 @@ class MessageStore:
                 records, self._next_offsets, self._clock.now_ms(), whole=whole
             )
             if self._is_sync:
-                self._undispatched.append(entries)
+                self._showing.waiting.append(entries)
             else:
                 self._dispatcher.apply(entries)
         if self._is_sync:
             self._request_flush()
         else:
-            self._notify(entries)
+            self._showing.tell(entries)
         return entries
 
     def append_raw(self, data: bytes | memoryview) -> None:
@@ -306,7 +284,7 @@ class MessageStore:
                 if entry.has_queue_entry:
                     key = (entry.topic, entry.queue_id)
                     self._next_offsets[key] = entry.queue_offset + 1
-        self._notify(entries)
+        self._showing.tell(entries)
 
     def _check_writable(self) -> None:
         if (
@@ -369,26 +347,7 @@ class MessageStore:
         Else the flushing thread does it, and competes with the loop that it is to serve. Whoever
         waits for the disk is called after ``run`` was, so in a loop they see what they waited for.
         """
-        self._show_later = run
-        self._show_thread = threading.get_ident()
-
-    def _on_flushed(self) -> None:
-        """Show what SYNC_FLUSH held back."""
-        run = self._show_later
-        if run is not None and threading.get_ident() != self._show_thread:
-            with suppress(RuntimeError):  # the loop is closed
-                run(self._show_flushed)
-                return
-        self._show_flushed()
-
-    def _show_flushed(self) -> None:
-        ready: list[Placed] = []
-        with self._lock:
-            flushed_offset = self._flusher.flushed_offset
-            while self._undispatched and self._undispatched[0][-1].end_offset <= flushed_offset:
-                ready += self._undispatched.popleft()
-            self._dispatcher.apply(ready)
-        self._notify(ready)
+        self._showing.show_with(run)
 
     def tick(self) -> None:
         """The periodic duties of all workers but cleaning; harmless to call more often."""
@@ -414,8 +373,8 @@ class MessageStore:
             else:
                 self._upkeep.write_pending()
 
-    def _request_index(self) -> None:
-        if not self._is_index_requested:
+    def _request_index_when_due(self) -> None:
+        if self._index.waiting_count >= _INDEX_RECORDS and not self._is_index_requested:
             self._is_index_requested = True
             self._upkeep_worker.submit(self._write_index)
 
@@ -566,9 +525,8 @@ class MessageStore:
     def dispatch_behind_bytes(self) -> int:
         """How much of the log consumers cannot see yet."""
         with self._lock:
-            if not self._undispatched:
-                return 0
-            return self._log.end_offset - self._undispatched[0][0].physical_offset
+            start = self._showing.first_waiting_offset
+            return 0 if start is None else self._log.end_offset - start
 
     def disk_ratio(self) -> float:
         """The used share of the disk that holds the commit log."""
@@ -582,16 +540,7 @@ class MessageStore:
         It is called without the lock, in the putting thread (ASYNC) or the flushing one (SYNC,
         unless ``show_with`` says otherwise).
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def _notify(self, entries: Sequence[Placed]) -> None:
-        """After dispatch, without the lock: have the index written, tell the listeners."""
-        if self._index.waiting_count >= _INDEX_RECORDS:
-            self._request_index()
-        if entries:
-            for listener in self._listeners:
-                listener(entries)
+        return self._showing.add_listener(listener)
 
     # Cleaning
 
@@ -619,7 +568,7 @@ class MessageStore:
         self._queues.destroy(queues)
         # Messages that wait for the disk bring their queue back, at the offsets they were given:
         # it must go on after them, or later ones would fall on the same offsets.
-        in_flight = {(entry.topic, entry.queue_id) for entry in chain(*self._undispatched)}
+        in_flight = self._showing.waiting_keys()
         for queue in queues:
             key = queue.topic, queue.queue_id
             if key not in in_flight:
