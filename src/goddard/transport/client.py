@@ -123,23 +123,26 @@ class Client:
     async def close(self, grace_seconds: float = 1.0) -> None:
         """Close every connection; requests in flight fail. Safe to call more than once."""
         self._closed = True
-        await self._tasks.stop()
-        for connection in list(self._unfinished):
-            connection.close()
-        waits = [connection.closed for connection in self._unfinished]
-        if waits:
-            await asyncio.wait(waits, timeout=grace_seconds)
-        for connection in list(self._unfinished):
-            connection.abort()
-        waits = [connection.closed for connection in self._unfinished]
-        if waits:
-            await asyncio.wait(waits, timeout=grace_seconds + 1.0)
+        try:
+            await self._tasks.stop()
+            for connection in list(self._unfinished):
+                connection.close()
+            await self._finished(grace_seconds)
+        finally:  # whoever cannot wait leaves nothing open either
+            for connection in list(self._unfinished):
+                connection.abort()
+        await self._finished(grace_seconds + 1.0)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _finished(self, timeout_seconds: float) -> None:
+        waits = [connection.closed for connection in self._unfinished]
+        if waits:
+            await asyncio.wait(waits, timeout=timeout_seconds)
 
     async def _connect(self, address: str, timeout_seconds: float) -> Connection:
         if self._closed:
@@ -185,7 +188,7 @@ class Client:
         except TimeoutError:
             text = f"no connection to {address} within {int(seconds * 1000)} ms"
             return ConnectFailedError(text, address)
-        except OSError as error:  # includes ssl.SSLError
+        except (OSError, ValueError) as error:  # ssl.SSLError too; ValueError: can be no host
             reason = str(error) or type(error).__name__
             return ConnectFailedError(f"no connection to {address}: {reason}", address)
         finally:

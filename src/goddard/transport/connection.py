@@ -15,7 +15,6 @@ import asyncio
 import logging
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
@@ -94,7 +93,6 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_corked",
         "_decoder",
-        "_deferred",
         "_draining",
         "_flush_scheduled",
         "_handle",
@@ -172,9 +170,8 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        # Our own requests, and the frames of those that wait until writing goes on.
+        # Our own requests.
         self._pending = PendingRequests(self._loop, self._fall_silent)
-        self._deferred: deque[tuple[int, bytes]] = deque()
         # What happened since the last sweep: bytes either way, a whole frame.
         self._heard = True
         self._whole = True
@@ -212,11 +209,12 @@ class Connection(asyncio.Protocol):
         While the peer is slow to read, the request waits its turn within its own time.
         """
         future = self.request_soon(command, timeout_ms)
+        opaque = command.opaque
         try:
             return await future
         finally:
-            # A caller that gave up: what still comes is not waited for.
-            self._pending.waiting.pop(command.opaque, None)
+            if opaque in self._pending.waiting:  # the caller gave up
+                self._pending.forget(opaque)
 
     def request_soon(
         self, command: RemotingCommand, timeout_ms: int
@@ -256,7 +254,7 @@ class Connection(asyncio.Protocol):
             )
         opaque, frame = pending.add(encode, code, timeout_ms, done)
         if self._writing_paused:
-            self._deferred.append((opaque, frame))
+            pending.deferred[opaque] = frame
         else:
             self.send_encoded(frame)
 
@@ -366,10 +364,10 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        while self._deferred and not self._writing_paused:
-            opaque, frame = self._deferred.popleft()
-            if opaque in self._pending.waiting:
-                self.send_encoded(frame)
+        deferred = self._pending.deferred
+        while deferred and not self._writing_paused:
+            _, frame = deferred.popitem(last=False)
+            self.send_encoded(frame)
         self._update_hold()
 
     # Receiving
@@ -502,7 +500,6 @@ class Connection(asyncio.Protocol):
         self._lost = self._closing = self._held = True
         self._out.clear()
         self._backlog.clear()
-        self._deferred.clear()
         reason = f": {error}" if error is not None else ""
         self._pending.fail(f"the connection to {self.remote} was lost{reason}")
         for task in self._tasks:

@@ -8,6 +8,7 @@ the connection is lost.
 import asyncio
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -41,6 +42,7 @@ class PendingRequests:
     """The requests that wait for the peer. ``on_silence``: it said nothing since one that is due.
 
     Whoever reads from the peer sets ``heard_seconds``, the loop's time at which it last did.
+    ``deferred`` are frames that wait for their turn to be sent; they go with their requests.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class PendingRequests:
         "_on_silence",
         "_opaque",
         "_timer",
+        "deferred",
         "heard_seconds",
         "remote",
         "waiting",
@@ -58,6 +61,7 @@ class PendingRequests:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_silence: Callable[[], None]) -> None:
         self.remote = "unknown"
         self.waiting: dict[int, Waiting] = {}
+        self.deferred: OrderedDict[int, bytes] = OrderedDict()
         self.heard_seconds = -math.inf
         self._loop = loop
         self._on_silence: Callable[[], None] | None = on_silence
@@ -89,14 +93,22 @@ class PendingRequests:
 
     def complete(self, response: RemotingCommand) -> None:
         waiting = self.waiting.pop(response.opaque, None)
+        if self.deferred:
+            self.deferred.pop(response.opaque, None)
         if waiting is None:
             _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
         else:
             waiting.done(response)
 
+    def forget(self, opaque: int) -> None:
+        """Whoever asked gave up; its ``done`` is not called."""
+        self.waiting.pop(opaque, None)
+        self.deferred.pop(opaque, None)
+
     def fail(self, reason: str) -> None:
         """The connection is lost, and with it whatever waits; there will be no more."""
         waiting, self.waiting = self.waiting, {}
+        self.deferred.clear()
         self._on_silence = None
         if self._timer is not None:
             self._timer.cancel()
@@ -123,7 +135,7 @@ class PendingRequests:
         self._catching_up = False
         due = [(opaque, each) for opaque, each in self.waiting.items() if each.due_seconds <= now]
         for opaque, _ in due:
-            del self.waiting[opaque]
+            self.forget(opaque)
         self._timer = None
         self._due_seconds = math.inf
         if self.waiting:

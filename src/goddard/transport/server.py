@@ -130,22 +130,27 @@ class Server:
         self._stopping = True
         if self._server is not None:
             self._server.close()
-        await self._tasks.stop()
-        if self._listener is not None:
-            self._listener.close()
-        for connection in list(self._connections):
-            connection.drain()
-        if not await self._finished(grace_seconds):
+        try:
+            await self._tasks.stop()
+            if self._listener is not None:
+                self._listener.close()
+            for connection in list(self._connections):
+                connection.drain()
+            await self._finished(grace_seconds)
+        finally:  # whoever cannot wait leaves nothing open either
             for connection in list(self._connections):
                 connection.abort()
-            # Handlers are cancelled now. One that resists is not waited for for ever.
-            if not await self._finished(grace_seconds + 1.0):
-                _logger.error("%d connections have handlers that do not end", len(self._unfinished))
+        # Handlers are cancelled now. One that resists is not waited for for ever.
+        if not await self._finished(grace_seconds + 1.0):
+            _logger.error("%d connections have handlers that do not end", len(self._unfinished))
         if self._server is not None:
             await self._server.wait_closed()
 
     def reload_tls(self) -> None:
-        """Use the certificate files as they are now; ConfigError leaves those in use."""
+        """Use the certificate files as they are now; ConfigError leaves those in use.
+
+        It reads files, and may be called in any thread.
+        """
         if self._tls is not None and self._options.tls is not None:
             self._tls = self._options.tls.server_context()
 
@@ -252,26 +257,33 @@ class Server:
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(listener)
-            except OSError as error:
-                # Without descriptors the sweep says so, once in a while.
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    _logger.warning("accepting failed: %s", error)
-                await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
-                continue
-            if len(self._connections) + self._handshakes >= self._options.max_connections:
-                self._refuse(address_text(address))
-                sock.close()
-                continue
-            self._handshakes += 1
-            self._tasks.spawn(self._greet(sock, address_text(address)), "greet")
+        with listener:
+            while True:
+                try:
+                    sock, address = await loop.sock_accept(listener)
+                except OSError as error:
+                    # Without descriptors the sweep says so, once in a while.
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        _logger.warning("accepting failed: %s", error)
+                    await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
+                    continue
+                if len(self._connections) + self._handshakes >= self._options.max_connections:
+                    self._refuse(address_text(address))
+                    sock.close()
+                    continue
+                self._handshakes += 1
+                self._tasks.spawn(self._greet(sock, address_text(address)), "greet")
 
     async def _greet(self, sock: socket.socket, remote: str) -> None:
         """Give an accepted socket to the event loop, as TLS or plain by its first byte."""
         options = self._options
         adopted = False
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(self._connection())
+            return made[-1]
+
         try:
             async with asyncio.timeout(options.idle_seconds):
                 first = await first_byte(sock)
@@ -282,13 +294,14 @@ class Server:
                 return
             adopted = True
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._connection,
+                make,
                 sock,
                 ssl=self._tls if first == HANDSHAKE_BYTE else None,
                 ssl_handshake_timeout=(
                     options.handshake_seconds if first == HANDSHAKE_BYTE else None
                 ),
             )
+            made.clear()
         except TimeoutError:
             _logger.info("%s is idle, closed", remote)
         except OSError as error:  # includes ssl.SSLError
@@ -297,3 +310,7 @@ class Server:
             self._handshakes -= 1
             if not adopted:
                 sock.close()
+            # A stop when the connection was just made: uvloop closes the transport without a word
+            # to its protocol.
+            for each in made:
+                each.forsake()

@@ -55,11 +55,16 @@ class Tasks:
     async def stop(self) -> None:
         """Cancel and await every task, the last started first. Safe to call more than once."""
         current = asyncio.current_task()
-        while owned := [task for task in self._running if task is not current]:
-            task = owned[-1]
-            task.cancel()
-            await asyncio.wait((task,))
-            self._running.pop(task, None)
+        try:
+            while owned := [task for task in self._running if task is not current]:
+                task = owned[-1]
+                task.cancel()
+                await asyncio.wait((task,))
+                self._running.pop(task, None)
+        finally:  # whoever cannot wait leaves none that goes on
+            for task in self._running:
+                if task is not current:
+                    task.cancel()
 
     async def _repeat(
         self,

@@ -42,13 +42,13 @@ def handlers() -> Handlers:
 
 def _server(ours: Identity, mode: TlsMode, handlers: Handlers) -> Server:
     tls = TlsOptions(mode=mode, certificate=ours.certificate, key=ours.key)
-    return Server(ServerOptions(tls=tls, handshake_seconds=2), handlers)
+    return Server(ServerOptions(tls=tls, handshake_seconds=30), handlers)
 
 
 async def _echo(server: Server, tls: TlsOptions | None, body: bytes = b"hello") -> None:
-    async with Client(ClientOptions(tls=tls, connect_seconds=2)) as client:
+    async with Client(ClientOptions(tls=tls, connect_seconds=30)) as client:
         command = RemotingCommand(ECHO, body=body)
-        answer = await client.request(f"127.0.0.1:{server.port}", command, 2000)
+        answer = await client.request(f"127.0.0.1:{server.port}", command, 30_000)
         assert answer.body == body
 
 
@@ -141,7 +141,7 @@ async def test_the_connection_limit_holds_with_tls(ours: Identity, handlers: Han
         _, silent = await asyncio.open_connection("127.0.0.1", server.port)
         async with Client() as client:
             with pytest.raises(RemotingError):
-                await client.request(f"127.0.0.1:{server.port}", RemotingCommand(ECHO), 1000)
+                await client.request(f"127.0.0.1:{server.port}", RemotingCommand(ECHO), 30_000)
         silent.transport.abort()
 
 
@@ -155,6 +155,46 @@ async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> N
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
     writer.transport.abort()
+
+
+async def test_a_stop_that_is_cancelled_accepts_no_more(ours: Identity, handlers: Handlers) -> None:
+    server = _server(ours, TlsMode.PERMISSIVE, handlers)
+    await server.start()
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await _echo(server, None)
+        stop = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(0)
+        stop.cancel()
+        await asyncio.wait((stop,))
+        # Nor does it leave those whose first byte it was waiting for.
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.transport.abort()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def test_stop_ends_a_connection_that_was_made_this_instant(
+    ours: Identity, handlers: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    stops: list[asyncio.Task[None]] = []
+
+    def stop(connection: Connection) -> None:
+        stops.append(asyncio.ensure_future(server.stop(grace_seconds=1)))
+
+    tls = TlsOptions(certificate=ours.certificate, key=ours.key)
+    server = Server(ServerOptions(tls=tls), handlers, on_open=stop)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"\0")
+    async with asyncio.timeout(60):
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        await stops[0]
+    writer.transport.abort()
+    assert not list(server.connections)
+    assert not caplog.records
 
 
 async def test_certificates_can_be_replaced_while_serving(

@@ -236,6 +236,22 @@ async def test_a_request_that_waits_keeps_its_number(
     assert (await waiting).body == b"old"
 
 
+async def test_one_command_may_be_asked_of_many_peers_at_once(
+    handlers: Handlers, held: Held
+) -> None:
+    """Each connection numbers it anew; the end of one request is not that of another."""
+    first, _ = join_connections(handlers)
+    second, _ = join_connections(handlers)
+    waiting = asyncio.ensure_future(first.request(RemotingCommand(HELD, body=b"old"), 60_000))
+    await held.reached(1)
+    command = RemotingCommand(ECHO, body=b"both")
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*(each.request(command, 60_000) for each in (first, second)))
+        assert [answer.body for answer in answers] == [b"both", b"both"]
+        held.release(b"old")
+        assert (await waiting).body == b"old"
+
+
 async def test_too_many_requests_in_flight(handlers: Handlers) -> None:
     options = ConnectionOptions(max_requests_in_flight=2)
     client, _ = join_connections(handlers, client_options=options)

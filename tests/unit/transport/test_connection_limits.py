@@ -1,10 +1,12 @@
 """What bounds a connection: back-pressure, sweeps and draining, over an in-memory wire."""
 
 import asyncio
+import gc
+from types import NoneType
 
 import pytest
 
-from goddard.errors import OverloadedError, RequestTimeoutError
+from goddard.errors import ConnectionLostError, OverloadedError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.testing.memory import RawPeer, join, join_connections, join_raw
@@ -159,6 +161,43 @@ async def test_our_requests_wait_for_a_slow_peer_within_their_time(handlers: Han
     for request in received:
         far.write(encode_frame(request.reply()))
     await asyncio.gather(first, waiting)
+
+
+@pytest.mark.parametrize("way", ["timed out", "answered unseen"])
+async def test_a_request_that_ended_before_its_turn_takes_no_memory(
+    handlers: Handlers, way: str
+) -> None:
+    dropped: list[bytes] = []
+
+    class Frame(bytes):
+        def __del__(self) -> None:
+            dropped.append(bytes(self))
+
+    def encode(opaque: int) -> bytes:
+        return Frame(encode_frame(RemotingCommand(10, opaque=opaque)))
+
+    options = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
+    client, server = Connection(options, Handlers(), is_client=True), RawPeer()
+    _, far = join(client, server)
+    far.pause_reading()
+    client.oneway(RemotingCommand(9, body=bytes(20 * KIB)))
+    await _ticks()
+    asked = client.request_encoded(encode, 10, 1 if way == "timed out" else 60_000)
+    assert not dropped
+    if way == "answered unseen":
+        # It guessed the number; the first was that of the one-way request.
+        far.write(encode_frame(RemotingCommand(0, opaque=2, flag=1)))
+    await asyncio.wait((asked,), timeout=60)
+    assert isinstance(asked.exception(), RequestTimeoutError if way == "timed out" else NoneType)
+    gc.collect()
+    assert len(dropped) == 1
+    # Those that are still wanted are sent when their turn comes.
+    last = client.request_encoded(encode, 10, 60_000)
+    far.resume_reading()
+    assert [command.code for command in await server.receive(2)] == [9, 10]
+    client.abort()
+    await asyncio.wait((last,), timeout=60)
+    assert isinstance(last.exception(), ConnectionLostError)
 
 
 async def test_the_client_end_reads_on_while_its_requests_wait(handlers: Handlers) -> None:

@@ -68,6 +68,18 @@ async def test_a_request_that_cannot_be_encoded_is_not_waited_for() -> None:
     assert not outcomes.pending.waiting
 
 
+async def test_a_request_that_is_given_up_leaves_nothing() -> None:
+    outcomes = Outcomes()
+    given_up, kept = outcomes.ask(), outcomes.ask()
+    for opaque in (given_up, kept):
+        outcomes.pending.deferred[opaque] = b"frame"
+    outcomes.pending.forget(given_up)
+    assert list(outcomes.pending.waiting) == list(outcomes.pending.deferred) == [kept]
+    outcomes.pending.fail("the end of the test")
+    assert list(outcomes.by_opaque) == [kept]
+    assert not outcomes.pending.deferred
+
+
 async def test_one_timer_serves_requests_due_in_any_order() -> None:
     outcomes = Outcomes()
     patient = outcomes.ask()

@@ -27,6 +27,18 @@ async def test_stop_cancels_and_awaits_in_reverse_order() -> None:
     await tasks.stop()
 
 
+async def test_a_stop_that_is_cancelled_lets_no_task_go_on() -> None:
+    tasks = Tasks()
+    spawned = [tasks.spawn(asyncio.Event().wait(), f"task {number}") for number in range(3)]
+    await asyncio.sleep(0)
+    stop = asyncio.ensure_future(tasks.stop())
+    await asyncio.sleep(0)
+    stop.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.wait((stop, *spawned))
+    assert all(task.cancelled() for task in (stop, *spawned))
+
+
 async def test_a_failure_is_logged_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     tasks = Tasks()
 
