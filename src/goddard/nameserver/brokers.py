@@ -118,7 +118,7 @@ class Brokers:
             self._executor, _decode_if_wanted, request, header, connection
         )
         # Not when we stop waiting: the executor holds the body until its turn has come.
-        decoding.add_done_callback(lambda _: self._decoded(size_bytes))
+        decoding.add_done_callback(lambda decoded: self._decoded(decoded, size_bytes))
         turn = asyncio.ensure_future(_after(before, decoding))
         connection.attachments[_PENDING] = turn
         try:
@@ -128,8 +128,11 @@ class Brokers:
             if connection.attachments.get(_PENDING) is turn:
                 del connection.attachments[_PENDING]
 
-    def _decoded(self, size_bytes: int) -> None:
+    def _decoded(self, decoded: asyncio.Future[RegisterBrokerBody], size_bytes: int) -> None:
         self._waiting_bytes -= size_bytes
+        if not decoded.cancelled():
+            # Looked at, so that asyncio does not complain where the broker is gone and nobody does.
+            decoded.exception()
 
     def _register(
         self,

@@ -49,6 +49,7 @@ def _path(properties: Mapping[str, str], name: str) -> Path | None:
 class CertificateWatch:
     """Calls ``reload`` when a watched file has changed; ``check`` is to be called now and then.
 
+    Files are looked at and loaded in a thread of the executor: a key with a password takes long.
     A reload that fails is logged and tried again at the next check: a certificate and its key are
     two files, and between the writing of one and the other they do not fit.
     """
@@ -70,7 +71,7 @@ class CertificateWatch:
         if found == self._seen:
             return
         try:
-            self._reload()
+            await loop.run_in_executor(self._executor, self._reload)
         except ConfigError as error:
             _log.warning("the changed TLS files are not in use yet: %s", error)
             return

@@ -8,6 +8,7 @@ threads: one writes files, the other decodes large registrations.
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,7 +28,7 @@ from goddard.protocol.headers_cluster import NotifyMinBrokerIdRequest
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
-from goddard.transport.tasks import Tasks
+from goddard.transport.tasks import Tasks, finish
 
 _logger = logging.getLogger(__name__)
 
@@ -93,12 +94,20 @@ class NameServer:
     async def stop(self) -> None:
         """Answer what is being worked on, close every connection, and finish all writes."""
         self._stopping = True
-        await self._tasks.stop()
+        await finish(
+            self._tasks.stop,
+            self._stop_serving,
+            partial(self._client.close, _STOP_GRACE_SECONDS),
+            self.kv.drain,
+            self.settings.drain,
+            self._end_threads,
+        )
+
+    async def _stop_serving(self) -> None:
         await self._server.stop(_STOP_GRACE_SECONDS)
         _logger.info("NettyEventExecutor service end")
-        await self._client.close(_STOP_GRACE_SECONDS)
-        await self.kv.drain()
-        await self.settings.drain()
+
+    async def _end_threads(self) -> None:
         self._executor.shutdown()
         # Whoever sent what is still being decoded is gone.
         self._decoder.shutdown(wait=False, cancel_futures=True)

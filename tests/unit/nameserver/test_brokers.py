@@ -1,6 +1,8 @@
 """Large registrations while the decoding thread is busy: who waits, who is turned away."""
 
 import asyncio
+import gc
+import logging
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +131,25 @@ async def test_what_a_lost_peer_sent_counts_until_it_is_dropped(bench: Bench) ->
         (answer,) = await late.receive(1)
     assert answer.code == ResponseCode.SUCCESS
     assert set(bench.routes.brokers) == {"probe", "late"}
+
+
+async def test_what_a_lost_peer_sent_is_dropped_without_a_word(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = bench.connect()
+    for _ in range(3):
+        peer.transport.write(register("gone", padding_bytes=MIB))
+    probe = bench.connect()
+    probe.transport.write(register("probe"))
+    await probe.receive(1)
+    peer.transport.abort()
+    await peer.lost.wait()
+    bench.free.set()
+    # Its turn comes after theirs.
+    probe.transport.write(register("probe", padding_bytes=MIB))
+    await probe.receive(1)
+    gc.collect()
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 async def test_more_brokers_than_may_leave_at_once_are_told_so(bench: Bench) -> None:

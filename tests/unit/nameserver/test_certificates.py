@@ -1,6 +1,7 @@
 """TLS settings by RocketMQ's names, and the watch over certificate files."""
 
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -77,6 +78,21 @@ async def test_a_changed_file_is_loaded_again(tmp_path: Path, executor: ThreadPo
     await watch.check()
     await watch.check()
     assert loaded == ["loaded"]
+
+
+async def test_files_are_read_apart_from_the_loop(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    certificate = tmp_path / "c.pem"
+    _write(certificate, "one", 1)
+    threads: list[int] = []
+    watch = CertificateWatch(
+        TlsOptions(certificate=certificate), executor, lambda: threads.append(threading.get_ident())
+    )
+    _write(certificate, "two", 2)
+    await watch.check()
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 async def test_nothing_to_watch_is_fine(executor: ThreadPoolExecutor) -> None:
