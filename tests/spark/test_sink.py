@@ -1,5 +1,7 @@
 """Writing rows to topics."""
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,12 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, MessageQueue, Producer
 from goddard.errors import ConfigError, GoddardError
+from goddard.protocol.codes import ResponseCode
 from goddard.spark import without_repeats
 from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
 from goddard.spark.write import write_batches
+from goddard.testing.fakecluster import FakeCluster
 from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.ports import lease_port
+from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.sparkreads import patiently, read_numbers, read_rows
 
@@ -88,6 +93,38 @@ def test_a_broker_that_never_was_is_not_waited_for(site: Site) -> None:
     options = parse_sink({"nameServers": site.namesrv, "topic": topic.name, "maxOutage": "1d"})
     with pytest.raises(GoddardError, match=r"row q-1 could not be sent: .*nobody"):
         write_batches(iter([rows]), options, "q")
+
+
+@pytest.mark.parametrize("bodies", [[b"0"], [b"0", b"1"]])
+async def test_rows_that_have_no_copy_are_not_done(bodies: list[bytes]) -> None:
+    """Brokers that are to answer when a slave has the rows as well, and have none; or one has."""
+    async with FakeCluster("a", "b") as cluster:
+
+        def write() -> int:
+            options = parse_sink({"nameServers": cluster.namesrv, "topic": "T"})
+            rows = pa.RecordBatch.from_pydict({"body": bodies})
+            return write_batches(iter([rows]), options, "q")
+
+        first, second = cluster.brokers
+        first.answer = first.stored_as(ResponseCode.SLAVE_NOT_AVAILABLE)
+        assert await asyncio.to_thread(write) == len(bodies)
+        second.answer = second.stored_as(ResponseCode.SLAVE_NOT_AVAILABLE)
+        with pytest.raises(GoddardError, match=r"q-0.* less safely .* SLAVE_NOT_AVAILABLE"):
+            await asyncio.to_thread(write)
+
+
+def test_requests_go_on_while_rows_are_waited_for(site: Site) -> None:
+    topic = NumberedTopic(site, "sink-slow")
+    given = {"nameServers": site.namesrv, "topic": topic.name}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"body": [b"0", b"1"]})
+        # The first are stored although nobody has asked for more.
+        wait_until(lambda: read_numbers(topic.options()) == [0, 1], 60, "they are there")
+        yield pa.RecordBatch.from_pydict({"body": [b"2"]})
+
+    assert write_batches(batches(), parse_sink(given), "q") == 3
+    assert read_numbers(topic.options()) == [0, 1, 2]
 
 
 def test_large_rows_share_no_request(spark: SparkSession, site: Site) -> None:

@@ -12,7 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from goddard import Admin, MessageQueue
 from goddard.spark import lag
+from goddard.spark.cluster import Cluster
 from goddard.spark.offsets import from_json
+from goddard.spark.options import SINK, Given, connecting
 from goddard.testing.numbered import NumberedTopic, table_numbers
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
@@ -69,6 +71,17 @@ def test_available_now_reads_in_limited_batches_and_goes_on_later(
             for queue_id in range(4)
         ]
     assert committed == [25] * 4
+
+
+def test_a_broker_that_refuses_offsets_is_not_away(site: Site) -> None:
+    topic = NumberedTopic(site, "stream-refused")
+    (broker,) = site.brokers
+    noted = MessageQueue(topic.name, broker, 0)
+    refused = MessageQueue(f"{topic.name}-nowhere", broker, 0)
+    away = MessageQueue(topic.name, "nobody", 0)
+    with Cluster(connecting(Given({"nameServers": site.namesrv}, SINK))) as cluster:
+        heard = cluster.commit(site.new_group("refused"), {noted: 1, refused: 2, away: 3})
+    assert heard == {noted: 1, refused: 2}
 
 
 def test_a_running_query_sees_what_comes(spark: SparkSession, site: Site, tmp_path: Path) -> None:

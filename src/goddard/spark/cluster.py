@@ -169,9 +169,10 @@ class Cluster:
         return self._run(self._group_offsets(group, list(queues)))
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Offsets:
-        """Say how far a group has read, so that tools show its lag; what of it was noted.
+        """Say how far a group has read, so that tools show its lag; what of it was heard.
 
-        Best effort, never an error, and each broker is asked once.
+        Best effort, never an error, and each broker is asked once. One that will not have it has
+        heard it too: it is there, and has messages to read.
         """
         return self._run(self._commit(group, offsets))
 
@@ -501,7 +502,7 @@ class Cluster:
                 )
             except GoddardError as error:
                 _logger.warning("the offset of %s in %s is not committed: %s", group, queue, error)
-                return False
+                return not is_passing(error)
             return True
 
         done = await self._together(say(queue, number) for queue, number in offsets.items())

@@ -27,7 +27,7 @@ from goddard.client.pulling import pull_command
 from goddard.client.session import Session
 from goddard.client.subscriptions import Sql, subscription
 from goddard.client.values import MessageQueue
-from goddard.errors import ProtocolError
+from goddard.errors import ProtocolError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.headers_message import PullResponse
 from goddard.spark.arrays import Positions
@@ -116,6 +116,11 @@ class RangeReader:
         self._group = session.with_namespace(options.group or READERS_GROUP)
         self._suggested_id = 0
         self._message_bytes = 0
+        self._pauses = 0
+
+    def paused(self) -> None:
+        """To be said after the loop stood still, as it does while Spark is at work on rows."""
+        self._pauses += 1
 
     async def records(self) -> AsyncGenerator[Pulled, None]:
         """Stored records, some thousand at a time, in order."""
@@ -161,10 +166,20 @@ class RangeReader:
         while window.reached < end and window.pulled.size_bytes < _MAX_WINDOW_BYTES:
             await tried(
                 self._options.connecting,
-                lambda: self._pull(window),
+                lambda: self._pull_patiently(window),
                 patience_ms=self._options.connecting.max_outage_ms,
             )
         return window
+
+    async def _pull_patiently(self, window: _Window) -> None:
+        """One pull, again if its answer may have come when nobody was there to take it."""
+        while True:
+            pauses = self._pauses
+            try:
+                return await self._pull(window)
+            except RequestTimeoutError:
+                if pauses == self._pauses:
+                    raise
 
     async def _pull(self, window: _Window) -> None:
         """One pull; what it brings is added to the window, which reaches further then."""
@@ -195,15 +210,21 @@ class RangeReader:
             raise BrokerError(response.code, response.remark, address)
         header = PullResponse.decode(response.fields)
         reached = min(header.next_begin_offset, window.end)
-        if is_slave and (reached <= window.reached or response.code == _NOT_FOUND):
-            # It has not got so far yet, or has no say in what is lost. The master is asked next.
+        is_moved = response.code == ResponseCode.PULL_OFFSET_MOVED
+        if is_slave and (
+            reached <= window.reached
+            or response.code == _NOT_FOUND
+            or (is_moved and self._suggested_id)
+        ):
+            # It has not got so far yet, or has deleted what the master may still have: as long as
+            # there is a master it has no say in what is lost. That one is asked next.
             self._suggested_id = 0
             raise BehindError(f"{address} does not have {self._queue} from {window.reached} on yet")
         self._suggested_id = header.suggest_which_broker_id
         if response.code == _NOT_FOUND:
             self._lost(f"it ends at {header.max_offset}, {window.end} was its end before")
             reached = window.end
-        elif response.code == ResponseCode.PULL_OFFSET_MOVED and reached < window.reached:
+        elif is_moved and reached < window.reached:
             self._lost(f"it ends at {header.max_offset}, {window.reached} was wanted")
             reached = window.end
         elif reached <= window.reached:
@@ -211,7 +232,7 @@ class RangeReader:
                 f"{address} answered the pull of {self._queue} from {window.reached} with "
                 f"{header.next_begin_offset} as the next offset"
             )
-        elif response.code == ResponseCode.PULL_OFFSET_MOVED:
+        elif is_moved:
             self._lost(f"it begins at {header.min_offset}, {window.reached} was wanted")
         if response.code == ResponseCode.SUCCESS:
             self._take(bytes(response.body), window, reached)

@@ -53,12 +53,14 @@ def read_range(
     """The rows of a range; what a task does."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         session = runner.run(open_session(options))
-        pieces = RangeReader(wanted, options, session).records()
+        reader = RangeReader(wanted, options, session)
+        pieces = reader.records()
         try:
             held = Pulled()
             while runner.run(_next(pieces, held)):
                 if held.count >= options.rows_per_batch or held.size_bytes >= MAX_BATCH_BYTES:
                     yield from _batches(held, wanted.queue, options, names)
+                    reader.paused()
                     held = Pulled()
             if held.count:
                 yield from _batches(held, wanted.queue, options, names)

@@ -1,8 +1,9 @@
 """Writing: each task sends its rows in batches, several under way at once, and waits for them all.
 
 At least once: a task that fails is repeated by Spark, and what it had sent is sent again, with the
-same idempotence keys (see ``rows``). Order holds within a queue for rows of one task that name
-their queue or sharding key; other rows go to any queue.
+same idempotence keys (see ``rows``). A task fails as well when a broker has stored rows less safely
+than it is configured to: not on its disk yet, not at its slaves. Order holds within a queue for
+rows of one task that name their queue or sharding key; other rows go to any queue.
 
 A server that goes away is waited for, but not when a write begins: then it is an error at once. Of
 a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do. So
@@ -31,7 +32,7 @@ from goddard.client.message import Message
 from goddard.client.producer import Producer
 from goddard.client.selectors import queue_of_hash
 from goddard.client.sending import MAX_BATCH_MESSAGES
-from goddard.client.values import MessageQueue
+from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import GoddardError
 from goddard.spark.arrays import Positions
 from goddard.spark.cluster import Cluster, tried
@@ -50,6 +51,16 @@ class Sent(WriterCommitMessage):
     """What a task says when it is done."""
 
     rows: int
+
+
+class UnsafeError(GoddardError):
+    """A broker has the rows, but not yet where it is configured to have them."""
+
+    def __init__(self, result: SendResult) -> None:
+        super().__init__(
+            f"{result.queue.broker_name} has stored them less safely than it is configured to: "
+            f"{result.status.name}; what became of its slaves, or of its disk?"
+        )
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -130,6 +141,7 @@ async def _open(options: SinkOptions, identity: str, *, is_going_on: bool) -> "S
         options.producer_group,
         name_servers=reach.name_servers,
         send_timeout_ms=reach.request_timeout_ms,
+        retry_when_not_stored=True,
         **reach.keywords,
     )
     await producer.start()
@@ -276,9 +288,12 @@ class Sender:
 
         async def once() -> None:
             if isinstance(parcel, Message):
-                await self._producer.send(parcel, queue=queue)
+                result = await self._producer.send(parcel, queue=queue)
             else:
-                await self._producer.send_encoded(topic, parcel, queue=queue)
+                result = await self._producer.send_encoded(topic, parcel, queue=queue)
+            if result.status is not SendStatus.SEND_OK:
+                # Not tried again here: each try leaves a copy.
+                raise UnsafeError(result)
 
         reach = self._options.connecting
         is_known = queue is None or self._is_going_on or await self._is_known(queue)

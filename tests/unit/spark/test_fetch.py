@@ -8,6 +8,7 @@ import pytest
 
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
+from goddard.errors import RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.message import BatchEntry, SysFlag, encode_batch
@@ -92,6 +93,8 @@ async def read(session: ScriptedSession, start: int, end: int, **more: str) -> l
         (ResponseCode.PULL_NOT_FOUND, 1),
         (ResponseCode.PULL_OFFSET_MOVED, 0),
         (ResponseCode.PULL_RETRY_IMMEDIATELY, 1),
+        # One that deleted more than its master.
+        (ResponseCode.PULL_OFFSET_MOVED, 2),
     ],
 )
 async def test_what_a_slave_lacks_is_not_lost(code: int, next_offset: int) -> None:
@@ -112,6 +115,40 @@ async def test_a_slave_that_stays_behind_is_an_error_in_the_end() -> None:
     with pytest.raises(Exception, match="slave does not have MessageQueue"):
         await read(session, 0, 3)
     assert len(session.asked) == 6
+
+
+async def test_without_a_master_a_slave_says_what_is_lost() -> None:
+    def answer(_: bool, offset: int) -> RemotingCommand:
+        if offset < 2:
+            return answered(ResponseCode.PULL_OFFSET_MOVED, 2)
+        return answered(ResponseCode.SUCCESS, offset + 1, record(offset))
+
+    with pytest.raises(DataLossError, match="it begins at 0, 0 was wanted"):
+        await read(ScriptedSession(answer, has_master=False), 0, 3)
+    session = ScriptedSession(answer, has_master=False)
+    assert await read(session, 0, 3, failOnDataLoss="false") == [2]
+
+
+async def test_an_answer_that_came_while_nobody_was_there_is_no_failure() -> None:
+    failures = 0
+
+    def answer(_: bool, offset: int) -> RemotingCommand:
+        nonlocal failures
+        if offset == 1 and failures < 3:
+            failures += 1
+            reader.paused()
+            raise RequestTimeoutError("127.0.0.1:1 did not answer")
+        if offset == 2:
+            raise RequestTimeoutError("127.0.0.1:1 did not answer")
+        return answered(ResponseCode.SUCCESS, offset + 1, record(offset))
+
+    options = parse_source(_OPTIONS | {"fetchOffset.numRetries": "0"}, is_streaming=False)
+    session = cast(Session, ScriptedSession(answer))
+    reader = RangeReader(QueueRange(_QUEUE, 0, 2), options, session)
+    assert [pulled.count async for pulled in reader.records()] == [2]
+    reader = RangeReader(QueueRange(_QUEUE, 0, 3), options, session)
+    with pytest.raises(RequestTimeoutError):
+        [pulled async for pulled in reader.records()]
 
 
 async def test_messages_missing_inside_of_an_answer() -> None:
