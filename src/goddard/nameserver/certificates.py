@@ -50,8 +50,8 @@ class CertificateWatch:
     """Calls ``reload`` when a watched file has changed; ``check`` is to be called now and then.
 
     Files are looked at and loaded in a thread of the executor: a key with a password takes long.
-    A reload that fails is logged and tried again at the next check: a certificate and its key are
-    two files, and between the writing of one and the other they do not fit.
+    A reload that fails is tried again at the next check: a certificate and its key are two files,
+    and between the writing of one and the other they do not fit. Each reason is logged once.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class CertificateWatch:
         self._executor = executor
         self._reload = reload
         self._seen = self._look()
+        self._told: str | None = None
 
     async def check(self) -> None:
         if not self._files:
@@ -73,9 +74,12 @@ class CertificateWatch:
         try:
             await loop.run_in_executor(self._executor, self._reload)
         except ConfigError as error:
-            _log.warning("the changed TLS files are not in use yet: %s", error)
+            if str(error) != self._told:
+                self._told = str(error)
+                _log.warning("the changed TLS files are not in use yet: %s", error)
             return
         self._seen = found
+        self._told = None
         _log.info("The certificate and private key changed, reload the ssl context")
 
     def _look(self) -> list[tuple[int, int] | None]:

@@ -1,5 +1,6 @@
 """TLS settings by RocketMQ's names, and the watch over certificate files."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -78,6 +79,28 @@ async def test_a_changed_file_is_loaded_again(tmp_path: Path, executor: ThreadPo
     await watch.check()
     await watch.check()
     assert loaded == ["loaded"]
+
+
+async def test_files_that_stay_wrong_are_told_of_once(
+    tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate = tmp_path / "c.pem"
+    _write(certificate, "one", 1)
+    reasons = ["no key", "no key", "no key", "no rights", "no rights", None, None]
+    attempts = iter(reasons)
+
+    def reload() -> None:
+        if (reason := next(attempts)) is not None:
+            raise ConfigError(reason)
+
+    watch = CertificateWatch(TlsOptions(certificate=certificate), executor, reload)
+    _write(certificate, "two", 2)
+    for _ in reasons:
+        await watch.check()
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert "no key" in warnings[0]
+    assert "no rights" in warnings[1]
 
 
 async def test_files_are_read_apart_from_the_loop(
