@@ -6,6 +6,7 @@ Transactions, compression and tags are in what the broker stores; the readers ha
 import time
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from goddard import (
@@ -23,6 +24,8 @@ from goddard.errors import ConfigError
 from goddard.protocol.bodies import QueueMappingItem, TopicConfig, TopicQueueMappingDetail
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.message import BatchEntry
+from goddard.spark.options import parse_sink
+from goddard.spark.write import write_batches
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.sparkreads import Stream, read_numbers, read_rows, write_delayed
@@ -42,6 +45,29 @@ def test_rows_are_delayed_and_system_topics_readable(site: Site) -> None:
     wait_until(lambda: read_numbers(options) == [1, 2], _SECONDS, "they are delivered")
     for row in read_rows(options, ["bornTimestamp", "storeTimestamp"]):
         assert (row["storeTimestamp"] - row["bornTimestamp"]).total_seconds() >= 0.9
+
+
+def test_some_rows_of_a_batch_are_delayed(site: Site) -> None:
+    topic = site.create_topic("kinds-some")
+    options = {"nameServers": site.namesrv, "subscribe": topic}
+    levels = [None, 1, 0, 1, 0]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": [b"%d" % number for number in range(5)],
+            "delayLevel": pa.array(levels, pa.int8()),
+            "shardingKey": ["same"] * 5,
+        }
+    )
+    sink = parse_sink({"nameServers": site.namesrv, "topic": topic})
+    assert write_batches(iter([rows]), sink, "q-0") == 5
+    wait_until(lambda: read_numbers(options) == list(range(5)), _SECONDS, "all are delivered")
+    found = read_rows(options, ["body", "queueId", "queueOffset", "properties"])
+    assert len({row["queueId"] for row in found}) == 1
+    in_order = sorted(found, key=lambda row: row["queueOffset"])
+    at_once = [row["body"] for row in in_order if not levels[int(row["body"])]]
+    assert at_once == [b"0", b"2", b"4"]
+    for row in found:
+        assert dict(row["properties"])["SPARK_ROW"] == f"q-0-{row['body'].decode()}"
 
 
 def test_tags_with_the_same_hash_are_told_apart(site: Site) -> None:
