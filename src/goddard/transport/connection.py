@@ -37,6 +37,7 @@ from goddard.transport.handlers import Answer, Handlers, refusal
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.patience import Patience, Verdict
 from goddard.transport.pending import Done, PendingRequests
+from goddard.transport.tls import HANDSHAKE_BYTE
 
 _logger: Final = logging.getLogger("goddard.transport")
 
@@ -46,7 +47,6 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _JOINED_BODY_BYTES: Final = 8192
 # The first version whose clients understand GO_AWAY is the one after 5.3.1.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
-_TLS_HANDSHAKE: Final = 0x16
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
 FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
@@ -404,7 +404,7 @@ class Connection(asyncio.Protocol):
                 self._take(frames)
         if decoder.failure is not None and not self._closing:
             is_first = decoder.buffered_bytes == 0 and not frames
-            if is_first and data[0] == _TLS_HANDSHAKE:
+            if is_first and data[0] == HANDSHAKE_BYTE:
                 self._cut("it wants TLS, which is disabled on this port")
             elif is_first and data.startswith(_HTTP_METHODS):
                 self._reject(ProtocolError("it is HTTP, which this port does not speak"))
