@@ -5,6 +5,7 @@ import io
 import json
 import os
 import time
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +386,69 @@ def test_a_checkpoint_has_one_job_and_one_run_at_a_time(
     assert spark.read.parquet(str(tmp_path / "table")).count() == 4
     with pytest.raises(PipelineError, match="is the checkpoint of the job first"):
         run(spark, given | {"name": "second"})
+
+
+@pytest.mark.parametrize("place", ["offsets/1", "commits/0"])
+def test_a_checkpoint_that_another_run_writes_to(
+    spark: SparkSession, ours: Site, tmp_path: Path, place: str
+) -> None:
+    """Where no lock can tell: what the other run wrote down is in the way of this one."""
+    topic = NumberedTopic(ours, "pipeline-shared")
+    topic.fill(8)
+    path = tmp_path / "checkpoint"
+    name = f"another_run_{place.partition('/')[0]}"
+    (tmp_path / f"{name}.py").write_text(
+        "from pathlib import Path\n\n"
+        "def go_on(frame):\n"
+        f"    Path({str(path)!r}, 'query', {place!r}).write_text('v1\\n{{}}')\n"
+        "    return frame\n"
+    )
+    given = {
+        "name": "shared",
+        "source": topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="4"),
+        "transform": [{"python": f"{name}:go_on"}],
+        "sink": {"format": "noop"},
+        "run": {"checkpoint": str(path)},
+    }
+    words = f"^shared: another run uses the checkpoint {path} at the same time; this one has ended"
+    with pytest.raises(PipelineError, match=words):
+        run(spark, given, tmp_path)
+
+
+@pytest.mark.parametrize("then", ["return frame", "raise ValueError('half of it is gone')"])
+def test_a_run_that_begins_last_has_the_checkpoint(
+    spark: SparkSession, ours: Site, tmp_path: Path, then: str
+) -> None:
+    """Where there are no locks, as here: no disk of this machine, for all that Spark knows."""
+    topic = NumberedTopic(ours, "pipeline-elsewhere")
+    topic.fill(8)
+    context: Any = attrgetter("_jsc")(spark.sparkContext)
+    mount = f"fs.viewfs.mounttable.{tmp_path.name.replace('_', '-')}.link./all"
+    context.hadoopConfiguration().set(mount, f"file://{tmp_path}")
+    path = f"viewfs://{tmp_path.name.replace('_', '-')}/all/checkpoint"
+    name = f"taking_over_and_{then.partition(' ')[0]}"
+    (tmp_path / f"{name}.py").write_text(
+        "from pathlib import Path\n\n"
+        "def take_over(frame):\n"
+        f"    folder = Path({str(tmp_path)!r}, 'checkpoint/runs/run')\n"
+        "    (mark,) = folder.glob('[!.]*')\n"
+        "    mark.unlink()\n"
+        "    (folder / 'other').write_text('process 7 on host')\n"
+        f"    {then}\n"
+    )
+    given = {
+        "name": "elsewhere",
+        "source": topic.options(startingOffsets="earliest"),
+        "sink": {"path": str(tmp_path / "table")},
+        "run": {"checkpoint": path},
+    }
+    words = f"^elsewhere: another run, process 7 on host, has taken over the checkpoint {path}; see"
+    with pytest.raises(PipelineError, match=words):
+        run(spark, given | {"transform": [{"python": f"{name}:take_over"}]}, tmp_path)
+    # That run in turn is followed by this one, which does the batch again.
+    run(spark, given)
+    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(8))
+    assert not list((tmp_path / "checkpoint" / "runs" / "run").iterdir())
 
 
 def test_a_function_that_fails_is_named_with_its_line(

@@ -23,14 +23,20 @@ _ERROR_LINE: Final = re.compile(
 )
 _SPARK: Final = ("pyspark.", "py4j.")
 # What Spark puts around its words for its own tests and for those who look errors up.
-_CODES: Final = re.compile(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}")
+_CODES: Final = re.compile(
+    r"^Query \[id = [^]]*\] terminated with exception: |^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}"
+)
+# How Spark says that somebody else wrote what it was about to write into a query's checkpoint.
+_SHARED: Final = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming (?:queries are concurrently|jobs detected)"
+)
 
 JAVA_ENDED: Final = (
     "Spark's Java process has ended; it was killed, or had too little memory. Nothing is lost: run "
     "it again"
 )
 # How long a process whose connections are closed already may take to be gone.
-_ENDING_SECONDS: Final = 2.0
+_ENDING_SECONDS: Final = 10.0
 
 
 class PipelineError(GoddardError):
@@ -47,6 +53,11 @@ def sentence(error: BaseException) -> str:
     if type(error).__module__.startswith(_SPARK):
         return _of_spark(str(error)) or type(error).__name__
     return _named(type(error).__name__, _first_line(str(error)))
+
+
+def is_of_shared_checkpoint(error: BaseException) -> bool:
+    """Whether a query failed because another uses its checkpoint at the same time."""
+    return _SHARED.search(str(error)) is not None
 
 
 def where_it_failed(error: BaseException, file: Path) -> str:
@@ -68,13 +79,18 @@ def line_in_worker(error: BaseException, file: Path) -> int | None:
     return int(lines[-1]) if lines else None
 
 
-def java_has_ended(spark: "SparkSession", error: BaseException | None = None) -> bool:
-    """Whether the Java of a session is gone; an error that looks like it is waited for a little."""
+def java_has_ended(
+    spark: "SparkSession", error: BaseException | None = None, *, is_ending: bool = False
+) -> bool:
+    """Whether the Java of a session is gone; if an error looks like it, it is waited for a little.
+
+    ``is_ending``: any error does, for while it ends it has many.
+    """
     # Spark's Python has no public way to it. None: somebody else started it.
     process: Any = getattr(attrgetter("_gateway")(spark.sparkContext), "proc", None)
     if process is None:
         return False
-    if error is not None and _is_broken_connection(error):
+    if error is not None and (is_ending or _is_broken_connection(error)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDING_SECONDS)
     return process.poll() is not None

@@ -29,6 +29,7 @@ from goddard.pipelines.checkpoints import Checkpoint
 from goddard.pipelines.failures import (
     JAVA_ENDED,
     PipelineError,
+    is_of_shared_checkpoint,
     java_has_ended,
     line_in_worker,
     sentence,
@@ -209,6 +210,15 @@ class Pipeline:
 
     def run(self, report: Report, stop: threading.Event | None = None) -> None:
         """Run as a stream, until all is read (availableNow) or ``stop`` is set."""
+        stop = stop or threading.Event()
+        try:
+            self._run(report, stop)
+        except PipelineError as error:
+            # Whoever stops a whole group of processes stops Java, too, and it may be the faster.
+            if not (stop.is_set() and java_has_ended(self._spark, error, is_ending=True)):
+                raise
+
+    def _run(self, report: Report, stop: threading.Event) -> None:
         with self._clear_errors(), self._running(locks.STREAM):
             self._check_places()
             messages = self._stream()
@@ -217,7 +227,7 @@ class Pipeline:
             try:
                 if self.job.aggregate is not None and self._quarantine is not None:
                     queries.append(self._start_quarantine(self._quarantine))
-                self._watch(queries, report, stop or threading.Event())
+                self._watch(queries, report, stop)
             except Exception as error:
                 self._fail_without_java(error)
                 raise
@@ -254,7 +264,7 @@ class Pipeline:
     ) -> StreamingQuery:
         def take(rows: DataFrame, number: int) -> None:
             try:
-                with self._writing:
+                with self._writing, self._alone():
                     write(rows, Batch(self._checkpoint.query_id(name), number))
             except Exception as error:
                 self._failure, self._failed_batch = error, number
@@ -333,7 +343,8 @@ class Pipeline:
             frame = self.judged(messages)
             if job.deduplicate is not None:
                 frame = transform.deduplicated(frame, job.deduplicate)
-            rows = self._write_judged(frame, batch)
+            with self._alone():
+                rows = self._write_judged(frame, batch)
             self._finish()
         seconds = time.monotonic() - began
         report(Progress(job.name, 0, rows, seconds, None, self._tallies.pop(0, None)))
@@ -351,6 +362,19 @@ class Pipeline:
             self.last_words = said if isinstance(said, str) else None
 
     # Writing
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Write while nobody else does; if somebody does, that explains whatever failed."""
+        self._checkpoint.check_alone()
+        try:
+            yield
+        except Exception as error:
+            if not java_has_ended(self._spark, error):
+                self._checkpoint.check_alone()
+            raise
+        # Before Spark writes down that the batch is done.
+        self._checkpoint.check_alone()
 
     def _write_judged(self, frame: DataFrame, batch: Batch) -> int | None:
         """Write the good rows and the bad ones; how many there were, if it was counted."""
@@ -421,6 +445,11 @@ class Pipeline:
             raise self._told(error) from error
 
     def _told(self, error: BaseException) -> PipelineError:
+        if is_of_shared_checkpoint(error):
+            return PipelineError(
+                f"{self.job.name}: another run uses the checkpoint {self.job.run.checkpoint} at "
+                "the same time; this one has ended, see to it that there is only one"
+            )
         # Our own errors name what they are about.
         is_told = self._failed_batch is None or isinstance(error, GoddardError)
         batch = "" if is_told else f"batch {self._failed_batch}: "
