@@ -89,6 +89,20 @@ def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
     assert spark.read.parquet(command.table).count() == 16
 
 
+def test_queues_without_messages_are_counted_and_not_shown(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(ours, "command-empty")
+    topic.fill(2)
+    command = Command(topic, tmp_path)
+    assert command("run")[0] == 0
+    code, output, _ = command("status")
+    assert code == 0
+    assert output.count(topic.name) == 2
+    assert "0 messages behind; the last batch was 0; 2 other queues are empty" in output
+    assert spark.read.parquet(command.table).count() == 2
+
+
 def test_what_is_wrong_is_one_line(command: Command) -> None:
     nobody = f"127.0.0.1:{lease_port()}"
     cases = {

@@ -166,6 +166,8 @@ def list_ready() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json: bool) -> None:
     """Show how far a pipeline is in every queue, and how far behind."""
+    # What it tries again is of no interest: in the end there is an answer, or one error.
+    logging.getLogger("goddard").addHandler(logging.NullHandler())
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
         found = _pipelines("status").job_status(loaded)
@@ -201,7 +203,7 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
             queue.lag,
         )
         for queue in found.queues
-        if queue.latest or queue.position is not None
+        if queue.latest or queue.position
     ]
     columns = ("topic", "broker", "queue", "read to", "ends at", "lag")
     print_table(f"{loaded.name} by {found.by}", columns, rows)
@@ -407,7 +409,17 @@ def _session(
         raise
     finally:
         if active is None and not failures.java_has_ended(spark):
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: "SparkSession") -> None:
+    failures: Any = _pipelines("failures")
+    try:
+        spark.stop()
+    except Exception as error:
+        # Java was told to end as well, and is gone already.
+        if not failures.java_has_ended(spark, error, is_ending=True):
+            raise
 
 
 def _quiet_spark() -> None:

@@ -68,8 +68,13 @@ _COUNTS: Final = ("sink.rows", "parse.sample", "parse.skipBytes")
 _LISTS: Final = ("sink.partitionBy", "quarantine.partitionBy", "deduplicate.keys", "aggregate.by")
 
 
-def load_job(path: Path, changes: Mapping[str, str] | None = None) -> Job:
-    """Read and check a job file; ``changes`` replace values, named as in ``sink.path``."""
+def load_job(
+    path: Path, changes: Mapping[str, str] | None = None, *, called: str | None = None
+) -> Job:
+    """Read and check a job file; ``changes`` replace values, named as in ``sink.path``.
+
+    ``called`` is how errors name it, if not by its path.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
@@ -84,7 +89,7 @@ def load_job(path: Path, changes: Mapping[str, str] | None = None) -> Job:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{called or path}: {error}") from error
 
 
 def parse_job(

@@ -1,4 +1,4 @@
-"""How ``goddard pipeline run`` ends when its Java is killed, and when it runs already."""
+"""How ``goddard pipeline run`` ends: stopped, with its Java killed, or since it runs already."""
 
 import os
 import signal
@@ -70,6 +70,16 @@ def test_of_java_and_of_a_second_run(running: Process, tmp_path: Path) -> None:
     assert last.startswith("Error: numbers: Spark's Java process has ended")
     assert last.endswith("run it again")
     assert not [line for line in before if "Traceback" in line or "rror" in line]
+
+
+def test_of_a_stop_that_java_is_told_too(running: Process) -> None:
+    """As service managers stop a whole group of processes."""
+    for pid in (running.pid, _java(running.pid)):
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not running.is_running, _SECONDS, "the job ends")
+    assert running.exit_code == 0
+    assert running.output().splitlines()[-1].startswith("numbers: 20 messages in")
+    assert "rror" not in running.output()
 
 
 def _java(pid: int) -> int:

@@ -187,6 +187,7 @@ _IN_A_TASK = (
         (_NO_FORMAT, "No such source: hudi"),
         (_IN_A_TASK.format(line="goddard.errors.ConfigError: no such topic"), "no such topic"),
         (_IN_A_TASK.format(line="KeyError: 'x'"), "KeyError: 'x'"),
+        ("Query [id = 1-2, runId = 3-4] terminated with exception: No such file", "No such file"),
         ("", "PySparkException"),
     ],
 )
@@ -220,6 +221,10 @@ def test_a_name_that_is_none_is_said() -> None:
         find_job("archiv")
     with pytest.raises(ConfigError, match=r"x\.toml does not exist"):
         find_job("x.toml")
+    with pytest.raises(ConfigError, match=r"\.\. is a folder; a job file is wanted, or archive, "):
+        find_job("..")
+    with pytest.raises(ConfigError, match=r"^archive: \[sink\] pth is unknown"):
+        find_job("archive", {"sink.pth": "x"})
 
 
 def test_examples_are_valid() -> None:

@@ -25,7 +25,11 @@ def find_job(name: str, changes: Mapping[str, str] | None = None) -> Job:
     if path.is_file():
         return load_job(path, changes)
     if name in ready_names():
-        return load_job(_FOLDER / f"{name}.toml", changes)
+        return load_job(_FOLDER / f"{name}.toml", changes, called=name)
+    if path.is_dir():
+        raise ConfigError(
+            f"{name} is a folder; a job file is wanted, or {', '.join(ready_names())}"
+        )
     if path.suffix == ".toml" or len(path.parts) > 1:
         raise ConfigError(f"{name} does not exist")
     raise ConfigError(f"{name} is neither a file nor a ready pipeline; {near(name, ready_names())}")
