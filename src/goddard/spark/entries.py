@@ -6,7 +6,7 @@ They are, byte for byte, what ``encode_batch`` makes of the messages that ``rows
 same rows; no Python object is made for any of them.
 
 That is for rows as they mostly are. Where one of them needs a closer look, all are looked at one by
-one, at fifty times the cost: a row that is no message at all, and then the error says which and
+one, at many times the cost: a row that is no message at all, and then the error says which and
 why; a name of a property that is there twice, or that is one of the sink's own.
 """
 
