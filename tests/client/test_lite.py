@@ -23,6 +23,7 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.responses import check
 from goddard.testing.dialogue import Dialogue
+from goddard.testing.polling import until
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 
@@ -68,13 +69,6 @@ async def collect(consumer: LitePullConsumer, count: int) -> list[ReceivedMessag
         while len(messages) < count:
             messages += await consumer.poll(500)
     return messages
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
 
 
 async def poll_until(

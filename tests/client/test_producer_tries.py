@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, cast
 
 import pytest
@@ -32,8 +32,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
-from goddard.testing import pushing
 from goddard.testing.fakecluster import Answerer, FakeCluster, mute
+from goddard.testing.polling import until
 
 
 def refusing(code: int) -> Answerer:
@@ -46,10 +46,6 @@ def answering(fields: dict[str, str]) -> Answerer:
 
 def brokers_of(cluster: FakeCluster) -> dict[str, int]:
     return {broker.name: len(broker.sends) for broker in cluster.brokers}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    await pushing.until(condition, "it does not happen")
 
 
 async def test_another_broker_is_tried(caplog: pytest.LogCaptureFixture) -> None:

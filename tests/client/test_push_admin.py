@@ -16,6 +16,7 @@ from goddard.protocol.bodies_client import (
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.responses import check
 from goddard.testing.dialogue import Dialogue
+from goddard.testing.polling import until
 from goddard.testing.pushing import (
     TIMEOUT_SECONDS,
     Inbox,
@@ -23,7 +24,6 @@ from goddard.testing.pushing import (
     listener_threads,
     push,
     texts,
-    until,
 )
 from goddard.testing.site import Site
 from goddard.transport.client import Client

@@ -10,7 +10,8 @@ from goddard.client.listening import ConsumeResult, OrderlyContext, Returned
 from goddard.client.message import ReceivedMessage
 from goddard.protocol.names import dlq_topic
 from goddard.testing.dialogue import Dialogue
-from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts, until
+from goddard.testing.polling import until
+from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

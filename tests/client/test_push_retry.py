@@ -20,7 +20,8 @@ from goddard.protocol.message import decode_properties
 from goddard.protocol.names import dlq_topic
 from goddard.protocol.responses import check
 from goddard.testing.dialogue import Dialogue
-from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts, until
+from goddard.testing.polling import until
+from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -5,7 +5,7 @@ import http.server
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Unpack
 
 import pytest
@@ -42,8 +42,8 @@ from goddard.protocol.headers_admin import GetProducerConnectionsRequest
 from goddard.protocol.headers_message import CheckTransactionRequest
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host, Record, encode_record
-from goddard.testing import pushing
 from goddard.testing.fakecluster import FakeCluster
+from goddard.testing.polling import until
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.tls import TlsOptions
@@ -53,10 +53,6 @@ HOST = Host(bytes((127, 0, 0, 1)), 10911)
 
 def session_of(namesrv: str | None, **keywords: Unpack[SessionKeywords]) -> Session:
     return Session.shared(session_options(namesrv, keywords).for_process())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    await pushing.until(condition, "it does not happen")
 
 
 class Consumer:

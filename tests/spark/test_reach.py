@@ -1,17 +1,13 @@
 """Options on how to reach a cluster, TLS and namespaces: readers and writers without Spark."""
 
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError
+from goddard.testing.certificates import make_identity
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
 from goddard.testing.sparkreads import Stream, read_rows, write_bodies
@@ -25,55 +21,29 @@ def read(options: dict[str, str]) -> list[dict[str, Any]]:
     return read_rows(options, ["topic", "body"])
 
 
-def write_identity(folder: Path, password: str | None = None) -> tuple[str, str]:
-    """A new self-signed certificate and its key."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    folder.mkdir()
-    key = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption()
-        if password is None
-        else serialization.BestAvailableEncryption(password.encode()),
-    )
-    (folder / "key.pem").write_bytes(key)
-    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return str(folder / "certificate.pem"), str(folder / "key.pem")
-
-
 def test_certificates_are_verified(tmp_path: Path) -> None:
-    certificate, key = write_identity(tmp_path / "servers")
-    another, _ = write_identity(tmp_path / "another")
-    tls = {"tls.server.certPath": certificate, "tls.server.keyPath": key}
+    servers, another = (make_identity(tmp_path, name) for name in ("servers", "another"))
+    tls = {
+        "tls.server.certPath": str(servers.certificate),
+        "tls.server.keyPath": str(servers.key),
+    }
     with Cluster(tmp_path / "cluster") as cluster:
         server = cluster.start_name_server(properties=tls)
-        trusting = {"nameServers": server.address, "subscribe": "T", "tlsTrust": certificate}
+        options = {"nameServers": server.address, "subscribe": "T"}
+        trust = {"tlsTrust": str(servers.certificate)}
         with pytest.raises(GoddardError, match="No route info of this topic: T"):
-            read(trusting)
+            read(options | trust)
         with pytest.raises(GoddardError, match="no name server answers"):
-            read(trusting | {"tlsTrust": another})
+            read(options | {"tlsTrust": str(another.certificate)})
 
 
 def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
-    certificate, key = write_identity(tmp_path / "servers")
-    own, own_key = write_identity(tmp_path / "own", "secret")
+    servers = make_identity(tmp_path, "servers")
+    own = make_identity(tmp_path, "own", b"secret")
     tls = {
-        "tls.server.certPath": certificate,
-        "tls.server.keyPath": key,
-        "tls.server.trustCertPath": own,
+        "tls.server.certPath": str(servers.certificate),
+        "tls.server.keyPath": str(servers.key),
+        "tls.server.trustCertPath": str(own.certificate),
         "tls.server.need.client.auth": "require",
     }
     with Cluster(tmp_path / "cluster") as cluster:
@@ -81,7 +51,7 @@ def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
         options = {"nameServers": server.address, "subscribe": "T", "tls": "true"}
         with pytest.raises(GoddardError, match="no name server answers"):
             read(options)
-        shown = options | {"tlsCertificate": own, "tlsKey": own_key}
+        shown = options | {"tlsCertificate": str(own.certificate), "tlsKey": str(own.key)}
         with pytest.raises(GoddardError, match="cannot be used"):
             read(shown | {"tlsKeyPassword": "wrong"})
         with pytest.raises(GoddardError, match="No route info of this topic: T"):

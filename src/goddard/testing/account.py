@@ -17,8 +17,8 @@ from goddard.protocol.responses import check
 from goddard.testing.cluster import Cluster
 from goddard.testing.dialogue import Dialogue
 from goddard.testing.load import KeyedSender
+from goddard.testing.polling import until
 from goddard.testing.proxy import FaultProxy
-from goddard.testing.pushing import until
 from goddard.testing.registrant import Registrant
 from goddard.transport.client import Client
 

@@ -6,10 +6,14 @@ from collections.abc import Callable
 _POLL_SECONDS = 0.005
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Poll until the condition is true; TimeoutError at the end. It is looked at once at least."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(_POLL_SECONDS)
+async def until(
+    condition: Callable[[], bool],
+    what: str | Callable[[], str] = "what was waited for did not happen",
+    seconds: float = 60.0,
+) -> None:
+    """Poll until the condition is true; an assertion fails with ``what`` at the end."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not condition():
+        assert loop.time() < deadline, what if isinstance(what, str) else what()
+        await asyncio.sleep(_POLL_SECONDS)

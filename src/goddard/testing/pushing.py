@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.push import PushConsumer
 from goddard.client.values import ConsumeFrom
 from goddard.testing.dialogue import Dialogue
+from goddard.testing.polling import until
 
 TIMEOUT_SECONDS = 40
 QUICK: dict[str, Any] = {
@@ -51,15 +51,6 @@ class Inbox:
         """The bodies, once there are so many."""
         await until(lambda: len(self.messages) >= count, lambda: f"{count}; got {self.bodies}")
         return self.bodies
-
-
-async def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = TIMEOUT_SECONDS
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        await asyncio.sleep(0.02)
 
 
 async def fill(

@@ -30,7 +30,7 @@ from goddard.testing.account import (
 )
 from goddard.testing.cluster import Cluster
 from goddard.testing.fakecluster import FakeCluster
-from goddard.testing.pushing import until
+from goddard.testing.polling import until
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

@@ -32,7 +32,8 @@ from goddard.testing.account import (
     settle,
 )
 from goddard.testing.cluster import Cluster
-from goddard.testing.pushing import listener_threads, push, until
+from goddard.testing.polling import until
+from goddard.testing.pushing import listener_threads, push
 from goddard.testing.registrant import Registrant
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

@@ -1,7 +1,7 @@
 """Registration of a broker with name servers that come, go, refuse and hang."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.hashing import body_crc
 from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.store.tables import TopicTable
+from goddard.testing.polling import until
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
@@ -66,14 +67,6 @@ class Recorder:
     def _unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         self.unregistered.append(UnregisterBrokerRequest.decode(request.fields))
         return request.reply()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_TIMEOUT_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from goddard.client.retrying import Retries
 from goddard.client.values import MessageQueue
 from goddard.protocol.record import Host, Record
 from goddard.testing.clock import ManualClock
-from goddard.testing.pushing import until
+from goddard.testing.polling import until
 
 QUEUE = MessageQueue("T", "a", 0)
 HOST = Host(bytes(4), 1)

@@ -10,15 +10,9 @@ import pytest
 
 from goddard.client.workers import Coroutines, Threads, Worker
 from goddard.clock import SystemClock
+from goddard.testing.polling import until
 
 TIMEOUT_SECONDS = 30
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def threads(
