@@ -2,7 +2,8 @@
 
 ``checkpoint`` (4096 bytes, i64 each): store time up to which the log is synced, up to which the
 queues are, up to which the index is, then two offsets of replication. It may lag, never lead.
-``abort`` exists while a broker runs, so finding it means the last one did not stop cleanly.
+``abort`` exists while a broker runs, so finding it means the last one did not stop cleanly. Only
+that counts for RocketMQ; here its text may also say that it was an opening that did not end.
 ``lock`` has a POSIX lock on its first byte, which excludes Java as well (flock would not).
 """
 
@@ -19,6 +20,7 @@ from goddard.store.files import Files, disk_errors
 
 CHECKPOINT_BYTES: Final = 4096
 _VALUES: Final = Struct(">5q")
+_REMAKING: Final = b"remaking"
 _SAFETY_MS: Final = 3_000  # Java's allowance for records that carry slightly older times
 
 
@@ -36,6 +38,11 @@ class Checkpoint:
     def safe_time_ms(self) -> int:
         """Every record stored up to this time is on disk and has its queue entry there."""
         return max(min(self.log_time_ms, self.queue_time_ms) - _SAFETY_MS, 0)
+
+    @property
+    def safe_log_time_ms(self) -> int:
+        """Every record stored up to this time is on disk, whatever the queues know of it."""
+        return max(self.log_time_ms - _SAFETY_MS, 0)
 
 
 def load_checkpoint(files: Files, path: Path) -> Checkpoint:
@@ -71,17 +78,33 @@ def save_checkpoint(files: Files, path: Path, checkpoint: Checkpoint) -> None:
             files.close(fd)
 
 
-def mark_running(files: Files, path: Path) -> None:
-    """Create the abort marker, with our process id in it as RocketMQ 5 has it."""
+def mark_running(files: Files, path: Path, *, is_remaking: bool = False) -> None:
+    """Create the abort marker, with our process id in it as RocketMQ 5 has it.
+
+    ``is_remaking``: the log is as a clean stop left it, only queues and index may not be.
+    """
+    text = _REMAKING if is_remaking else str(os.getpid()).encode()
     with disk_errors("create", path):
         fd = files.open(path, create=True)
         try:
             files.truncate(fd, 0)
-            files.pwrite(fd, str(os.getpid()).encode(), 0)
+            files.pwrite(fd, text, 0)
             files.sync(fd)
         finally:
             files.close(fd)
         files.sync_directory(path.parent)
+
+
+def was_remaking(files: Files, path: Path) -> bool:
+    """Whether the marker was left by an opening after a clean stop that did not get to its end."""
+    with disk_errors("read", path):
+        if files.facts(path) is None:
+            return False
+        fd = files.open(path, writable=False)
+        try:
+            return files.pread(fd, len(_REMAKING) + 1, 0) == _REMAKING
+        finally:
+            files.close(fd)
 
 
 def mark_stopped(files: Files, path: Path) -> None:

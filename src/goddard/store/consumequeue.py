@@ -115,6 +115,7 @@ class ConsumeQueue:
         "_directory",
         "_file_bytes",
         "_files",
+        "_lost_bases",
         "_min_physical_offset",
         "_pending",
         "_read_base",
@@ -142,6 +143,7 @@ class ConsumeQueue:
         self._directory = directory
         self._file_bytes = file_bytes
         self._bases: list[int] = []
+        self._lost_bases: Sequence[int] = ()  # of files behind a hole, until ``clear_rest``
         self._pending = bytearray()
         self._written = 0  # bytes in files; the pending ones follow
         # Up to here files may hold entries that were cut, until others or zeros are over them.
@@ -216,18 +218,15 @@ class ConsumeQueue:
         return refill_from
 
     def _find_files(self) -> int | None:
-        """List the files; those behind a hole go, and 0 says that what they held is wanted."""
+        """List the files; those behind a hole do not count, and 0 says that they are wanted."""
         bases = load_offsets(self._files, self._directory, self._file_bytes)
-        damaged_from: int | None = None
-        for place in range(len(bases) - 1, 0, -1):
+        for place in range(1, len(bases)):
             if bases[place] - bases[place - 1] != self._file_bytes:
-                # A hole between files: what follows it is found again in the commit log.
-                for base in bases[place:]:
-                    self._delete_file(base)
-                bases = bases[:place]
-                damaged_from = 0
+                # What follows is found again in the commit log.
+                self._bases, self._lost_bases = bases[:place], bases[place:]
+                return 0
         self._bases = bases
-        return damaged_from
+        return None
 
     def _cut_unfounded(self, has_record: HasRecord) -> bool:
         """Drop the last entries as far as there is no record where they point; True if any were."""
@@ -536,6 +535,10 @@ class ConsumeQueue:
     def clear_rest(self) -> None:
         """Delete files past the end of the queue and zero the rest of the last one."""
         self._delete_files_past_end()
+        for base in self._lost_bases:
+            if base not in self._bases:
+                self._delete_file(base)
+        self._lost_bases = ()
         if not self._bases:
             return
         path = self._directory / segment_name(self._bases[-1])

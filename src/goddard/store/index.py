@@ -17,7 +17,8 @@ import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from struct import Struct
@@ -110,7 +111,7 @@ class IndexFile:
         if before is not None:
             self.begin_time_ms = self.end_time_ms = before.end_time_ms
             self.begin_offset = self.end_offset = before.end_offset
-        self._write_header()
+        self.write_header()
 
     def load(self, *, writable: bool) -> None:
         with disk_errors("open", self.path):
@@ -181,7 +182,7 @@ class IndexFile:
         self._append(entries)
         self.begin_time_ms, self.begin_offset = begin_time_ms, begin_offset
         self.end_time_ms, self.end_offset = int(times_ms[-1]), int(offsets[-1])
-        self._write_header()
+        self.write_header()
         return number
 
     def _append(self, entries: npt.NDArray[Any]) -> None:
@@ -238,7 +239,8 @@ class IndexFile:
     def repair(self, keep_below: int) -> bool:
         """Link anew the entries of records before an offset of the log and drop the others.
 
-        True when entries that should be there turned out to be damaged.
+        True when entries that should be there turned out to be damaged. The header is the caller's
+        to write: until it is, they will be seen to be damaged again.
         """
         with disk_errors("map", self.path):
             table = self._map_slots(writable=True)
@@ -271,10 +273,9 @@ class IndexFile:
         elif last_offset != self.end_offset:
             self.end_offset = last_offset
             self.end_time_ms = self.begin_time_ms + last_seconds * 1000
-        self._write_header()
         return is_damaged
 
-    def _write_header(self) -> None:
+    def write_header(self) -> None:
         assert self._map is not None
         self._map[: HEADER.size] = HEADER.pack(
             self.begin_time_ms,
@@ -288,7 +289,8 @@ class IndexFile:
     def close(self) -> None:
         self._table = None
         if self._map is not None:
-            self._map.close()
+            with suppress(BufferError):  # an error on its way up has a view; the map goes with it
+                self._map.close()
             self._map = None
         if self._fd >= 0:
             self._files.close(self._fd)
@@ -415,11 +417,14 @@ class KeyIndex:
             self._unsynced.add(self._directory)
             index_file.delete()
 
-    def repair(self, keep_below: int, trusted_time_ms: int) -> int | None:
+    def repair(
+        self, keep_below: int, trusted_time_ms: int, before_loss: Callable[[int], None]
+    ) -> int | None:
         """Bring the files in line with a log that will be dispatched again from ``keep_below``.
 
         Files that ended by ``trusted_time_ms`` are complete. Returns None, or the offset from which
-        records must be added again because entries are missing.
+        records must be added again because entries are missing; ``before_loss`` is told it while
+        the damage can still be seen.
         """
         missing_from: int | None = None
         while self._index_files:
@@ -433,8 +438,12 @@ class KeyIndex:
             if index_file.end_time_ms <= trusted_time_ms and not is_last:
                 continue
             self._unsynced.add(index_file.path)
-            if index_file.repair(keep_below):
+            is_damaged = index_file.repair(keep_below)
+            if is_damaged:
                 missing_from = index_file.end_offset
+                before_loss(missing_from)
+            index_file.write_header()
+            if is_damaged:
                 for following in self._index_files[place + 1 :]:
                     following.delete()
                 del self._index_files[place + 1 :]

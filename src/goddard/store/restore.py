@@ -8,6 +8,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ import numpy as np
 
 from goddard.errors import ProtocolError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
-from goddard.store.checkpoint import Checkpoint
+from goddard.store.checkpoint import Checkpoint, mark_running, save_checkpoint, was_remaking
 from goddard.store.commitlog import CommitLog
 from goddard.store.dispatch import Dispatcher
 from goddard.store.errors import StoreCorruptError
@@ -64,6 +65,35 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+class _Remaking:
+    """Sees to it that what is made again from the log is made again, if this is not its end.
+
+    Half of a queue looks like a queue. So before the first entry is written, or a file that has to
+    be made again is touched, the marks that the next opening goes by say from where on to do it:
+    that there was no clean stop, and, where the checkpoint vouches for more, that it does not. The
+    log itself is judged as strictly as before.
+    """
+
+    def __init__(
+        self, files: Files, root: Path, checkpoint: Checkpoint, after_crash: int, is_clean: bool
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._checkpoint = checkpoint
+        self._repeated_from = after_crash  # where the next opening would begin by itself
+        self._is_marked = not is_clean
+
+    def begin(self, physical_offset: int) -> None:
+        """Call it before anything changes that is made again from an offset of the log on."""
+        if physical_offset < self._repeated_from:
+            unknown = replace(self._checkpoint, queue_time_ms=0, index_time_ms=0)
+            save_checkpoint(self._files, self._root / "checkpoint", unknown)
+            self._repeated_from = 0
+        if not self._is_marked:
+            mark_running(self._files, self._root / "abort", is_remaking=True)
+            self._is_marked = True
+
+
 class Restorer:
     """One opening of one store."""
 
@@ -75,7 +105,7 @@ class Restorer:
         index: KeyIndex,
         dispatcher: Dispatcher,
         *,
-        cut_directory: Path,
+        root: Path,
         check_crc: bool,
     ) -> None:
         self._files = files
@@ -83,7 +113,8 @@ class Restorer:
         self._queues = queues
         self._index = index
         self._dispatcher = dispatcher
-        self._cut_directory = cut_directory
+        self._cut_directory = root / "commitlog.cut"
+        self._root = root
         self._check_crc = check_crc
 
     def restore(
@@ -96,10 +127,13 @@ class Restorer:
         self, checkpoint: Checkpoint, *, is_clean: bool, cut_corrupt: bool
     ) -> RecoveryReport:
         report = RecoveryReport(is_clean)
+        is_log_clean = is_clean or was_remaking(self._files, self._root / "abort")
         log = self._log
         log.load()
+        after_crash = self._choose_start(checkpoint, is_clean=False)
+        self._remaking = _Remaking(self._files, self._root, checkpoint, after_crash, is_clean)
         # After a crash what is dispatched again is made anew, so that the log alone decides.
-        keep_below = None if is_clean else self._choose_start(checkpoint, is_clean=False)
+        keep_below = None if is_clean else after_crash
         damaged_queues = self._queues.load(log.has_record, log.min_offset, keep_below)
         self._index.load()
         damaged_index = self._index.set_aside_damaged(log.end_offset, is_clean=is_clean)
@@ -117,7 +151,7 @@ class Restorer:
         tail = self._find_tail(end)
         if last is not None:
             if (
-                not is_clean
+                not is_log_clean
                 and tail is None
                 and last.end_offset == end
                 and is_torn(last.properties)
@@ -129,7 +163,7 @@ class Restorer:
                 log.last_store_timestamp_ms = last.store_timestamp_ms
                 if last.physical_offset >= dispatch_from:
                     self._dispatch([last], report)
-        verdict = judge_tail(tail, is_clean=is_clean, safe_time_ms=checkpoint.safe_time_ms)
+        verdict = judge_tail(tail, is_clean=is_log_clean, safe_time_ms=checkpoint.safe_log_time_ms)
         if tail is not None:
             self._handle_tail(tail, verdict, reason, report, cut_corrupt=cut_corrupt)
         if is_clean:  # a crash alone explains any of them
@@ -138,6 +172,8 @@ class Restorer:
             report.findings.append(
                 Finding(log.directory, end, "queue entries point past the end of the commit log")
             )
+        if damages:
+            self._remaking.begin(dispatch_from)
         log.truncate(end)
         self._index.delete_set_aside()
         if not is_clean:
@@ -188,9 +224,11 @@ class Restorer:
             missing_from = None if self._index.files else 0
         else:
             dispatch_from = start
-            missing_from = self._index.repair(start, checkpoint.index_time_ms)
+            missing_from = self._index.repair(start, checkpoint.index_time_ms, self._remaking.begin)
         if missing_from is not None:
             damages = [*damages, missing_from]
+        if not self._queues:
+            damages = [*damages, 0]
         for offset in damages:
             dispatch_from = min(dispatch_from, max(offset, log.min_offset))
         if not is_clean:
@@ -284,6 +322,8 @@ class Restorer:
         return entries[-1]
 
     def _dispatch(self, group: list[LogEntry], report: RecoveryReport) -> None:
+        if group:
+            self._remaking.begin(group[0].physical_offset)
         report.dispatched += len(group)
         self._dispatcher.apply(group)
         if self._dispatcher.trouble is not None:

@@ -151,7 +151,7 @@ class MessageStore:
                 self._queues,
                 self._index,
                 self._dispatcher,
-                cut_directory=root / "commitlog.cut",
+                root=root,
                 check_crc=self.config.is_crc_checked,
             ).restore(self._upkeep.checkpoint, is_clean=is_clean, cut_corrupt=cut_corrupt)
             self._next_offsets = self._queues.next_offsets()
@@ -159,10 +159,12 @@ class MessageStore:
             self._flusher.flushed_time_ms = self._log.last_store_timestamp_ms
             mark_running(self._files, self._abort_path)
         except BaseException:
-            self._log.close(clean=False)
-            self._queues.close()
-            self._index.close()
-            self._directory_lock.release()
+            try:
+                self._log.close(clean=False)
+                self._queues.close()
+                self._index.close()
+            finally:
+                self._directory_lock.release()
             raise
         log_report(self.report, root, self._clock.monotonic_ms() - began_ms)
         self._is_open = True
