@@ -1,10 +1,11 @@
 """Whether a send is taken at all, before anything of it is looked at.
 
 A broker that cannot keep up says so at once, in RocketMQ's words, instead of letting requests grow
-old in a queue: clients then try another broker. Sends that were taken but have not had their turn
-within ``max_wait_ms`` are refused by the appender with a LateError. After an append that the disk
-held up for longer than ``osPageCacheBusyTimeOutMills``, the sends that came meanwhile are refused,
-so that they do not wait for another such one. Belongs to the loop thread.
+old in a queue: clients then try another broker. What counts are requests, as in RocketMQ; a batch
+is one. Sends that were taken but have not had their turn within ``max_wait_ms`` are refused by the
+appender with a LateError. After an append that the disk held up for longer than
+``osPageCacheBusyTimeOutMills``, the sends that came meanwhile are refused, so that they do not wait
+for another such one. Belongs to the loop thread.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ from goddard.broker.settings import BrokerConfig, Settings
 
 _OVERLOADED: Final = "[OVERLOAD]system busy, start flow control for a while"
 _NOT_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
-# Messages that wait for the disk cost little each, so more of them are let in than into the queue.
+# What waits for the disk costs little, so more of it is let in than into the queue.
 _UNDURABLE_FACTOR: Final = 10
 
 
@@ -41,11 +42,11 @@ class Admission:
         if appender.busy_ms:
             return (
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
-                f"{appender.busy_ms}ms, size of queue: {appender.queued_records}"
+                f"{appender.busy_ms}ms, size of queue: {appender.queued_requests}"
             )
         if (
-            appender.queued_records >= self._max_queued
-            or appender.undurable_records >= self._max_undurable
+            appender.queued_requests >= self._max_queued
+            or appender.undurable_requests >= self._max_undurable
         ):
             return _OVERLOADED
         return None
@@ -54,5 +55,5 @@ class Admission:
 def late_remark(error: LateError) -> str:
     return (
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-        f"period in queue: {error.waited_ms}ms, size of queue: {error.queued_records}"
+        f"period in queue: {error.waited_ms}ms, size of queue: {error.queued_requests}"
     )

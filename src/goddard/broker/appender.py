@@ -57,10 +57,10 @@ class FlushTimeoutError(StoreError):
 class LateError(StoreError):
     """The loop was so busy that this came to its turn too late; nothing was written."""
 
-    def __init__(self, waited_ms: int, queued_records: int) -> None:
-        super().__init__(f"{queued_records} messages waited {waited_ms} ms to be stored")
+    def __init__(self, waited_ms: int, queued_requests: int) -> None:
+        super().__init__(f"{queued_requests} requests waited {waited_ms} ms to be stored")
         self.waited_ms = waited_ms
-        self.queued_records = queued_records
+        self.queued_requests = queued_requests
 
 
 class AppendStats(Protocol):
@@ -75,6 +75,7 @@ class Group(msgspec.Struct):
     """Records that were submitted together, and whom to tell."""
 
     records: Sequence[Appendable]
+    requests: int
     messages: int
     done: RunsDone
     whole: bool
@@ -89,11 +90,11 @@ _Appended: TypeAlias = tuple[Group, Sequence[Placed]]
 class _Wait:
     """Groups that wait for one sync."""
 
-    __slots__ = ("_over", "groups", "is_over", "messages", "timeout")
+    __slots__ = ("_over", "groups", "is_over", "requests", "timeout")
 
     def __init__(self, groups: Sequence[_Appended]) -> None:
         self.groups = groups
-        self.messages = sum(group.messages for group, _ in groups)
+        self.requests = sum(group.requests for group, _ in groups)
         self.timeout: asyncio.TimerHandle | None = None
         self.is_over = False
         self._over: asyncio.Future[None] | None = None
@@ -133,9 +134,9 @@ class Appender:
         self._held_back: asyncio.TimerHandle | None = None
         store.show_with(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
         self.flush_timeout_ms = flush_timeout_ms
-        self.queued_records = 0
+        self.queued_requests = 0
         # Appended, and not yet known to be on disk; only those whose submitter waits for that.
-        self.undurable_records = 0
+        self.undurable_requests = 0
         # How long the last append held the log, if that was too long; and how long is too long.
         self.busy_ms = 0
         self.busy_after_ms = _SLOW_PUT_MS
@@ -157,14 +158,17 @@ class Appender:
         up with a LateError.
         """
         self._submit(
-            Group(records, len(records), cast(RunsDone, done), whole, wait_durable, max_wait_ms)
+            Group(records, 1, len(records), cast(RunsDone, done), whole, wait_durable, max_wait_ms)
         )
 
     def submit_open(
         self, records: list[Appendable], messages: int, done: RunsDone, max_wait_ms: int | None
     ) -> Group:
-        """The same for a list that may grow, as long as the group ``is_last``; with runs in it."""
-        group = Group(records, messages, done, False, True, max_wait_ms)
+        """The same for a list that may grow, as long as the group ``is_last``; with runs in it.
+
+        Each record, and each run, is a request of its own.
+        """
+        group = Group(records, len(records), messages, done, False, True, max_wait_ms)
         self._submit(group)
         return group
 
@@ -176,7 +180,7 @@ class Appender:
             else:
                 self._loop.call_soon(self._append_queued)
         self._queue.append(group)
-        self.queued_records += group.messages
+        self.queued_requests += group.requests
 
     def is_last(self, group: Group | None) -> bool:
         """Whether nothing was submitted after this group and it still waits for its turn.
@@ -186,9 +190,10 @@ class Appender:
         queue = self._queue
         return bool(queue) and queue[-1] is group
 
-    def added(self, group: Group, messages: int) -> None:
+    def added(self, group: Group, requests: int, messages: int) -> None:
+        group.requests += requests
         group.messages += messages
-        self.queued_records += messages
+        self.queued_requests += requests
 
     async def put(
         self,
@@ -228,13 +233,13 @@ class Appender:
             self._held_back.cancel()
             self._held_back = None
         self._queue = []
-        queued_records, self.queued_records = self.queued_records, 0
+        queued_requests, self.queued_requests = self.queued_requests, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
         settled: list[_Appended] = []
         together: list[Group] = []
         for group in groups:
             if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
-                _tell(group.done, None, LateError(waited_ms, queued_records))
+                _tell(group.done, None, LateError(waited_ms, queued_requests))
             elif group.whole:
                 self._append(together, settled)
                 together = []
@@ -327,7 +332,7 @@ class Appender:
         waiting = [(group, placed) for group, placed in settled if group.wait_durable]
         wait = _Wait(waiting)
         if waiting:
-            self.undurable_records += wait.messages
+            self.undurable_requests += wait.requests
             self._waits.add(wait)
             wait.timeout = self._loop.call_later(self.flush_timeout_ms / 1000, self._expire, wait)
 
@@ -359,7 +364,7 @@ class Appender:
         if not wait.groups:
             return
         self._waits.discard(wait)
-        self.undurable_records -= wait.messages
+        self.undurable_requests -= wait.requests
         cause = None if isinstance(error, FlushTimeoutError) else error
         for group, placed in wait.groups:
             late = None

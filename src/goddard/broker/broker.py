@@ -391,7 +391,7 @@ class Broker:
             delays=self.delay_table,
             store=self.store,
             stats=self.stats,
-            queued_sends=lambda: self.appender.queued_records,
+            queued_sends=lambda: self.appender.queued_requests,
             executor=self._executor,
             clock=self._clock,
         )

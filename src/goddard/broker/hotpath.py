@@ -498,7 +498,7 @@ class HotPath:
         if group is not None and appender.is_last(group):
             self._records += records
             self._asked.append((connection, marks))
-            appender.added(group, messages)
+            appender.added(group, len(records), messages)
             return
         self._records = records
         self._asked = asked = [(connection, marks)]

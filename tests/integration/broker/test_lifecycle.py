@@ -305,7 +305,7 @@ async def test_sends_in_flight_at_the_stop_are_answered(tmp_path: Path) -> None:
         ]
         async with asyncio.timeout(60):
             while True:
-                if broker.appender.undurable_records or any(task.done() for task in requests):
+                if broker.appender.undurable_requests or any(task.done() for task in requests):
                     break
                 await asyncio.sleep(0)
         began = time.monotonic()

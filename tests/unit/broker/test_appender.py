@@ -80,7 +80,7 @@ async def test_what_one_tick_submits_is_appended_at_its_end_in_order(
         appender = appender_of(store)
         appender.submit([prepared(body=b"1"), prepared(body=b"2")], outcomes.of("a"))
         appender.submit([prepared(queue_id=1, body=b"3")], outcomes.of("b"))
-        assert (appender.queued_records, store.log_max_offset, outcomes.names) == (3, 0, [])
+        assert (appender.queued_requests, store.log_max_offset, outcomes.names) == (2, 0, [])
         await ticks()
         assert outcomes.names == ["a", "b"]
         a, b = outcomes.entries["a"], outcomes.entries["b"]
@@ -92,7 +92,7 @@ async def test_what_one_tick_submits_is_appended_at_its_end_in_order(
             (1, 0),
         ]
         assert a[1].end_offset == b[0].physical_offset
-        assert (store.appends, appender.queued_records) == (1, 0)
+        assert (store.appends, appender.queued_requests) == (1, 0)
 
 
 async def test_a_batch_keeps_its_place_between_others(tmp_path: Path, outcomes: Outcomes) -> None:
@@ -164,7 +164,7 @@ async def test_what_waited_too_long_is_given_up(tmp_path: Path, outcomes: Outcom
         await ticks()
         late = outcomes.errors["impatient"]
         assert isinstance(late, LateError)
-        assert (late.waited_ms, late.queued_records) == (200, 2)
+        assert (late.waited_ms, late.queued_requests) == (200, 2)
         assert outcomes.entries["patient"]
         assert store.max_offset("TopicA", 0) == 1
 
@@ -179,12 +179,12 @@ async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path, outcomes:
         appender.submit([prepared()], outcomes.of("waits too"), whole=True)
         await ticks()
         assert outcomes.names == ["does not"]
-        assert appender.undurable_records == 2
+        assert appender.undurable_requests == 2
         small.flush_worker.run()
         await ticks()
         assert outcomes.names == ["does not", "waits", "waits too"]
         assert outcomes.errors == {"does not": None, "waits": None, "waits too": None}
-        assert appender.undurable_records == 0
+        assert appender.undurable_requests == 0
         small.flush_worker.is_held = False
 
 
@@ -201,10 +201,10 @@ async def test_what_comes_during_a_sync_is_appended_as_soon_as_that_is_over(
         appending.submit([prepared()], outcomes.of("during the sync"))
         appending.submit([prepared()], outcomes.of("with it"))
         await ticks()
-        assert (appending.queued_records, outcomes.names) == (2, [])
+        assert (appending.queued_requests, outcomes.names) == (2, [])
         small.flush_worker.run()
         await ticks()
-        assert (appending.queued_records, outcomes.names) == (0, ["first"])
+        assert (appending.queued_requests, outcomes.names) == (0, ["first"])
         small.flush_worker.run()
         await ticks()
         assert outcomes.names == ["first", "during the sync", "with it"]

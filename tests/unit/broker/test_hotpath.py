@@ -380,7 +380,7 @@ async def test_connections_of_one_tick_share_an_append(bench: SendBench) -> None
     ends = [bench.connect(hot=True) for _ in range(3)]
     for _, connection in ends:
         connection.data_received(encode_frame(send_request(properties=PLAIN)))
-    assert bench.appender.queued_records == 3
+    assert bench.appender.queued_requests == 3
     for peer, connection in ends:
         (answer,) = await peer.receive(1)
         assert answer.code == 0

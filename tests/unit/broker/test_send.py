@@ -529,6 +529,24 @@ async def test_batches_that_are_refused(
     assert bench.records() == []
 
 
+@pytest.mark.parametrize("hot", [False, True])
+async def test_a_batch_is_one_request_however_many_messages_it_has(
+    tmp_path: Path, hot: bool
+) -> None:
+    with SendBench(tmp_path, properties={"sendThreadPoolQueueCapacity": "3"}) as bench:
+        bench.add_topic("TopicTest")
+        (first, taken), (second, refused) = bench.connect(hot=hot), bench.connect(hot=hot)
+        batches = (batch_request(b"1", b"2", b"3", b"4") for _ in range(3))
+        taken.data_received(b"".join(map(encode_frame, batches)))
+        refused.data_received(encode_frame(batch_request(b"5")))
+        assert [answer.code for answer in await first.receive(3)] == [0, 0, 0]
+        (answer,) = await second.receive(1)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert len(bench.records()) == 12
+        taken.close()
+        refused.close()
+
+
 async def test_a_batch_of_too_many_messages(bench: SendBench) -> None:
     body = encode_batch([BatchEntry(b"", b"", 0)] * (MAX_BATCH_MESSAGES + 1))
     answer = await answer_to(bench, batch_request(body=body))
