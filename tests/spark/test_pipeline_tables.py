@@ -9,6 +9,7 @@ from typing import Any
 import deltalake
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
@@ -247,6 +248,24 @@ def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
     with pytest.raises(ConfigError, match="is partitioned by city, and partitionBy says nothing"):
         ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 5))
     assert data_files(folder) == after
+
+
+def test_a_first_batch_that_failed_and_was_mended(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    files = Files(spark, str(folder))
+    failing = rows(spark, 0, 1).selectExpr("raise_error('no') AS number", "city")
+    with pytest.raises(PySparkException):
+        ParquetTable(files).write(
+            failing.selectExpr("cast(number AS int)", "city"), Batch(QUERY, 0)
+        )
+    notes = folder / "_goddard" / "schemas"
+    # Killed while it wrote this.
+    (notes / ".torn.tmp").write_text("{")
+    with pytest.raises(ConfigError, match=f"as bigint; .* no rows yet, so deleting file:{notes}"):
+        ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 0))
+    shutil.rmtree(notes)
+    ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 0))
+    assert content(spark, folder) == [0]
 
 
 @pytest.mark.parametrize("writer", ["before", "spark"])

@@ -144,15 +144,28 @@ class TableSchema:
         rows = layout_of(schema, partition_by, self._fold)
         if self._known is not None and self._taking(self._known, rows) == self._known:
             return
-        names = self._files.names(self._folder)
+        names = self._notes()
         known = self._layout(map(self._noted, names)) or self._by_footers() or rows
-        taken = self._taking(known, rows)
+        try:
+            taken = self._taking(known, rows)
+        except ConfigError as error:
+            if self._data_files():
+                raise
+            # A first batch noted its columns, failed, and is now mended.
+            raise ConfigError(
+                f"{error}; it has no rows yet, so deleting {self._files.full(self._folder)} will "
+                "do as well if nothing else writes there"
+            ) from error
         if not names or taken != known:
             self._note(taken, names)
         self._known = taken
 
     def _taking(self, known: Layout, rows: Layout) -> Layout:
         return known.taking(self._files.root, rows, self._fold)
+
+    def _notes(self) -> list[str]:
+        # What begins with a dot was being written when its process was killed.
+        return [name for name in self._files.names(self._folder) if not name.startswith(".")]
 
     def _note(self, layout: Layout, seen: Sequence[str]) -> None:
         own = uuid.uuid4().hex
@@ -164,7 +177,7 @@ class TableSchema:
         self._files.make_folder(self._folder)
         self._files.write_text(f"{self._folder}/{own}", json.dumps(text))
         # Another query may have done the same at the same time: one of the two sees the other.
-        for name in self._files.names(self._folder):
+        for name in self._notes():
             if name == own or name in seen:
                 continue
             try:
@@ -193,12 +206,7 @@ class TableSchema:
     def _by_footers(self) -> Layout | None:
         """What the newest file of every query says; of as many as are asked."""
         found = []
-        files = [
-            file
-            for file in self._files.walk("")
-            if not file.path.startswith(f"{self._own}/") and not file.name.startswith(("_", "."))
-        ]
-        for file in newest_of_each_query(files)[:_MAX_FOOTERS]:
+        for file in newest_of_each_query(self._data_files())[:_MAX_FOOTERS]:
             try:
                 schema = self._files.spark.read.parquet(self._files.full(file.path)).schema
             except PySparkException as error:
@@ -207,6 +215,13 @@ class TableSchema:
                 continue
             found.append(layout_of(schema, folder_columns(file.folder), self._fold))
         return self._layout(found)
+
+    def _data_files(self) -> list[File]:
+        return [
+            file
+            for file in self._files.walk("")
+            if not file.path.startswith(f"{self._own}/") and not file.name.startswith(("_", "."))
+        ]
 
     def _layout(self, found: Iterable[Layout]) -> Layout | None:
         """All columns; where types differ already, the first counts."""
