@@ -283,7 +283,8 @@ class ConsumeQueue:
         """Add an entry unless it is there already; False when the queue has a hole before it.
 
         Small holes are filled with blanks so that an offset keeps meaning its message. A leap that
-        no lost file explains is a damaged record's: its entry goes to the end, as in Java.
+        no lost file explains, or to where no queue reaches, is a damaged record's: its entry goes
+        to the end, as in Java.
         """
         pending = self._pending
         end = self._written + len(pending)
@@ -299,14 +300,17 @@ class ConsumeQueue:
         if position < end:
             known = self.entry(queue_offset)
             return known is None or known.physical_offset in (physical_offset, 0)
+        if physical_offset < self.max_physical_offset:
+            return False  # such a one again, when the log is dispatched once more
         self._shared.waiting.add(self)
-        if end == 0:
+        is_beginning = end == 0 and position <= MAX_OFFSET
+        if is_beginning:
             self._begin_at(position)
         elif position - end <= self._file_bytes:
             self._pending += BLANK * ((position - end) // QUEUE_ENTRY_BYTES)
         self._pending += ENTRY.pack(physical_offset, size, tags_code)
         self.max_physical_offset = physical_offset + size
-        return end == 0
+        return is_beginning
 
     def put_following(self, entries: Sequence[LogEntry]) -> bool:
         """Add the entries of records at once, if they follow the end one by one, as new ones do.

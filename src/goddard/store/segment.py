@@ -22,6 +22,7 @@ from goddard.store.files import Data, Files, disk_error, disk_errors
 from goddard.store.worker import Worker
 
 NAME_DIGITS: Final = 20
+_MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
 _ZERO_CHUNK: Final = 1 << 20
 # Zeros go to the disk in small portions with pauses: a file system may have a sync of the log wait
 # for whatever was written before it. Not to the end: ``zeroing`` goes on when the file is in use.
@@ -153,7 +154,7 @@ def load_offsets(files: Files, directory: Path, size: int, remedy: str = "") -> 
                 raise StoreLayoutError(
                     f"{path} has {facts.size} bytes, the configuration says {size}{remedy}", path
                 )
-            if int(name) % size:
+            if int(name) % size or int(name) > _MAX_OFFSET:
                 path = directory / name
                 raise StoreLayoutError(f"{path} is not named by a multiple of {size}", path)
             offsets.append(int(name))

@@ -169,6 +169,9 @@ class _Verification:
         flaws: list[Flaw] = []
         position = total = 0
         while True:
+            # A running broker may fill this file and go on from when its end is looked up here: had
+            # it before?
+            was_begun = self._report.is_running and _is_begun(following)
             scan = FileScan(
                 file.map(),
                 file.start,
@@ -176,8 +179,6 @@ class _Verification:
                 check_crc=self._check_crc,
                 data_end=file.data_end(),
             )
-            # A running broker may fill this file and go on while it is read: was it before?
-            was_begun = self._report.is_running and _is_begun(following)
             count = 0
             for batch in scan:
                 count += len(batch)

@@ -9,7 +9,7 @@ import pytest
 from goddard.errors import StoreError
 from goddard.protocol.record import decode_record, read_summary
 from goddard.store.config import FlushMode
-from goddard.store.errors import StoreCorruptError
+from goddard.store.errors import StoreCorruptError, StoreLayoutError
 from goddard.store.records import LogEntry
 from goddard.store.store import MessageStore
 from goddard.testing.clock import ManualClock
@@ -336,3 +336,35 @@ def test_what_recovery_found_is_logged(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level("INFO", "goddard.store"), SmallStore(root, segment_bytes=SEGMENT):
         assert [record.levelname for record in caplog.records] == ["INFO"]
         assert "an unclean stop" in caplog.text
+
+
+@pytest.mark.parametrize("queue_offset", [(1 << 63) - 1, 1 << 61, 1 << 59])
+def test_a_queue_offset_that_cannot_be_does_not_spoil_the_queue(
+    tmp_path: Path, queue_offset: int
+) -> None:
+    """No checksum covers it, and a queue that is made from the log begins where its record says."""
+    root = tmp_path / "store"
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        store.put(prepared(body=b"first"))
+    path = root / "commitlog" / ("0" * 20)
+    content = bytearray(path.read_bytes())
+    content[20:28] = queue_offset.to_bytes(8, "big")
+    path.write_bytes(content)
+    shutil.rmtree(root / "consumequeue")
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        assert len(store.report.findings) == 1
+        store.put(prepared(body=b"second"))
+    for _ in range(2):
+        with SmallStore(root, segment_bytes=SEGMENT) as store:
+            assert stored_bodies(store) == [b"first", b"second"]
+        (root / "abort").touch()
+
+
+def test_a_file_whose_name_is_too_large_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with SmallStore(root, segment_bytes=SEGMENT) as store:
+        store.put(prepared())
+    path = root / "consumequeue" / "TopicA" / "0" / ("0" * 20)
+    path.rename(path.with_name("99999999999999999600"))
+    with pytest.raises(StoreLayoutError):
+        SmallStore(root, segment_bytes=SEGMENT).store.open()
