@@ -381,10 +381,11 @@ class KeyIndex:
             path = self._directory / name
             if not (name.isascii() and name.isdigit()):
                 raise StoreLayoutError(f"{path} does not belong into an index directory", path)
-            facts = self._files.facts(path)
-            if facts is not None and facts.size == 0 and name == names[-1]:
-                self._files.unlink(path)  # a crash between creation and sizing
-                continue
+            with disk_errors("open", path):
+                facts = self._files.facts(path)
+                if facts is not None and facts.size == 0 and name == names[-1]:
+                    self._files.unlink(path)  # a crash between creation and sizing
+                    continue
             index_file = self._new_file(path)
             index_file.load(writable=name == names[-1])
             self._index_files.append(index_file)

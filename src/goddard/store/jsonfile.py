@@ -127,7 +127,8 @@ class JsonFile:
 
     def _read(self, path: Path) -> tuple[dict[str, Any] | None, str]:
         """The document, or why there is none; a missing or empty file is just absent."""
-        facts = self._files.facts(path)
+        with disk_errors("look at", path):
+            facts = self._files.facts(path)
         if facts is None:
             return None, ""
         if facts.size > MAX_DOCUMENT_BYTES:

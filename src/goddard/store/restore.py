@@ -388,9 +388,10 @@ class Restorer:
 
     def _save(self, segment: Segment, start: int, stop: int) -> Path:
         """Copy a range of a segment to a side file named by its first offset."""
-        self._files.make_directories(self._cut_directory)
         name = segment_name(segment.base_offset + start)
-        taken = self._files.names(self._cut_directory)
+        with disk_errors("create", self._cut_directory):
+            self._files.make_directories(self._cut_directory)
+            taken = self._files.names(self._cut_directory)
         number = sum(1 for other in taken if other.startswith(name))
         path = self._cut_directory / (f"{name}.{number}" if number else name)
         with disk_errors("write", path):

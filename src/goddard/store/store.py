@@ -143,7 +143,8 @@ class MessageStore:
         self._directory_lock.acquire()
         began_ms = self._clock.monotonic_ms()
         try:
-            is_clean = self._files.facts(self._abort_path) is None
+            with disk_errors("look at", self._abort_path):
+                is_clean = self._files.facts(self._abort_path) is None
             self._upkeep.checkpoint = load_checkpoint(self._files, root / "checkpoint")
             self.report = Restorer(
                 self._files,

@@ -151,7 +151,8 @@ class Upkeep:
         ages = []
         for segment in parts.log.segments[:-1]:
             if segment.end_offset <= limit:
-                facts = parts.files.facts(segment.path)
+                with disk_errors("look at", segment.path):
+                    facts = parts.files.facts(segment.path)
                 ages.append(SegmentAge(segment.base_offset, facts.modified_ms if facts else 0))
         plan = plan_retention(
             rules,

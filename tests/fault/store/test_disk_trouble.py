@@ -14,6 +14,7 @@ from goddard.store.errors import (
     StoreLayoutError,
     StoreUnavailableError,
 )
+from goddard.store.jsonfile import JsonFile
 from goddard.store.store import MessageStore
 from goddard.testing.files import FaultyFiles
 from goddard.testing.store import SmallStore, prepared
@@ -329,3 +330,48 @@ def test_a_disk_too_full_for_the_next_index_file_costs_no_key(tmp_path: Path) ->
         names = [f"{kind}{number}" for number in range(25) for kind in "uk"]
         found = {name: len(store.query("TopicA", name, 32).records) for name in names}
         assert found == dict.fromkeys(names, 1)
+
+
+OPERATIONS = (
+    *("open", "pread", "pwrite", "truncate", "allocate", "map", "sync", "sync_directory"),
+    *("make_directories", "unlink", "names", "contents", "facts"),
+)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_an_opening_that_fails_says_so_and_lets_go(
+    tmp_path: Path, operation: str, was_killed: bool
+) -> None:
+    """Whichever call it is: the error is the store's, and the next opening finds everything."""
+    root = tmp_path / "store"
+    with SmallStore(root) as store:
+        store.put_many([prepared(keys=f"k{i}", body=b"m%d" % i) for i in range(40)])
+    if was_killed:
+        (root / "abort").touch()
+        with (root / "commitlog" / ("0" * 20)).open("r+b") as file:
+            file.seek(7000)
+            file.write(b"torn")
+    for skip in range(200):
+        files = FaultyFiles(root)
+        fault = files.fail(operation, skip=skip)
+        small = SmallStore(root, files=files)
+        try:
+            small.store.open()
+        except StoreDiskError:
+            assert fault.count == 0
+            continue
+        small.store.abandon()
+        if fault.count:
+            break
+    with SmallStore(root) as store:
+        found = store.get("TopicA", 0, 0, 64, max_bytes=1 << 20).records
+        assert [decode_record(view)[0].body for view in found[:3]] == [b"m0", b"m1", b"m2"]
+        assert store.max_offset("TopicA", 0) == 40
+
+
+def test_a_metadata_file_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+    files.fail("facts")
+    with pytest.raises(StoreDiskError):
+        JsonFile(tmp_path / "topics.json", files).load()
