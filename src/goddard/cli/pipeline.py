@@ -209,7 +209,8 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
     print_table(f"{loaded.name} by {found.by}", columns, rows)
     batch = "" if found.last_batch is None else f"; the last batch was {found.last_batch}"
     empty = len(found.queues) - len(rows)
-    others = f"; {empty} other queues are empty" if empty else ""
+    queues = "queue is" if empty == 1 else "queues are"
+    others = f"; {empty} other {queues} empty" if empty else ""
     click.echo(f"{found.lag:,} messages behind{batch}{others}")
 
 
