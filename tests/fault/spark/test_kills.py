@@ -87,12 +87,15 @@ class Job:
         return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0
 
     def workers(self) -> list[int]:
-        """Python processes that run tasks: the children of Spark's daemon."""
+        """Python processes that run tasks: the children of one of Spark's daemons.
+
+        Those of others work for the driver, and Spark ends the query when one dies.
+        """
         return [
             worker
             for java in _children(self.process.pid)
             for daemon in _children(java)
-            if b"pyspark.daemon" in _command(daemon)
+            if b"\0pyspark.daemon\0pyspark.worker\0" in _command(daemon)
             for worker in _children(daemon)
         ]
 
