@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 
 from goddard.store.config import StoreConfig
-from goddard.store.consumequeue import (
-    BLANK_SIZE,
-    ENTRY,
-    Boundary,
-    ConsumeQueue,
-    QueueEntry,
-    QueueFiles,
-    count_few,
-    count_many,
-)
+from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueFiles
 from goddard.store.files import SystemFiles
+from goddard.store.queueentry import BLANK_SIZE, ENTRY, QueueEntry, count_few, count_many
 from goddard.store.reading import GetStatus
 from goddard.store.records import SCHEDULE_TOPIC
 from goddard.testing.store import SmallStore, prepared
