@@ -169,9 +169,7 @@ class Message:
 def format_properties(properties: Mapping[str, str]) -> str:
     """Properties as the text that a send header carries; pairs with an empty part are left out."""
     pairs = [
-        f"{name}{NAME_END}{value}{PAIR_END}"
-        for name, value in properties.items()
-        if name and value
+        f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items() if name and value
     ]
     text = "".join(pairs)
     # Counted over the whole, which is faster than looking into each.
