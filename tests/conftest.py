@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
+from hypothesis import settings
 
 from goddard.testing import peers
 from goddard.testing.java import BRIEF_JVM_FLAGS
@@ -27,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="goddard",
         help="whose broker the client suites test; `java` checks the suites themselves",
     )
+
+
+# No deadline for an example, because a busy machine is not a failure.
+settings.register_profile("goddard", deadline=None)
+settings.load_profile("goddard")
 
 
 def pytest_configure() -> None:
