@@ -150,7 +150,7 @@ async def outcome(
         return answers, stored, bench.stats.puts
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     st.lists(st.lists(requests(), min_size=1, max_size=3), min_size=1, max_size=4),
     st.sampled_from(FlushMode),

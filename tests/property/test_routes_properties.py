@@ -297,5 +297,5 @@ class RouteTableMachine(RuleBasedStateMachine):
 def test_the_table_agrees_with_the_model() -> None:
     run_state_machine_as_test(
         RouteTableMachine,
-        settings=settings(max_examples=150, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=150, stateful_step_count=30),
     )

@@ -98,7 +98,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 @given(st.lists(st.tuples(BATCHES, st.integers(0, 2), st.booleans()), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_runs_are_stored_as_their_records_are(
     groups: list[tuple[list[BatchEntry], int, bool]],
 ) -> None:

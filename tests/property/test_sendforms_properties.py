@@ -99,7 +99,7 @@ def assert_true(form: Form, frame: bytes, read: SendReader, learnt: SendHeader) 
 CODES = st.sampled_from([RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     pairs(),
     CODES,
@@ -133,7 +133,7 @@ def test_what_fits_is_read_as_the_form_says(
     assert_true(form, bytes(changed), read, learnt)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(CODES, st.sampled_from(SerializeType), st.integers(100, 899), st.integers(0, 9))
 def test_alike_headers_fit(
     code: RequestCode, serialize_type: SerializeType, opaque: int, queue_id: int

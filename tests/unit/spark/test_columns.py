@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.errors import ProtocolError
@@ -85,7 +85,6 @@ def _expected(record: Record) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
 @given(st.lists(_RECORDS, max_size=8))
 def test_columns_hold_what_the_decoder_reads(records: list[Record]) -> None:
     data = b"".join(encode_record(record) for record in records)
@@ -159,7 +158,6 @@ def test_rows_can_be_chosen() -> None:
     assert kept.batch(["queueOffset"]).column(0).to_pylist() == [7, 9]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_damaged_records_raise_protocol_error_or_are_read(data: st.DataObject) -> None:
     raw = bytearray(_record(properties=b"TAGS\x01a\x02") + _record())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.errors import ConfigError
@@ -103,7 +103,6 @@ def test_records_longer_than_what_is_read_at_once(
     assert _rows(_options(tmp_path, piece_bytes=1500)) == bodies
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_torn_tail_ends_the_log(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("torn")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.client.values import MessageQueue
@@ -26,7 +26,6 @@ _QUEUES = st.builds(
 _OFFSETS = st.dictionaries(_QUEUES, st.integers(0, 2**62), max_size=8)
 
 
-@settings(deadline=None)
 @given(_OFFSETS, _OFFSETS)
 def test_offsets_survive_a_checkpoint(ends: offsets.Offsets, first: offsets.Offsets) -> None:
     text = json.dumps(offsets.to_json(ends, first))
@@ -107,7 +106,6 @@ _RANGES = st.lists(st.integers(0, 1000), max_size=6).map(
 )
 
 
-@settings(deadline=None)
 @given(
     _RANGES,
     st.none() | st.integers(1, 40),
@@ -147,7 +145,6 @@ def test_a_large_queue_is_cut_and_a_small_one_stays_whole() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.integers(0, 6).map(_queue), st.tuples(st.integers(0, 50), st.integers(0, 500))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -83,7 +83,6 @@ def test_other_conditions_stay_with_spark_and_change_nothing(condition: Filter) 
     assert wanted == push([])[0]
 
 
-@settings(deadline=None)
 @given(
     conditions=st.lists(
         st.builds(

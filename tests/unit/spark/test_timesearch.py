@@ -2,13 +2,12 @@
 
 import bisect
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.spark.timesearch import first_at
 
 
-@settings(deadline=None)
 @given(
     times=st.lists(st.integers(0, 40), max_size=120).map(sorted),
     time_ms=st.integers(0, 42),

@@ -1,7 +1,7 @@
 """Batches that are stored as one record become the messages that they hold."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.client.pulling import decode_messages
@@ -30,7 +30,6 @@ def _record(body: bytes, queue_offset: int, sys_flag: int = 0) -> bytes:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(_ENTRIES, st.binary(max_size=9)), max_size=4), st.booleans())
 def test_rows_are_what_a_consumer_is_given(
     stored: list[list[BatchEntry] | bytes], is_compressed: bool

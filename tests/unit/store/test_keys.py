@@ -38,7 +38,7 @@ def plainly(topic: str, properties: bytes, sys_flag: int, *, is_tag_indexed: boo
     return [index_hash(f"{topic}#{key}") for key in keys if key]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(records(), min_size=1, max_size=5), st.integers(1, 40), st.booleans())
 def test_hashes_agree_with_the_plain_way(
     drawn: list[tuple[str, bytes, int]], times: int, is_tag_indexed: bool
