@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from goddard.testing import peers
 from goddard.testing.java import BRIEF_JVM_FLAGS
@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# No deadline for an example, because a busy machine is not a failure.
-settings.register_profile("goddard", deadline=None)
+# However long an example takes: a busy machine is not a failure.
+settings.register_profile("goddard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("goddard")
 
 
