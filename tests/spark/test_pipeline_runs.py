@@ -436,7 +436,7 @@ def test_a_run_that_begins_last_has_the_checkpoint(
         "    (folder / 'other').write_text('process 7 on host')\n"
         f"    {then}\n"
     )
-    given = {
+    given: dict[str, Any] = {
         "name": "elsewhere",
         "source": topic.options(startingOffsets="earliest"),
         "sink": {"path": str(tmp_path / "table")},
@@ -448,7 +448,19 @@ def test_a_run_that_begins_last_has_the_checkpoint(
     # That run in turn is followed by this one, which does the batch again.
     run(spark, given)
     assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(8))
-    assert not list((tmp_path / "checkpoint" / "runs" / "run").iterdir())
+    marks = tmp_path / "checkpoint" / "runs" / "run"
+    assert not list(marks.iterdir())
+    # Another took over when all batches were done, and has ended already: nothing is merged.
+    topic.fill(1)
+    given["sink"]["compact"] = True
+
+    def lose_the_mark(_batch: Progress) -> None:
+        for mark in marks.iterdir():
+            mark.unlink()
+
+    words = f"^elsewhere: another run had taken over the checkpoint {path} and has ended; see to"
+    with pytest.raises(PipelineError, match=words):
+        Pipeline(parse_job(copy.deepcopy(given)), spark).run(lose_the_mark)
 
 
 def test_a_function_that_fails_is_named_with_its_line(

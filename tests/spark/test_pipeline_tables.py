@@ -17,9 +17,10 @@ from goddard.errors import ConfigError
 from goddard.pipelines import quality
 from goddard.pipelines.batches import Batch, single
 from goddard.pipelines.files import File, Files
-from goddard.pipelines.jobs import Sink
+from goddard.pipelines.jobs import Aggregate, Sink
 from goddard.pipelines.parquet import ParquetTable
 from goddard.pipelines.sinks import BatchSink, open_sink
+from goddard.pipelines.transform import aggregated
 
 QUERY = "a" * 32
 
@@ -197,6 +198,74 @@ def test_rows_that_take_the_place_of_others_may_be_killed_anywhere(
     assert [path.name for path in aside.iterdir()] == ["0000000002"]
 
 
+def test_rows_whose_keys_are_all_in_names_of_folders_take_the_place_of_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    files = MortalFiles(spark, str(folder))
+    keys = ("city", "day")
+    table = ParquetTable(files, partition_by=keys, keys=keys)
+
+    def counts(orders: int, *cities: str | None) -> DataFrame:
+        made = [("monday", city, orders) for city in cities]
+        return spark.createDataFrame(made, "day string, city string, orders int").coalesce(1)
+
+    def found() -> dict[str | None, int]:
+        rows = spark.read.parquet(str(folder)).collect()
+        assert len(rows) == len({row["city"] for row in rows})
+        return {row["city"]: row["orders"] for row in rows}
+
+    table.write(counts(1, "a", "b", None), Batch(QUERY, 0))
+    before = data_files(folder)
+    news = counts(2, "b", None).persist()
+    die_at_every_point(files, lambda: table.write(news, Batch(QUERY, 1)))
+    assert found() == {"a": 1, "b": 2, None: 2}
+    table.withdraw(Batch(QUERY, 1))
+    assert data_files(folder) == before
+
+
+def test_windows_of_null_and_of_no_text_are_one_where_folders_are_named_after_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spec = Aggregate(
+        time="at",
+        window="1 minute",
+        by=("city",),
+        values={"orders": "sum(orders)", "cities": "count(city)"},
+    )
+    made = [(None, 5), ("", 7), ("__HIVE_DEFAULT_PARTITION__", 1), ("a", 1)]
+    frame = spark.createDataFrame(made, "city string, orders long")
+    frame = frame.selectExpr("*", "timestamp'2026-01-31 12:00:00' AS at")
+    assert aggregated(frame, spec).count() == 4
+    windows = aggregated(frame, spec, folders=("City",)).coalesce(1)
+    keys = ("windowStart", "windowEnd", "city")
+    table = ParquetTable(Files(spark, str(tmp_path / "table")), partition_by=("city",), keys=keys)
+    for number in range(2):
+        table.write(windows, Batch(QUERY, number))
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    # What is computed sees the text as it is.
+    expected = {(None, 13, 2), ("a", 1, 1)}
+    assert len(rows) == 2
+    assert {(row["city"], row["orders"], row["cities"]) for row in rows} == expected
+
+
+def test_a_path_that_is_a_pattern_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "a[b]{c,d}*?\\e"
+    files = Files(spark, str(folder))
+    for number in range(2):
+        # By footers the first time, and by what is written down.
+        shutil.rmtree(folder / "_goddard", ignore_errors=True)
+        table = ParquetTable(files, keys=("number",))
+        table.write(rows(spark, 0, number + 1), Batch(QUERY, number))
+    assert sorted(row["number"] for row in spark.read.parquet(files.to_read("")).collect()) == [
+        0,
+        1,
+    ]
+    shutil.rmtree(folder / "_goddard")
+    with pytest.raises(ConfigError, match="number as bigint, and the rows have it as string"):
+        ParquetTable(files).write(rows(spark, 0, 1).selectExpr("city AS number"), Batch(QUERY, 2))
+
+
 class CountingFiles(Files):
     """Files that know how often they were looked at."""
 
@@ -253,19 +322,37 @@ def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
 def test_a_first_batch_that_failed_and_was_mended(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     files = Files(spark, str(folder))
-    failing = rows(spark, 0, 1).selectExpr("raise_error('no') AS number", "city")
+    table = ParquetTable(files)
+    failing = "cast(raise_error('no') AS int) AS"
     with pytest.raises(PySparkException):
-        ParquetTable(files).write(
-            failing.selectExpr("cast(number AS int)", "city"), Batch(QUERY, 0)
-        )
+        table.write(rows(spark, 0, 1).selectExpr(f"{failing} number", "city"), Batch(QUERY, 0))
     notes = folder / "_goddard" / "schemas"
     # Killed while it wrote this.
+    notes.mkdir(parents=True)
     (notes / ".torn.tmp").write_text("{")
-    with pytest.raises(ConfigError, match=f"as bigint; .* no rows yet, so deleting file:{notes}"):
-        ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 0))
-    shutil.rmtree(notes)
-    ParquetTable(files).write(rows(spark, 0, 1), Batch(QUERY, 0))
-    assert content(spark, folder) == [0]
+    table.write(rows(spark, 0, 1), Batch(QUERY, 0))
+    # A column that is added later is no other.
+    with pytest.raises(PySparkException):
+        table.write(rows(spark, 1, 1).selectExpr("*", f"{failing} more"), Batch(QUERY, 1))
+    for mended in (table, ParquetTable(files)):
+        mended.write(rows(spark, 1, 1).selectExpr("*", "'x' AS more"), Batch(QUERY, 1))
+    assert content(spark, folder) == [0, 1]
+    with pytest.raises(ConfigError, match="more as string, and the rows have it as int"):
+        table.write(rows(spark, 1, 1).selectExpr("*", "1 AS more"), Batch(QUERY, 2))
+
+
+def test_nulls_without_a_type_do_not_decide_what_a_column_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    table = ParquetTable(Files(spark, str(folder)))
+    table.write(rows(spark, 0, 1), Batch(QUERY, 0))
+    with pytest.raises(ConfigError, match=r"the column note is null .* cast\(NULL AS string\)"):
+        table.write(rows(spark, 1, 1).selectExpr("*", "NULL AS note"), Batch(QUERY, 1))
+    for number, note in enumerate(("cast(NULL AS string)", "'x'"), 1):
+        table.write(rows(spark, number, 1).selectExpr("*", f"{note} AS note"), Batch(QUERY, number))
+    found = spark.read.option("mergeSchema", "true").parquet(str(folder)).orderBy("number")
+    assert [row["note"] for row in found.collect()] == [None, None, "x"]
 
 
 @pytest.mark.parametrize("writer", ["before", "spark"])

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_DATA_FILE: Final = re.compile(r"part-(?P<query>[0-9a-z]+)-(?P<number>\d{10})-\d{5}\.[\w.]+")
+_DATA_FILE: Final = re.compile(r"part-(?P<query>[0-9a-z]+)-(?P<number>\d{10})-\d{5,}\.[\w.]+")
 
 
 @dataclass(frozen=True, slots=True)

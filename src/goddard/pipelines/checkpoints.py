@@ -82,7 +82,12 @@ class Checkpoint:
         folder, _, own = self._mark.rpartition("/")
         # Of two that began at the very same time both marks are there, and one is the first.
         names = [name for name in self._files.names(folder) if not name.startswith(".")]
-        if names and names[0] != own:
+        if not names:
+            raise ConfigError(
+                f"another run had taken over the checkpoint {self._files.root} and has ended; "
+                "see to it that there is only one"
+            )
+        if names[0] != own:
             other = self._files.read_text(f"{folder}/{names[0]}")
             raise ConfigError(
                 f"another run, {other}, has taken over the checkpoint {self._files.root}; "

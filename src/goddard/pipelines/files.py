@@ -3,6 +3,7 @@
 Only the driver uses it, from one thread at a time. Paths are relative to the root, with "/".
 """
 
+import re
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -13,6 +14,7 @@ from goddard.errors import ConfigError
 from goddard.pipelines.failures import sentence
 
 _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+_PATTERN_CHARACTERS: Final = re.compile(r"[\\*?\[\]{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,12 @@ class Files:
         return str(self._root.toString())
 
     def full(self, path: str) -> str:
-        """The path as Spark takes it."""
+        """The path as Spark takes it to write there."""
         return f"{self.root}/{path}" if path else self.root
+
+    def to_read(self, path: str) -> str:
+        """The path as Spark takes it to read from there."""
+        return literal(self.full(path))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.full(path))
@@ -138,3 +144,8 @@ class Files:
             return bytes(stream.readNBytes(size_bytes)).decode()
         finally:
             stream.close()
+
+
+def literal(path: str) -> str:
+    """A pattern that means this path alone: Spark reads from patterns, and writes to paths."""
+    return _PATTERN_CHARACTERS.sub(r"\\\g<0>", path)

@@ -68,6 +68,8 @@ class ParquetTable:
         self._compacts = compacts
         self._replaces = replaces
         in_folders = {name.lower() for name in partition_by}
+        self._brings_up_to_date = bool(keys)
+        # Rows of one folder agree in the others already.
         self._keys = tuple(name for name in keys if name.lower() not in in_folders)
         self._last: Batch | None = None
         self._schema = TableSchema(files, _OWN)
@@ -89,7 +91,8 @@ class ParquetTable:
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(self._files.full(staging))
-        replaced = self._stage_the_rest(staging, batch) if self._keys else []
+        replaced = self._stage_the_rest(staging, batch) if self._brings_up_to_date else []
+        self._schema.note()
         self._publish(staging, batch)
         self._set_aside(replaced, batch)
         if self._replaces:
@@ -145,7 +148,8 @@ class ParquetTable:
                 for file in _visible(self._files.walk(folder))
                 if file.folder == folder and batch.follows(file.name)
             ]
-            if not old:
+            replaced += old
+            if not old or not self._keys:
                 continue
             changed = self._read(paths).alias("changed")
             rest = self._read([file.path for file in old]).alias("old")
@@ -155,12 +159,11 @@ class ParquetTable:
             # Beside what is staged already.
             place = f"{staging}/{folder}" if folder else staging
             rest.write.mode("append").options(**self._options).parquet(self._files.full(place))
-            replaced += old
         return replaced
 
     def _read(self, paths: list[str]) -> DataFrame:
         """Files of one folder, whatever columns each of them has."""
-        full = [self._files.full(path) for path in paths]
+        full = [self._files.to_read(path) for path in paths]
         return self._files.spark.read.option("mergeSchema", "true").parquet(*full)
 
     def _set_aside(self, files: list[File], batch: Batch) -> None:
@@ -196,7 +199,7 @@ class ParquetTable:
                         self._files.delete(path)
             if number == batch.number or (batch.is_of_stream and number < batch.number):
                 self._files.delete(f"{lists}/{name}")
-        if self._keys:
+        if self._brings_up_to_date:
             self._put_back(batch)
 
     def _data_files(self) -> list[File]:

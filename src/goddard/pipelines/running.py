@@ -35,7 +35,16 @@ from goddard.pipelines.failures import (
     sentence,
 )
 from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Emit, Job, Source
+from goddard.pipelines.jobs import (
+    AVAILABLE_NOW,
+    INFER,
+    TABLES,
+    Aggregate,
+    Deduplicate,
+    Emit,
+    Job,
+    Source,
+)
 from goddard.pipelines.quality import Tally
 from goddard.pipelines.sections import interval_ms, near
 from goddard.pipelines.sinks import BatchSink, open_sink
@@ -150,10 +159,16 @@ class Pipeline:
         if job.deduplicate is not None:
             frame = transform.deduplicated(frame, _with_one_watermark(job))
         if job.aggregate is not None:
-            frame = transform.aggregated(
+            frame = self._in_windows(
                 self.transformed(frame), job.aggregate, has_watermark=job.deduplicate is not None
             )
         return frame
+
+    def _in_windows(
+        self, frame: DataFrame, windows: Aggregate, *, has_watermark: bool = False
+    ) -> DataFrame:
+        folders = self.job.sink.partition_by if windows.emit == "changed" else ()
+        return transform.aggregated(frame, windows, has_watermark=has_watermark, folders=folders)
 
     def final_frame(self, messages: DataFrame) -> DataFrame:
         """The rows of the sink, for a batch of messages: what ``plan`` explains."""
@@ -353,7 +368,7 @@ class Pipeline:
             self.last_words = f"{tables}: filled between these times before, and left alone"
 
     def _finish(self) -> None:
-        with self._writing:
+        with self._writing, self._alone():
             for sink in (self._sink, self._quarantine):
                 if sink is not None:
                     sink.finish()
@@ -406,7 +421,7 @@ class Pipeline:
             return
         frame = self.transformed(frame)
         if self.job.aggregate is not None:
-            frame = transform.aggregated(frame, self.job.aggregate)
+            frame = self._in_windows(frame, self.job.aggregate)
         self._put(self._sink, frame, batch)
 
     def _write_rows(self, frame: DataFrame, batch: Batch) -> None:

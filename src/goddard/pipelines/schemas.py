@@ -2,8 +2,9 @@
 
     <table>/_goddard/schemas/<id>   the columns that the table had when one was added, as JSON
 
-Whoever adds a column writes down all that there are before its first file is published, under a
-name that nobody else has: several queries may write into a table, and each may be killed. A table
+Whoever adds a column writes down all that there are when the rows with it are staged and before
+the first file is published, under a name that nobody else has: several queries may write into a
+table, and each may be killed. What fails before that leaves no trace. A table
 without such files was written before there were any, or by others; there the footers of some files
 tell, once. Rows may lack columns and bring new ones, inside of structs too. A column that is there
 already keeps its type: readers of a table whose files differ in it fail, or get nonsense. Anything
@@ -21,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.files import File, Files
@@ -98,6 +99,29 @@ def _plain(type_: DataType) -> DataType:
             return type_
 
 
+def check_typed(type_: DataType, place: str = "") -> None:
+    """ConfigError if something is null and never anything else.
+
+    Files would say just that, and readers of them and of files with values fail.
+    """
+    match type_:
+        case NullType():
+            raise ConfigError(
+                f"the column {place} is null without a type, which its values could not have "
+                "later; say which one it is to have, as in cast(NULL AS string)"
+            )
+        case StructType():
+            for field in type_:
+                check_typed(field.dataType, f"{place}.{field.name}" if place else field.name)
+        case ArrayType():
+            check_typed(type_.elementType, f"{place}[]")
+        case MapType():
+            check_typed(type_.keyType, f"{place}[key]")
+            check_typed(type_.valueType, f"{place}[value]")
+        case _:
+            pass
+
+
 def _merged(there: DataType, now: DataType, fold: Fold, place: str = "") -> DataType:
     """What holds values of both types; they differ by fields of structs alone."""
     match there, now:
@@ -136,29 +160,36 @@ class TableSchema:
         self._own = own_folder
         self._folder = f"{own_folder}/schemas"
         self._known: Layout | None = None
+        # To be noted before files are published, and the notes that were there before it.
+        self._addition: tuple[Layout, list[str]] | None = None
         is_strict = files.spark.conf.get("spark.sql.caseSensitive") == "true"
         self._fold: Fold = str if is_strict else str.lower
 
     def admit(self, schema: StructType, partition_by: Sequence[str]) -> None:
-        """Let rows in, and write down what they add; ConfigError if the table cannot take them."""
+        """ConfigError if the table cannot take such rows; what they add is still to be noted."""
         rows = layout_of(schema, partition_by, self._fold)
+        check_typed(rows.columns)
+        self._addition = None
         if self._known is not None and self._taking(self._known, rows) == self._known:
             return
         names = self._notes()
         known = self._layout(map(self._noted, names)) or self._by_footers() or rows
-        try:
-            taken = self._taking(known, rows)
-        except ConfigError as error:
-            if self._data_files():
-                raise
-            # A first batch noted its columns, failed, and is now mended.
-            raise ConfigError(
-                f"{error}; it has no rows yet, so deleting {self._files.full(self._folder)} will "
-                "do as well if nothing else writes there"
-            ) from error
-        if not names or taken != known:
-            self._note(taken, names)
-        self._known = taken
+        taken = self._taking(known, rows)
+        if names and taken == known:
+            self._known = taken
+        else:
+            self._addition = (taken, names)
+
+    def note(self) -> None:
+        """Write down what the rows that were let in add, once it is sure that there are any.
+
+        ConfigError if another query has noted what does not go with it since.
+        """
+        if self._addition is None:
+            return
+        layout, seen = self._addition
+        self._write_note(layout, seen)
+        self._known, self._addition = layout, None
 
     def _taking(self, known: Layout, rows: Layout) -> Layout:
         return known.taking(self._files.root, rows, self._fold)
@@ -167,7 +198,7 @@ class TableSchema:
         # What begins with a dot was being written when its process was killed.
         return [name for name in self._files.names(self._folder) if not name.startswith(".")]
 
-    def _note(self, layout: Layout, seen: Sequence[str]) -> None:
+    def _write_note(self, layout: Layout, seen: Sequence[str]) -> None:
         own = uuid.uuid4().hex
         text = {
             "version": _VERSION,
@@ -208,7 +239,7 @@ class TableSchema:
         found = []
         for file in newest_of_each_query(self._data_files())[:_MAX_FOOTERS]:
             try:
-                schema = self._files.spark.read.parquet(self._files.full(file.path)).schema
+                schema = self._files.spark.read.parquet(self._files.to_read(file.path)).schema
             except PySparkException as error:
                 # Gone since, as after a merge; or no Parquet, and a reader's trouble anyway.
                 _logger.warning("%s says nothing of its columns: %s", file.path, error)

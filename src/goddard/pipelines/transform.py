@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.failures import PipelineError, sentence, where_it_failed
@@ -23,6 +24,8 @@ Step = Callable[[DataFrame], DataFrame]
 INPUT: Final = "input"
 _KEY: Final = "_goddard_key_"
 _TIME: Final = "_goddard_time"
+# Names of folders cannot tell these from null.
+_NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def deduplicated(frame: DataFrame, spec: Deduplicate) -> DataFrame:
@@ -79,15 +82,30 @@ def _function(place: str, folder: Path) -> Step:
     return run
 
 
-def aggregated(frame: DataFrame, spec: Aggregate, *, has_watermark: bool = False) -> DataFrame:
-    """Values for each window, and for each combination of the columns ``by``."""
+def aggregated(
+    frame: DataFrame,
+    spec: Aggregate,
+    *,
+    has_watermark: bool = False,
+    folders: Sequence[str] = (),
+) -> DataFrame:
+    """Values for each window, and for each combination of the columns ``by``.
+
+    ``folders`` are those of which a table knows only what names of folders can tell. To Spark, no
+    text is null there; so it is here, lest two rows have one key in the table.
+    """
     if spec.late is not None and not has_watermark:
         frame = frame.withWatermark(spec.time, spec.late)
     window = sf.window(spec.time, spec.window, spec.slide)
     values = [sf.expr(text).alias(name) for name, text in spec.values.items()]
     start, end = WINDOW_COLUMNS
+    in_folders = {name.lower() for name in folders}
+    texts = {
+        each.name.lower() for each in frame.schema if isinstance(each.dataType, StringType)
+    } & in_folders
+    by = [_as_in_folder(name) if name.lower() in texts else sf.col(name) for name in spec.by]
     return (
-        frame.groupBy(window.alias("_goddard_window"), *spec.by)
+        frame.groupBy(window.alias("_goddard_window"), *by)
         .agg(*values)
         .select(
             sf.col("_goddard_window.start").alias(start),
@@ -96,3 +114,8 @@ def aggregated(frame: DataFrame, spec: Aggregate, *, has_watermark: bool = False
             *spec.values,
         )
     )
+
+
+def _as_in_folder(name: str) -> Column:
+    value = sf.col(name)
+    return sf.when(~value.isin(*_NULL_FOLDERS), value).alias(name)

@@ -21,7 +21,7 @@ from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
 from goddard.pipelines.batches import Batch, query_name, single
 from goddard.pipelines.failures import sentence
-from goddard.pipelines.files import File
+from goddard.pipelines.files import File, literal
 from goddard.pipelines.jobfiles import load_job
 from goddard.pipelines.lake import partition_values
 from goddard.pipelines.parquet import groups_to_merge
@@ -42,9 +42,25 @@ def test_files_say_which_batch_wrote_them() -> None:
     assert not Batch(query, 8).owns(name)
     assert not Batch("f" * 32, 7).owns(name)
     assert not Batch("f" * 32, 8).follows(name)
+    # However many files there are.
+    last = batch.file_name(100_000, "parquet")
+    assert batch.owns(last)
+    assert Batch(query, 8).follows(last)
     for foreign in ("part-0-x.parquet", f"merged-{query}-1.parquet", "", f"x{name}"):
         assert not batch.owns(foreign)
         assert not batch.follows(foreign)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("s3a://bucket/a b/day=1", "s3a://bucket/a b/day=1"),
+        ("file:/t[1]/x{a,b}", r"file:/t\[1\]/x\{a,b\}"),
+        ("a*b?c\\d", r"a\*b\?c\\d"),
+    ],
+)
+def test_patterns_that_mean_one_path(path: str, expected: str) -> None:
+    assert literal(path) == expected
 
 
 def test_only_what_py4j_logs_is_kept_quiet() -> None:

@@ -1,5 +1,7 @@
 """What a table of files can take: columns by name and type, at any depth."""
 
+import re
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -8,6 +10,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -15,7 +18,7 @@ from pyspark.sql.types import (
 
 from goddard.errors import ConfigError
 from goddard.pipelines.files import File
-from goddard.pipelines.schemas import folder_columns, layout_of, newest_of_each_query
+from goddard.pipelines.schemas import check_typed, folder_columns, layout_of, newest_of_each_query
 
 
 def fields(**types: DataType) -> StructType:
@@ -94,6 +97,23 @@ def test_rows_that_do_not_fit(there: StructType, now: StructType, words: str) ->
 def test_names_that_differ_by_case_alone_are_two_where_spark_says_so() -> None:
     taken = layout_of(fields(a=INT), (), str).taking("t", layout_of(fields(A=TEXT), (), str), str)
     assert taken.columns == fields(a=INT, A=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("type_", "place"),
+    [
+        (NullType(), "a"),
+        (fields(x=INT, y=NullType()), "a.y"),
+        (ArrayType(NullType()), "a[]"),
+        (MapType(TEXT, ArrayType(fields(x=NullType()))), "a[value][].x"),
+        (MapType(NullType(), INT), "a[key]"),
+    ],
+)
+def test_nulls_have_a_type(type_: DataType, place: str) -> None:
+    words = re.escape(f"the column {place} is null without a type")
+    with pytest.raises(ConfigError, match=words):
+        check_typed(fields(b=INT, a=type_))
+    check_typed(fields(b=INT, a=MapType(TEXT, ArrayType(fields(x=INT)))))
 
 
 def test_columns_of_folders() -> None:

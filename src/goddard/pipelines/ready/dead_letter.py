@@ -38,10 +38,11 @@ def replay(
     """Send the dead letters that meet a condition on the table's columns."""
     if job.sink.format != TABLES[0] or job.sink.path is None:
         raise ConfigError(f"{job.name} writes {job.sink.format}; a Parquet table is wanted")
-    if not Files(spark, job.sink.path).walk(""):
+    files = Files(spark, job.sink.path)
+    if not files.walk(""):
         raise ConfigError(f"there is no table at {job.sink.path} yet; run the pipeline first")
     # Conditions may name columns that not all files have.
-    letters = spark.read.option("mergeSchema", "true").parquet(job.sink.path)
+    letters = spark.read.option("mergeSchema", "true").parquet(files.to_read(""))
     if not {"originTopic", "msgId", "body"} <= set(letters.columns):
         raise ConfigError(f"{job.sink.path} is no table of dead letters")
     # A message that several groups gave up on is in the table for each, and sent once.
@@ -50,9 +51,9 @@ def replay(
         .where("originTopic IS NOT NULL")
         .dropDuplicates(["originTopic", "msgId"])
     )
-    sent_path = f"{job.sink.path}_replays"
-    if not again and Files(spark, sent_path).walk(""):
-        sent = spark.read.parquet(sent_path).select("msgId").distinct()
+    sent_files = Files(spark, f"{job.sink.path}_replays")
+    if not again and sent_files.walk(""):
+        sent = spark.read.parquet(sent_files.to_read("")).select("msgId").distinct()
         chosen = chosen.join(sent, "msgId", "left_anti")
     chosen = chosen.persist()
     try:
@@ -60,7 +61,7 @@ def replay(
         found = Replay({row["originTopic"]: row["count"] for row in counts})
         if found.total and not only_show:
             _send(chosen, job)
-            table = ParquetTable(Files(spark, sent_path))
+            table = ParquetTable(sent_files)
             ids = chosen.select("msgId", "originTopic", sf.current_timestamp().alias("sentAt"))
             table.write(ids.coalesce(1), single("replay", sorted_ids(chosen)))
         return found

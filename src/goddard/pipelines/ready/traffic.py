@@ -79,9 +79,10 @@ def _max_offset(admin: Admin, queue: MessageQueue) -> int | None:
 
 def read_slots(spark: SparkSession, path: str) -> list[Slot]:
     """The newest windows of the table; of minutes, those of a day."""
-    if not Files(spark, path).walk(""):
+    files = Files(spark, path)
+    if not files.walk(""):
         return []
-    table = spark.read.parquet(path)
+    table = spark.read.parquet(files.to_read(""))
     # As numbers: Spark hands times out in the zone of this machine, without saying so.
     at, end = sf.unix_micros("windowStart"), sf.unix_micros("windowEnd")
     table = table.withColumns({"at": at, "length": end - at})
