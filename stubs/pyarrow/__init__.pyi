@@ -57,6 +57,8 @@ class BooleanArray(Array):
     true_count: int
 
 class ListArray(Array):
+    offsets: Array
+    values: Array
     @staticmethod
     def from_arrays(offsets: Array, values: Array) -> ListArray: ...
     def flatten(self) -> Array: ...

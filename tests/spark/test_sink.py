@@ -10,13 +10,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, MessageQueue, Producer
+from goddard.aio import Producer as AsyncProducer
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.spark import without_repeats
 from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
-from goddard.spark.write import write_batches
-from goddard.testing.fakecluster import FakeCluster
+from goddard.spark.write import Sender, write_batches
+from goddard.testing.fakecluster import FakeCluster, mute
 from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
@@ -111,6 +113,77 @@ async def test_rows_that_have_no_copy_are_not_done(bodies: list[bytes]) -> None:
         second.answer = second.stored_as(ResponseCode.SLAVE_NOT_AVAILABLE)
         with pytest.raises(GoddardError, match=r"q-0.* less safely .* SLAVE_NOT_AVAILABLE"):
             await asyncio.to_thread(write)
+
+
+async def test_sharding_keys_wait_for_name_servers_too() -> None:
+    async with FakeCluster("a") as cluster:
+        given = {"nameServers": cluster.namesrv, "fetchOffset.numRetries": "0", "maxOutage": "1h"}
+        options = parse_sink(given | {"topic": "T"})
+        topics = ["T", "U", "T", "U"]
+        rows = pa.RecordBatch.from_pydict(
+            {"body": [b"x"] * 4, "topic": topics, "shardingKey": list("abab")}
+        )
+
+        def write(*, is_going_on: bool) -> int:
+            return write_batches(iter([rows]), options, "q", is_going_on=is_going_on)
+
+        # At first there is nobody to be waited for.
+        with pytest.raises(GoddardError, match=r"^rows q-1 to q-3 could not be sent: .*route"):
+            await asyncio.to_thread(write, is_going_on=False)
+        cluster.route_requests.clear()
+
+        def not_yet(request: RemotingCommand) -> RemotingCommand:
+            if len(cluster.route_requests) > 6:
+                cluster.answer_route = None
+                cluster.topics.add("U")
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST)
+
+        cluster.answer_route = not_yet
+        assert await asyncio.to_thread(write, is_going_on=True) == 4
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
+async def test_nothing_is_stored_behind_rows_that_are_not(code: ResponseCode) -> None:
+    async with FakeCluster("a") as cluster:
+        (broker,) = cluster.brokers
+        refused: list[bytes] = []
+
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            refused.append(bytes(request.body))
+            if refused[0] != request.body:
+                return broker.store(request)
+            return request.reply(code)
+
+        broker.answer = answer
+        given = {"topic": "T", "batchBytes": "1000", "requestsInFlight": "20"}
+        given |= {"fetchOffset.numRetries": "0", "maxOutage": "0s"}
+        options = parse_sink({"nameServers": cluster.namesrv, **given})
+        rows = pa.RecordBatch.from_pydict({"body": [b"x" * 200] * 50, "shardingKey": ["k"] * 50})
+        with pytest.raises(GoddardError, match=r"^rows q-0 to q-\d+ could not be sent"):
+            await asyncio.to_thread(write_batches, iter([rows]), options, "q")
+        assert len(set(refused)) == 1
+
+
+async def test_a_write_that_fails_waits_for_nothing_else() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        silent, strict = cluster.brokers
+        silent.answer = mute
+        strict.answer = lambda request: request.reply(ResponseCode.MESSAGE_ILLEGAL)
+        hour_ms = 3_600_000
+        options = parse_sink({"nameServers": cluster.namesrv, "topic": "T", "maxOutage": "1h"})
+        rows = pa.RecordBatch.from_pydict(
+            {"body": [b"x", b"y"], "brokerName": ["a", "b"], "queueId": [0, 0]}
+        )
+        producer = AsyncProducer("P", name_servers=cluster.namesrv, send_timeout_ms=hour_ms)
+        await producer.start()
+        sender = Sender(producer, options, "q")
+        try:
+            async with asyncio.timeout(120):
+                await sender.send(rows, 0)
+                with pytest.raises(GoddardError, match=r"^row q-1 could not be sent"):
+                    await sender.finish()
+        finally:
+            await sender.close()
 
 
 def test_requests_go_on_while_rows_are_waited_for(site: Site) -> None:

@@ -12,9 +12,13 @@ import pyarrow.compute as pc
 from goddard.spark.arrays import Positions
 
 # Rows that are encoded at once: no more than there are ids for a millisecond, and no more memory
-# than a task has without asking. Spark's own batches have 10,000 rows.
+# than a task has without asking, whichever column it is for. Spark's own batches have 10,000 rows.
 MAX_PIECE_ROWS: Final = 16_384
 _MAX_PIECE_BYTES: Final = 32 * 1024 * 1024
+# They are small, and do not count.
+_NUMBERS: Final = frozenset({"delayLevel", "queueId"})
+# What separates an element of a list or a map from its neighbours.
+_SEPARATORS_BYTES: Final = 2
 
 
 class Destination(NamedTuple):
@@ -36,10 +40,32 @@ class Share(NamedTuple):
 
 def pieces(batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[pa.RecordBatch, Positions]]:
     """The parts of a batch that are encoded at once, with the numbers of their rows."""
-    lengths = pc.coalesce(pc.binary_length(batch.column("body")), pa.scalar(0))
-    ends = np.cumsum(lengths.to_numpy(), dtype=np.int64)
-    for start, stop in cuts(np.append(0, ends), _MAX_PIECE_BYTES, MAX_PIECE_ROWS):
+    lengths = np.zeros(batch.num_rows, np.int64)
+    for name in batch.schema.names:
+        if name not in _NUMBERS:
+            lengths += _lengths(batch.column(name))
+    for start, stop in cuts(_bounds(lengths), _MAX_PIECE_BYTES, MAX_PIECE_ROWS):
         yield batch.slice(start, stop - start), np.arange(first_row + start, first_row + stop)
+
+
+def _lengths(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """How many bytes each row of a column has, be it of texts, of lists or of maps of them."""
+    if isinstance(texts, pa.MapArray):
+        return _sums_of(texts.offsets, _lengths(texts.keys) + _lengths(texts.items))
+    if isinstance(texts, pa.ListArray):
+        return _sums_of(texts.offsets, _lengths(texts.values))
+    lengths: npt.NDArray[np.integer] = pc.coalesce(pc.binary_length(texts), pa.scalar(0)).to_numpy()
+    return lengths.astype(np.int64)
+
+
+def _sums_of(offsets: pa.Array, elements: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What the elements of each list have together, and what separates them."""
+    places: npt.NDArray[np.int32] = offsets.to_numpy()
+    return np.diff(_bounds(elements + _SEPARATORS_BYTES)[places])
+
+
+def _bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.append(np.int64(0), np.cumsum(lengths))
 
 
 def cuts(

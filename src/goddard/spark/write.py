@@ -3,7 +3,8 @@
 At least once: a task that fails is repeated by Spark, and what it had sent is sent again, with the
 same idempotence keys (see ``rows``). A task fails as well when a broker has stored rows less safely
 than it is configured to: not on its disk yet, not at its slaves. Order holds within a queue for
-rows of one task that name their queue or sharding key; other rows go to any queue.
+rows of one task that name their queue or sharding key; other rows go to any queue. When rows cannot
+be sent, nothing more is.
 
 A server that goes away is waited for, but not when a write begins: then it is an error at once. Of
 a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do. So
@@ -11,12 +12,12 @@ is a broker that a row names and no name server knows.
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,8 @@ from goddard.transport.loop import new_event_loop
 
 _Target: TypeAlias = tuple[str, MessageQueue | None]
 """A topic, and the queue if it is not for the producer to choose."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -190,7 +193,7 @@ class Sender:
         if not len(rows):
             return
         parcels = list(messages(piece, rows, self._writing))
-        targets, which = await self._targets(piece)
+        targets, which = await self._targets(piece, rows)
         for number, target, message in zip(rows.tolist(), which.tolist(), parcels, strict=True):
             await self._room.acquire()
             self._launch(message, targets[target], number, number)
@@ -200,7 +203,7 @@ class Sender:
             return
         ids = Ids(*self._producer.session.reserve_ids(len(rows)))
         entries = encode(piece, rows, self._writing, ids)
-        targets, which = await self._targets(piece)
+        targets, which = await self._targets(piece, rows)
         order = np.arange(len(rows))
         if len(targets) > 1:
             order = np.argsort(which, kind="stable")
@@ -222,10 +225,11 @@ class Sender:
             self._launch(parcel, targets[share.target], first, last)
 
     async def finish(self) -> None:
-        """Wait until every message is stored."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait until every message is stored, or one cannot be."""
         self._check()
+        while self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._check()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -233,17 +237,24 @@ class Sender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._producer.stop()
 
-    async def _targets(self, piece: pa.RecordBatch) -> tuple[list[_Target], Positions]:
+    async def _targets(
+        self, piece: pa.RecordBatch, rows: Positions
+    ) -> tuple[list[_Target], Positions]:
         """Topics and queues that the rows go to, and for each row the number of its one."""
         found, which = destinations(piece, self._options.topic or "")
         numbers: dict[_Target, int] = {}
         of_destination = []
-        for topic, broker_name, queue_id, sharding_key in found:
+        for number, (topic, broker_name, queue_id, sharding_key) in enumerate(found):
             queue = None
             if broker_name is not None and queue_id is not None:
                 queue = MessageQueue(topic, broker_name, queue_id)
             elif sharding_key is not None:
-                queue = queue_of_hash(await self._queues_of(topic), sharding_key)
+                try:
+                    queue = queue_of_hash(await self._queues_of(topic), sharding_key)
+                except GoddardError as error:
+                    its_rows = rows[which == number]
+                    self._fail(int(its_rows[0]), int(its_rows[-1]), error)
+                    self._check()
             of_destination.append(numbers.setdefault((topic, queue), len(numbers)))
         return list(numbers), np.array(of_destination, np.int64)[which]
 
@@ -251,23 +262,39 @@ class Sender:
         """The queues of a topic when it was first written to."""
         queues = self._queues.get(topic)
         if queues is None:
-            queues = sorted(await self._producer.publish_queues(topic))
-            self._queues[topic] = queues
+            patience_ms = self._options.connecting.max_outage_ms if self._is_going_on else 0
+            found = await self._tried(lambda: self._producer.publish_queues(topic), patience_ms)
+            queues = self._queues[topic] = sorted(found)
         return queues
 
     def _launch(self, parcel: Message | bytes, target: _Target, first: int, last: int) -> None:
         """Send what there is room for."""
         self._check()
-        task = asyncio.ensure_future(self._carry(parcel, target))
+        task = asyncio.ensure_future(self._carry(parcel, target, first, last))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._done, first, last))
+        task.add_done_callback(self._done)
 
-    def _done(self, first: int, last: int, task: "asyncio.Task[None]") -> None:
+    def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._room.release()
-        error = None if task.cancelled() else task.exception()
-        # Whatever it is: no row may get lost without a word.
-        if error is not None and self._failure is None:
+        if not task.cancelled():
+            # It is noted already; asyncio only wants to see that somebody has asked.
+            task.exception()
+
+    async def _carry(self, parcel: Message | bytes, target: _Target, first: int, last: int) -> None:
+        _, queue = target
+        async with contextlib.nullcontext() if queue is None else self._turns[queue]:
+            try:
+                await self._deliver(parcel, target)
+            except Exception as error:
+                # Whatever it is: no row may get lost without a word. And noted before the turn is
+                # the next one's, or rows would be stored that come after those.
+                self._fail(first, last, error)
+                raise
+
+    def _fail(self, first: int, last: int, error: Exception) -> None:
+        """Note that these rows cannot be sent, unless others could not before them."""
+        if self._failure is None:
             identity = self._writing.identity
             rows = f"row {identity}-{first}"
             if first != last:
@@ -275,13 +302,14 @@ class Sender:
             self._failure = GoddardError(f"{rows} could not be sent: {error}")
             self._failure.__cause__ = error
 
-    async def _carry(self, parcel: Message | bytes, target: _Target) -> None:
-        _, queue = target
-        if queue is None:
-            await self._deliver(parcel, target)
-        else:
-            async with self._turns[queue]:
-                await self._deliver(parcel, target)
+    async def _tried(self, ask: Callable[[], Awaitable[T]], patience_ms: int) -> T:
+        """As ``tried``, but for nothing when the write has failed already."""
+
+        async def once() -> T:
+            self._check()
+            return await ask()
+
+        return await tried(self._options.connecting, once, patience_ms=patience_ms)
 
     async def _deliver(self, parcel: Message | bytes, target: _Target) -> None:
         topic, queue = target
@@ -295,9 +323,8 @@ class Sender:
                 # Not tried again here: each try leaves a copy.
                 raise UnsafeError(result)
 
-        reach = self._options.connecting
         is_known = queue is None or self._is_going_on or await self._is_known(queue)
-        await tried(reach, once, patience_ms=reach.max_outage_ms if is_known else 0)
+        await self._tried(once, self._options.connecting.max_outage_ms if is_known else 0)
 
     async def _is_known(self, queue: MessageQueue) -> bool:
         """Whether there was a broker of that name; one that never was does not come back."""

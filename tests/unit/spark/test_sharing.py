@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,38 @@ def test_long_batches_are_encoded_in_pieces() -> None:
     counts = [piece.num_rows for piece, _ in found]
     assert counts == [3, 16_384, 16_384, 40_001 - 2 * 16_384]
     assert np.concatenate([rows for _, rows in found]).tolist() == list(range(100, 40_104))
+
+
+_LONG = "v" * 30_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("properties", [("p", _LONG)], pa.map_(pa.string(), pa.string())),
+        ("properties", [(_LONG, None)], pa.map_(pa.large_string(), pa.large_string())),
+        ("keys", [_LONG[:15_000]] * 2, pa.list_(pa.string())),
+        ("keys", _LONG, pa.large_string()),
+        ("tags", _LONG, pa.string()),
+    ],
+)
+def test_all_that_is_encoded_counts(name: str, value: Any, kind: pa.DataType) -> None:
+    count = 2_500
+    column = pa.array([value, *[None] * count, *[value] * count], kind)
+    bodies = pa.array([b"x"] * len(column))
+    columns = {"body": bodies, name: column, "queueId": pa.array([0] * len(column))}
+    batch = pa.RecordBatch.from_pydict(columns).slice(1)
+    found = [piece.num_rows for piece, _ in pieces(batch, 0)]
+    # Rows without it cost nothing; of the others hardly more than 1,100 are 32 MiB.
+    assert count + 1_000 < found[0] < count + 1_120
+    assert 1_000 < found[1] < 1_120
+    assert sum(found) == 2 * count
+
+
+def test_a_batch_without_rows_has_no_pieces() -> None:
+    columns = {"body": pa.array([], pa.binary()), "keys": pa.array([], pa.list_(pa.string()))}
+    columns["properties"] = pa.array([], pa.map_(pa.string(), pa.string()))
+    assert list(pieces(pa.RecordBatch.from_pydict(columns), 0)) == []
 
 
 def test_there_are_ids_for_a_piece() -> None:
