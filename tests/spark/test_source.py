@@ -1,5 +1,6 @@
 """Reading topics in batches."""
 
+import asyncio
 import json
 import time
 
@@ -7,13 +8,27 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from goddard import Message, Producer
+from goddard import Message, MessageQueue, Producer
+from goddard.errors import ConfigError
+from goddard.protocol.bodies import (
+    BrokerData,
+    QueueData,
+    TopicList,
+    TopicQueueMapping,
+    TopicRoute,
+    encode_body,
+)
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.spark.cluster import Cluster
 from goddard.spark.columns import COLUMNS
 from goddard.spark.options import parse_source
 from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
 
 
 def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
@@ -57,6 +72,51 @@ def test_a_pattern_that_nothing_matches_is_told(
     with Cluster(options.connecting) as cluster:
         assert cluster.queues(options) == []
     assert "no topic matches orderz.* yet" in caplog.messages
+
+
+async def test_static_topics_are_left_out_of_patterns(caplog: pytest.LogCaptureFixture) -> None:
+    """A plain topic, and one whose queues are logical."""
+
+    async def answer(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return request.reply(body=encode_body(TopicList(topic_list=["plain", "moving"])))
+        mapping = TopicQueueMapping(bname="b", topic="moving", curr_id_map={0: 0}, total_queues=1)
+        route = TopicRoute(
+            queue_datas=[QueueData("b", perm=6, read_queue_nums=1, write_queue_nums=1)],
+            broker_datas=[
+                BrokerData(broker_name="b", cluster="C", broker_addrs={0: "127.0.0.1:1"})
+            ],
+            topic_queue_mapping_by_broker={"b": mapping}
+            if request.fields["topic"] == "moving"
+            else None,
+        )
+        return request.reply(body=encode_body(route))
+
+    handlers = Handlers()
+    handlers.set_fallback(answer)
+
+    def ask(address: str) -> None:
+        for streams in (True, False):
+            with_pattern, by_name, by_queue = (
+                parse_source({"nameServers": address, **given}, is_streaming=streams)
+                for given in (
+                    {"subscribePattern": ".*"},
+                    {"subscribe": "plain,moving"},
+                    {"assign": '{"moving": {"b": [0]}}'},
+                )
+            )
+            caplog.clear()
+            with Cluster(with_pattern.connecting) as cluster:
+                for is_running in (False, True, True):
+                    found = cluster.queues(with_pattern, is_running=is_running)
+                    assert found == [MessageQueue("plain", "b", 0)]
+                    for options in (by_name, by_queue):
+                        with pytest.raises(ConfigError, match=r"^moving is a static topic"):
+                            cluster.queues(options, is_running=is_running)
+            assert len([each for each in caplog.messages if "moving is a static" in each]) == 1
+
+    async with Server(ServerOptions(), handlers) as name_server:
+        await asyncio.to_thread(ask, f"127.0.0.1:{name_server.port}")
 
 
 def test_offsets_by_number_and_by_group(spark: SparkSession, site: Site) -> None:

@@ -115,6 +115,8 @@ class Cluster:
         self._connecting = connecting
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
         self._session: Session | None = None
+        # Topics that match a pattern and cannot be read.
+        self._left_out: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -133,6 +135,7 @@ class Cluster:
 
         ConfigError for an assigned one that does not exist, NoRouteError for such a topic. To a
         query that is running already they are away, and left out, unless nothing else is left.
+        ConfigError as well for a static topic, but one that only matches a pattern is left out.
         """
         return self._run(self._queues(options, is_running=is_running))
 
@@ -219,11 +222,12 @@ class Cluster:
                 raise
             route = session.route(wire_name)
             if route is not None and route.topic_queue_mapping_by_broker:
-                raise ConfigError(
-                    f"{topic} is a static topic: its queues are logical ones, which move from "
-                    "broker to broker and cannot be followed here; read a plain topic that it is "
-                    "copied to, or its brokers' files by the format rocketmq-log"
-                )
+                if options.pattern is None:
+                    raise ConfigError(_static(topic))
+                if topic not in self._left_out:
+                    self._left_out.add(topic)
+                    _logger.warning("left out: %s", _static(topic))
+                return []
             return [queue._replace(topic=topic) for queue in found]
 
         asked = (tried(self._connecting, partial(of_topic, topic)) for topic in topics)
@@ -509,6 +513,14 @@ class Cluster:
         return {
             queue: offsets[queue] for queue, is_done in zip(offsets, done, strict=True) if is_done
         }
+
+
+def _static(topic: str) -> str:
+    return (
+        f"{topic} is a static topic: its queues are logical ones, which move from broker to broker "
+        "and cannot be followed here; read a plain topic that it is copied to, or its brokers' "
+        "files by the format rocketmq-log"
+    )
 
 
 def _is_internal(topic: str) -> bool:
