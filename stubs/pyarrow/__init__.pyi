@@ -68,7 +68,9 @@ class MapArray(Array):
     keys: Array
     items: Array
     @staticmethod
-    def from_arrays(offsets: Array, keys: Array, items: Array) -> MapArray: ...
+    def from_arrays(
+        offsets: Array, keys: Array, items: Array, *, mask: Array | None = ...
+    ) -> MapArray: ...
 
 class RecordBatch:
     schema: Schema
