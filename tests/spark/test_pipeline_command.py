@@ -1,5 +1,6 @@
 """``goddard pipeline`` when something is wrong: one clear line, and an exit code that says so."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,22 @@ name = "numbers"
 startingOffsets = "earliest"
 [[transform]]
 sql = "{query}"
+{more}
 [sink]
 [run]
 """
 _QUERY = "SELECT cast(body AS string) AS number FROM input"
+# A batch that does not end before its query is stopped.
+_STOPPING = """
+import os, signal, time
+
+def stopped(frame):
+    os.kill(os.getpid(), signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while frame.sparkSession.streams.active and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return frame
+"""
 
 
 class Command:
@@ -38,8 +51,8 @@ class Command:
         ]
         self._site = topic.site
 
-    def write(self, query: str) -> None:
-        self._job.write_text(_JOB.format(query=query))
+    def write(self, query: str, more: str = "") -> None:
+        self._job.write_text(_JOB.format(query=query, more=more))
 
     def __call__(self, verb: str, *more: str) -> tuple[int, str, str]:
         args = ["pipeline", verb, *self._args, "-n", self._site.namesrv, *more]
@@ -119,10 +132,33 @@ def test_what_is_wrong_is_one_line(command: Command) -> None:
 def test_queries_that_are_none(command: Command, sql: str, words: str) -> None:
     command.write(sql)
     line = command.refused()
-    assert line.startswith("Error: numbers: ")
+    assert line.startswith("Error: numbers: [[transform]] 1: ")
     assert words in line
     assert "SQLSTATE" not in line
     assert words in command.refused("--explain", verb="plan")
+
+
+@pytest.mark.parametrize("condition", ["nmber > 0", "number >> > 0"])
+def test_conditions_that_are_none(command: Command, condition: str) -> None:
+    command.write(
+        _QUERY, f"[[expect]]\nname = 'positive'\ncondition = '{condition}'\notherwise = 'drop'"
+    )
+    assert command.refused().startswith("Error: numbers: [[expect]] positive: ")
+
+
+def test_a_run_that_is_stopped_before_its_end(
+    command: Command, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopping.py").write_text(_STOPPING)
+    monkeypatch.syspath_prepend(tmp_path)
+    command.write(_QUERY, "[[transform]]\npython = 'stopping:stopped'")
+    code, output, error = command("run")
+    assert code == 128 + signal.SIGTERM
+    assert "numbers: 0 messages in" in output
+    assert error == "stopped before all was read; the next run goes on from here\n"
+    command.write(_QUERY)
+    assert command("run", "--set", f"run.checkpoint={tmp_path}/other")[0] == 0
+    assert spark.read.parquet(command.table).count() == 3
 
 
 def test_a_checkpoint_of_another_job(command: Command) -> None:

@@ -67,6 +67,19 @@ def test_encrypted_connections(javas: Site) -> None:
     assert sorted(row["body"] for row in found) == [b"1", b"2"]
 
 
+def test_conditions_that_brokers_do_not_take(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        site = Site(cluster.start_name_server())
+        site.start_goddard_broker(cluster, properties={"enablePropertyFilter": "false"})
+        topic = site.create_topic("conditions")
+        plain = {"nameServers": site.namesrv}
+        write(plain | {"topic": topic}, b"1")
+        # It is not waited for as for a broker that is away.
+        condition = {"filter": "a > 1", "filterType": "sql92", "maxOutage": "10m"}
+        with pytest.raises(GoddardError, match="set enablePropertyFilter=true in the broker's"):
+            read(plain | {"subscribe": topic} | condition)
+
+
 def test_namespaces(site: Site) -> None:
     plain = {"nameServers": site.namesrv}
     spaced = plain | {"namespace": "team"}

@@ -101,20 +101,28 @@ def run(
         _check_code(loaded)
         is_batch = start_ms is not None or end_ms is not None or not loaded.source.is_stream
         locks: Any = _pipelines("locks")
+        stopped_by = 0
         what = locks.back_fill(loaded, start_ms, end_ms) if is_batch else locks.STREAM
-        with (
-            _lock(loaded, what, settings) as is_held,
-            _session(loaded, master, settings, spark_log) as spark,
-            _Board(loaded.name) as board,
-        ):
-            running: Any = importlib.import_module("goddard.pipelines.running")
-            made = running.Pipeline(loaded, spark, is_held=is_held)
-            if is_batch:
-                made.back_fill(start_ms, end_ms, board.report)
-            else:
-                with stop_on_signals() as stop:
-                    made.run(board.report, stop)
+        with _lock(loaded, what, settings) as is_held:
+            _pipelines("reach").check_source(loaded)
+            with (
+                _session(loaded, master, settings, spark_log) as spark,
+                _Board(loaded.name) as board,
+            ):
+                running: Any = importlib.import_module("goddard.pipelines.running")
+                made = running.Pipeline(loaded, spark, is_held=is_held)
+                if is_batch:
+                    made.back_fill(start_ms, end_ms, board.report)
+                else:
+                    with stop_on_signals() as stop:
+                        made.run(board.report, stop)
+                    if loaded.run.trigger == "availableNow" and not made.has_read_all:
+                        stopped_by = stop.number
         board.close(loaded, made.last_words)
+        if stopped_by:
+            # Else whoever waits for the end would take it for one.
+            click.echo("stopped before all was read; the next run goes on from here", err=True)
+            sys.exit(128 + stopped_by)
 
 
 @pipeline.command()
@@ -447,17 +455,24 @@ def _spinner(text: str) -> Iterator[None]:
         yield
 
 
+class Stop(threading.Event):
+    """Set by a signal, which has this number."""
+
+    number = 0
+
+
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[Stop]:
     """An event that SIGTERM and the first Ctrl-C set; a second Ctrl-C does not wait.
 
     The batch under way is given up, and repeated at the next run.
     """
-    stop = threading.Event()
+    stop = Stop()
 
     def tell(number: int, _frame: object) -> None:
         if number == signal.SIGINT and stop.is_set():
             raise KeyboardInterrupt
+        stop.number = number
         stop.set()
 
     numbers = (signal.SIGTERM, signal.SIGINT)

@@ -84,11 +84,12 @@ class NoNameServerError(ClientError):
 class NameServerError(ClientError):
     """None of the name servers answers; why the last one did not is the cause."""
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+    def __init__(self, addresses: Iterable[str], failure: GoddardError | None = None) -> None:
+        why = "" if failure is None else f"{failure}; "
         super().__init__(
             "no name server answers",
             address=";".join(addresses),
-            advice="is one running, and reachable from here?",
+            advice=f"{why}is one running, and reachable from here?",
         )
 
 
@@ -115,6 +116,10 @@ class BrokerNotFoundError(ClientError):
         self.broker_name = broker_name
 
 
+# What a broker says of conditions, by the code of any other failure.
+_NO_CONDITIONS: Final = "does not support consumer to filter message by SQL92"
+
+
 class BrokerError(ClientError):
     """A broker or name server refused: ``code`` and ``remark`` are its own."""
 
@@ -124,7 +129,15 @@ class BrokerError(ClientError):
             name = ResponseCode(code).name
         except ValueError:
             name = "unknown code"
-        super().__init__(f"{name}: {self.remark}", code=code, address=address)
+        advice = None
+        if self.refuses_conditions:
+            advice = "set enablePropertyFilter=true in the broker's configuration"
+        super().__init__(f"{name}: {self.remark}", code=code, address=address, advice=advice)
+
+    @property
+    def refuses_conditions(self) -> bool:
+        """Whether the broker takes no SQL92 conditions, from anybody."""
+        return _NO_CONDITIONS in self.remark
 
 
 class SendFailedError(ClientError):
@@ -156,8 +169,8 @@ class BatchFailedError(SendFailedError):
 class InvalidMessageError(ClientError, ValueError):
     """A message that no broker would take; found before anything is sent."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=ResponseCode.MESSAGE_ILLEGAL, advice="")
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message, code=ResponseCode.MESSAGE_ILLEGAL, advice=advice)
 
 
 class TooManyRequestsError(ClientError):

@@ -6,16 +6,13 @@ from typing import Final
 
 from goddard.client import calls
 from goddard.client.allocation import AllocationStrategy
-from goddard.client.errors import BrokerError, BrokerNotFoundError
+from goddard.client.errors import BrokerNotFoundError
 from goddard.client.rebalance import member_ids
 from goddard.client.session import Session
 from goddard.client.subscriptions import is_sql
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.protocol.bodies_client import SubscriptionData
-
-# What a broker says, by its code like any other failure.
-_NO_CONDITIONS: Final = "does not support consumer to filter message by SQL92"
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -45,20 +42,15 @@ async def check_conditions(
         found = session.find_broker(queues[0].broker_name)
         if found is None:
             raise BrokerNotFoundError(queues[0].broker_name)
-        try:
-            await calls.check_client_config(
-                session,
-                found[0],
-                session.client_id,
-                group,
-                each,
-                namespace=session.options.namespace or None,
-                timeout_ms=session.options.api_timeout_ms,
-            )
-        except BrokerError as error:
-            if _NO_CONDITIONS in error.remark:
-                error.advice = "set enablePropertyFilter=true in the broker's configuration"
-            raise
+        await calls.check_client_config(
+            session,
+            found[0],
+            session.client_id,
+            group,
+            each,
+            namespace=session.options.namespace or None,
+            timeout_ms=session.options.api_timeout_ms,
+        )
 
 
 async def share_of(

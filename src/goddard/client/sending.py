@@ -115,7 +115,11 @@ def check_body(body: object, max_bytes: int) -> None:
     if not body:
         raise InvalidMessageError("the message body length is zero")
     if len(body) > max_bytes:
-        raise InvalidMessageError(f"the message body size over max value, MAX: {max_bytes}")
+        raise InvalidMessageError(
+            f"the message body size over max value, MAX: {max_bytes}",
+            advice=f"it has {len(body)} bytes; send less at a time, or raise max_message_bytes "
+            "here and maxMessageSize at the brokers",
+        )
 
 
 # --- Preparing ------------------------------------------------------------------------------------

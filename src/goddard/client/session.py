@@ -584,7 +584,7 @@ class Session:
             else:
                 names.answered(address)
                 return answer
-        raise NameServerError(names.addresses) from failure
+        raise NameServerError(names.addresses, failure) from failure
 
     async def _fetch_name_servers(self) -> None:
         endpoint = self.options.name_server_endpoint

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from goddard.errors import GoddardError
+from goddard.errors import ConfigError, GoddardError
+from goddard.pipelines.failures import sentence
 from goddard.pipelines.jobs import Action, Expectation, Parse
 from goddard.pipelines.parsing import PROBLEM
 
@@ -51,7 +53,7 @@ def judged(frame: DataFrame, expectations: Sequence[Expectation], parse: Parse |
     problem, action = unparsed, sf.lit(None).cast("string")
     if expectations:
         fails = {
-            each: ~sf.coalesce(sf.expr(each.condition), sf.lit(False)) for each in expectations
+            each: ~sf.coalesce(_condition(frame, each), sf.lit(False)) for each in expectations
         }
         names = sf.concat_ws("; ", *(sf.when(failed, each.name) for each, failed in fails.items()))
         problem = sf.when(unparsed.isNotNull(), unparsed).when(names != "", names)
@@ -62,6 +64,16 @@ def judged(frame: DataFrame, expectations: Sequence[Expectation], parse: Parse |
     if parse is not None:
         action = sf.when(unparsed.isNotNull(), sf.lit(parse.otherwise)).otherwise(action)
     return frame.withColumns({PROBLEM: problem, ACTION: action})
+
+
+def _condition(frame: DataFrame, expectation: Expectation) -> Column:
+    try:
+        condition = sf.expr(expectation.condition)
+        # Spark looks at it now, while it is known whose it is.
+        frame.where(condition)
+    except PySparkException as error:
+        raise ConfigError(f"[[expect]] {expectation.name}: {sentence(error)}") from error
+    return condition
 
 
 def tally(frame: DataFrame) -> Tally:

@@ -102,6 +102,7 @@ class Pipeline:
         self._is_held = is_held
         # What the function after the run had to say.
         self.last_words: str | None = None
+        self.has_read_all = False
         # What a batch failed with, before Spark wraps it up.
         self._failure: Exception | None = None
         self._failed_batch: int | None = None
@@ -224,7 +225,10 @@ class Pipeline:
     # Streams
 
     def run(self, report: Report, stop: threading.Event | None = None) -> None:
-        """Run as a stream, until all is read (availableNow) or ``stop`` is set."""
+        """Run as a stream, until all is read (availableNow) or ``stop`` is set.
+
+        Which it was, ``has_read_all`` tells.
+        """
         stop = stop or threading.Event()
         try:
             self._run(report, stop)
@@ -242,7 +246,7 @@ class Pipeline:
             try:
                 if self.job.aggregate is not None and self._quarantine is not None:
                     queries.append(self._start_quarantine(self._quarantine))
-                self._watch(queries, report, stop)
+                self.has_read_all = self._watch(queries, report, stop)
             except Exception as error:
                 self._fail_without_java(error)
                 raise
@@ -296,7 +300,8 @@ class Pipeline:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=trigger).start()
 
-    def _watch(self, queries: list[StreamingQuery], report: Report, stop: threading.Event) -> None:
+    def _watch(self, queries: list[StreamingQuery], report: Report, stop: threading.Event) -> bool:
+        """Until the queries end, or until they are to: whether they did by themselves."""
         seen: dict[str, int] = {}
         while not stop.is_set():
             active = [query for query in queries if query.isActive]
@@ -307,8 +312,9 @@ class Pipeline:
                 if failed is not None:
                     failed.awaitTermination()
                 if not active:
-                    return
+                    return True
             stop.wait(_POLL_SECONDS)
+        return not any(query.isActive for query in queries)
 
     def _tell(self, query: StreamingQuery, seen: dict[str, int], report: Report) -> None:
         told = seen.get(query.name, -1)

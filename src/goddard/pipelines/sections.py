@@ -75,6 +75,8 @@ class Section:
         return value.strip()
 
     def needed_text(self, name: str, example: str) -> str:
+        if self._values.get(name) == "":
+            raise self.error(name, f"is empty; write for example {name} = {example!r}")
         value = self.text(name)
         if value is None:
             raise self.error(name, f"is missing; write for example {name} = {example!r}")

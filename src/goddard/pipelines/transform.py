@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType
@@ -52,15 +53,18 @@ def deduplicated(frame: DataFrame, spec: Deduplicate) -> DataFrame:
 def steps(transforms: Sequence[Transform], folder: Path) -> list[Step]:
     """The transforms as functions; ConfigError if one is not to be found."""
     return [
-        _query(each.sql) if each.sql is not None else _function(each.python or "", folder)
-        for each in transforms
+        _query(number, each.sql) if each.sql is not None else _function(each.python or "", folder)
+        for number, each in enumerate(transforms, 1)
     ]
 
 
-def _query(sql: str) -> Step:
+def _query(number: int, sql: str) -> Step:
     def run(frame: DataFrame) -> DataFrame:
         frame.createOrReplaceTempView(INPUT)
-        return frame.sparkSession.sql(sql)
+        try:
+            return frame.sparkSession.sql(sql)
+        except PySparkException as error:
+            raise ConfigError(f"[[transform]] {number}: {sentence(error)}") from error
 
     return run
 

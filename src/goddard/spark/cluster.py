@@ -83,6 +83,8 @@ def is_passing(error: GoddardError) -> bool:
     """Whether a failure may be gone at the next try."""
     if isinstance(error, BatchFailedError):
         return isinstance(error.__cause__, GoddardError) and is_passing(error.__cause__)
+    if isinstance(error, BrokerError) and error.refuses_conditions:
+        return False
     if isinstance(error, (BrokerError, SendFailedError)):
         return error.code in _PASSING
     return isinstance(

@@ -146,7 +146,8 @@ class BatchReader(DataSourceReader):
             for queue, offset in start.items()
             if offset < earliest[queue]
         ] + [
-            f"{queue} ends at {latest[queue]}, {offset} was wanted"
+            f"{queue} ends at {latest[queue]}, {offset} was wanted: is the number right, or was "
+            "the topic created anew?"
             for queue in end
             if (offset := max(start[queue], end[queue])) > latest[queue]
         ]

@@ -249,6 +249,8 @@ def test_why_there_is_no_route() -> None:
         "No route info of this topic: T, no name server answers; code 10005; at 10.0.0.1:9876; "
         "is one running, and reachable from here?"
     )
+    told = str(NameServerError(["h:1"], RemotingError("no connection to h:1: not known")))
+    assert "at h:1; no connection to h:1: not known; is one running" in told
     broker = BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "105 not supported", "b:1")
     assert "at b:1; is this the address of a name server" in str(NoRouteError("T", broker))
     assert str(NoRouteError("T", RemotingError("cut"))).endswith("T, cut; code 10005")
