@@ -77,6 +77,31 @@ async def test_offsets_that_the_broker_resets(site: Site, sender: Dialogue, orde
         assert sorted((await inbox.until(22))[-12:]) == sorted(texts(12))
 
 
+async def test_a_reset_is_not_lost_to_a_rebalance(site: Site, sender: Dialogue) -> None:
+    """The broker says it once; a rebalance may find the queue before the consumer has moved it."""
+    topic, group = site.create_topic("PushReset", queues=2), site.new_group("reset")
+    await fill(sender, topic, texts(10), queues=2)
+    inbox = Inbox()
+    consumer = push(site.namesrv, group, inbox)
+    consumer.subscribe(topic)
+
+    async def rebalance() -> None:
+        while True:
+            await consumer.rebalance()
+
+    async with consumer:
+        await inbox.until(10)
+        rebalancing = asyncio.create_task(rebalance())
+        try:
+            for count in (22, 36):
+                await reset_to_begin(sender, topic, group)
+                await fill(sender, topic, texts(2, 10), queues=2)
+                await inbox.until(count)
+        finally:
+            rebalancing.cancel()
+            await asyncio.wait((rebalancing,))
+
+
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_offsets_that_the_consumer_is_told_to_reset(
     legacy_site: Site, legacy_sender: Dialogue, orderly: bool

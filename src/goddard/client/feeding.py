@@ -206,6 +206,9 @@ class Feeder:
                     _logger.info("%s can be pulled from again", held.queue)
                     failures = 0
                 if result.status is PullStatus.OFFSET_ILLEGAL:
+                    # Told once. A rebalance that gets to the queue first is to write this down,
+                    # and not where calls of the listener that still run have got to.
+                    self._offsets.freeze(held.queue, result.next_offset)
                     self._lost(held, result.next_offset)
                     return
                 held.next_offset = result.next_offset
