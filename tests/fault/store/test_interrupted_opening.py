@@ -105,6 +105,17 @@ def test_a_power_cut_after_the_opening(root: Path, harm: Harm, was_killed: bool)
         check(store)
 
 
+def opens(root: Path, files: FaultyFiles) -> bool:
+    """Open the store, and let go of it as a crash would; False if the disk did not let it."""
+    small = SmallStore(root, files=files, **_SIZES)
+    try:
+        small.store.open()
+    except StoreDiskError:
+        return False
+    small.store.abandon()
+    return True
+
+
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("part", ["/T2/", "/T1/", "/index/"])
@@ -114,13 +125,7 @@ def test_a_disk_that_fills_up(root: Path, harm: Harm, was_killed: bool, part: st
         kill(root)
     files = FaultyFiles(root)
     files.fail("pwrite", errno.ENOSPC, count=1000, path_part=part)
-    small = SmallStore(root, files=files, **_SIZES)
-    try:
-        small.store.open()
-    except StoreDiskError:
-        pass
-    else:
-        small.store.abandon()
+    opens(root, files)
     with SmallStore(root, **_SIZES) as store:
         check(store)
 
@@ -166,13 +171,7 @@ def test_death_at_any_call(
         copy = tmp_path / f"copy{calls}"
         shutil.copytree(root, copy)
         files = DyingFiles(copy, calls)
-        small = SmallStore(copy, files=files, **_SIZES)
-        try:
-            small.store.open()
-        except StoreDiskError:
-            pass
-        else:
-            small.store.abandon()
+        if opens(copy, files):
             break
         if is_power_cut:
             files.crash()
