@@ -1,6 +1,9 @@
 """``goddard pipeline`` when something is wrong: one clear line, and an exit code that says so."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +122,26 @@ def test_what_is_wrong_is_one_line(command: Command) -> None:
         assert words in command.refused(*more), more
     # None of them left anything behind that a run would stumble over.
     assert command("run")[0] == 0
+
+
+def test_nobody_to_read_from_is_one_line_before_spark_starts(tmp_path: Path) -> None:
+    """In a process of its own, where what is logged would be printed."""
+    job = tmp_path / "job.toml"
+    job.write_text(_JOB.format(query=_QUERY, more=""))
+    nobody = f"127.0.0.1:{lease_port()}"
+    args = ["run", str(job), "-n", nobody, *_set("subscribe", "T"), *_set("path", "table", "sink")]
+    done = subprocess.run(
+        [sys.executable, "-m", "goddard.cli.main", "pipeline", *args],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": "", "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: numbers: no name server answers; at {nobody}; ")
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def run(
         stopped_by = 0
         what = locks.back_fill(loaded, start_ms, end_ms) if is_batch else locks.STREAM
         with _lock(loaded, what, settings) as is_held:
-            _pipelines("reach").check_source(loaded)
+            with _quiet_retries():
+                _pipelines("reach").check_source(loaded)
             with (
                 _session(loaded, master, settings, spark_log) as spark,
                 _Board(loaded.name) as board,
@@ -174,9 +175,7 @@ def list_ready() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json: bool) -> None:
     """Show how far a pipeline is in every queue, and how far behind."""
-    # What it tries again is of no interest: in the end there is an answer, or one error.
-    logging.getLogger("goddard").addHandler(logging.NullHandler())
-    with _clear_errors():
+    with _clear_errors(), _quiet_retries():
         loaded = _load(job, changes, name_servers)
         found = _pipelines("status").job_status(loaded)
     if as_json:
@@ -443,6 +442,17 @@ def _quiet_spark() -> None:
 
 def is_not_of_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
+
+
+@contextlib.contextmanager
+def _quiet_retries() -> Iterator[None]:
+    """What is tried again is of no interest: in the end there is an answer, or one error."""
+    logger, silence = logging.getLogger("goddard"), logging.NullHandler()
+    logger.addHandler(silence)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silence)
 
 
 @contextlib.contextmanager
