@@ -45,7 +45,7 @@ generate: $(READY) ## Write the blocking clients and the API reference anew
 	$(BIN)/python -m tools.write_reference
 
 peers: $(READY) ## Fetch the official RocketMQ jars for the interop suite (once)
-	@$(BIN)/python -m goddard.testing.peers
+	@$(BIN)/python -m tests.support.peers
 
 bench: $(READY) peers ## Measure ours and the real RocketMQ in one run
 	$(BIN)/python -m bench $(ARGS)

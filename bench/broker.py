@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.support.peers import RELEASES
+
 from bench.loadgen import BenchError, Load, answering, load
 from bench.report import Report, Row
 from goddard import config
@@ -32,7 +34,6 @@ from goddard.protocol.headers_message import (
 )
 from goddard.protocol.message import BatchEntry, encode_batch, format_properties
 from goddard.protocol.responses import check
-from goddard.testing.peers import RELEASES
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
 

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
+from tests.support import cpp
+from tests.support.java import JavaPeers, compile_java, start_java_broker
+from tests.support.peers import POM_DIR, RELEASES
+
 from bench.loadgen import BenchError
 from bench.report import Report, Row
-from goddard.testing import cpp
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers, compile_java
-from goddard.testing.peers import POM_DIR, RELEASES
 from goddard.testing.site import Site
 
 _PEER_VERSION = "5.4.0"
@@ -43,7 +44,7 @@ def _site(broker: str, folder: Path) -> Iterator[Site]:
     if broker == "java":
         with JavaPeers(_PEER_VERSION, folder) as java:
             site = Site(java.start_name_server())
-            site.start_java_broker(java)
+            start_java_broker(site, java)
             yield site
         return
     with Cluster(folder) as cluster:

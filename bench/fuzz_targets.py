@@ -28,7 +28,7 @@ from goddard.broker.sendwire import (
     SendHeader,
     SendReader,
 )
-from goddard.client.pulling import decode_messages
+from goddard.client.consume.pull import decode_messages
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol import (

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.support.peers import RELEASES
+
 from bench.loadgen import SERVER_CORE, BenchError, Load, answering, load, pinned
 from bench.report import Report, Row
 from goddard.protocol.bodies import (
@@ -27,7 +29,6 @@ from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.headers_cluster import GetRouteRequest, RegisterBrokerRequest
 from goddard.protocol.responses import check
-from goddard.testing.peers import RELEASES
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
 

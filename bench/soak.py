@@ -20,6 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.consumers import pull_fields, tags
+from tests.support.dialogue import Dialogue
+from tests.support.resources import descriptors, private_bytes
+from tests.support.sends import send_request
+
 from goddard.errors import GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import MessageQueue, encode_body
 from goddard.protocol.bodies_client import ConsumerData, HeartbeatData, LockQueuesBody
@@ -29,10 +34,6 @@ from goddard.protocol.headers_message import CheckTransactionRequest, EndTransac
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.protocol.responses import ResponseError, check
 from goddard.testing.cluster import Cluster, Daemon
-from goddard.testing.consumers import pull_fields, tags
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.resources import descriptors, private_bytes
-from goddard.testing.sends import send_request
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

@@ -17,6 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.java import JavaPeers
+from tests.support.peers import RELEASES
+
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.clock import SystemClock
@@ -39,8 +42,6 @@ from goddard.store.records import (
 )
 from goddard.store.store import MessageStore
 from goddard.store.verify import verify
-from goddard.testing.java import JavaPeers
-from goddard.testing.peers import RELEASES
 
 _PEER_VERSION = "5.4.0"
 _HOST = Host.parse("127.0.0.1:10911")

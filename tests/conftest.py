@@ -8,8 +8,8 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from goddard.testing import peers
-from goddard.testing.java import BRIEF_JVM_FLAGS
+from tests.support import peers
+from tests.support.java import BRIEF_JVM_FLAGS
 
 # Options of every Java that Spark starts here: launchers, drivers, masters and workers.
 _SPARK_JAVA_OPTIONS = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")

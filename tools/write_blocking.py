@@ -31,21 +31,21 @@ FACES: Final = {
     "blocking_producer": (
         "Producers for threads and scripts.",
         (
-            ("goddard.client.producer", "Producer"),
-            ("goddard.client.transactions", "TransactionProducer"),
+            ("goddard.client.produce.producer", "Producer"),
+            ("goddard.client.produce.transactions", "TransactionProducer"),
         ),
     ),
     "blocking_push": (
         "The push consumer for threads and scripts.",
-        (("goddard.client.push", "PushConsumer"),),
+        (("goddard.client.consume.push", "PushConsumer"),),
     ),
     "blocking_lite": (
         "The lite pull consumer for threads and scripts.",
-        (("goddard.client.lite", "LitePullConsumer"),),
+        (("goddard.client.consume.lite", "LitePullConsumer"),),
     ),
     "blocking_admin": (
         "Administration for threads and scripts.",
-        (("goddard.client.admin", "Admin"),),
+        (("goddard.client.admin.admin", "Admin"),),
     ),
 }
 # What the session calls is not for users, but for what has these names.
@@ -416,7 +416,7 @@ def write_parts(module: Module, source: Source, name: str) -> list[str]:
     for origin, own, function in shown_methods(source, name):
         if origin is source:
             continue
-        stem = origin.module.rpartition(".")[2]
+        stem = origin.module.removeprefix("goddard.client.").replace(".", "_")
         file_name = f"blocking_{stem}"
         class_name = "".join(word.capitalize() for word in stem.split("_"))
         if class_name not in written:

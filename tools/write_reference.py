@@ -59,7 +59,7 @@ PAGES: Final = {
 }
 # Not in `goddard` itself: their fields are keywords of the clients.
 ELSEWHERE: Final = {
-    "ProducerOptions": "goddard.client.producer_options",
+    "ProducerOptions": "goddard.client.produce.options",
     "SessionOptions": "goddard.client.options",
 }
 _signatures: Final[list[str]] = []

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.numbered import NumberedTopic
 
 from goddard.spark import spark_session
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.site import Site
 
 BROKER = "broker-golden"

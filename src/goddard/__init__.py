@@ -15,12 +15,11 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from goddard.client.accumulator import AccumulatorOptions
-    from goddard.client.backpressure import BackPressureOptions
     from goddard.client.blocking_admin import Admin
     from goddard.client.blocking_lite import LitePullConsumer
     from goddard.client.blocking_producer import Producer, TransactionProducer
     from goddard.client.blocking_push import PushConsumer
+    from goddard.client.consume.subscriptions import Sql, Tags
     from goddard.client.errors import (
         BatchFailedError,
         BrokerError,
@@ -40,17 +39,18 @@ if TYPE_CHECKING:
         SendFailedError,
         TooManyRequestsError,
     )
-    from goddard.client.listening import ConsumeContext, ConsumeResult, OrderlyContext
+    from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, OrderlyContext
     from goddard.client.message import Message, ReceivedMessage
     from goddard.client.options import Credentials
-    from goddard.client.requests import create_reply
-    from goddard.client.subscriptions import Sql, Tags
-    from goddard.client.tracer import TraceOptions
-    from goddard.client.transactions import (
+    from goddard.client.produce.backpressure import BackPressureOptions
+    from goddard.client.produce.batching import AccumulatorOptions
+    from goddard.client.produce.request_reply import create_reply
+    from goddard.client.produce.transactions import (
         TransactionListener,
         TransactionResult,
         TransactionState,
     )
+    from goddard.client.trace.tracer import TraceOptions
     from goddard.client.values import (
         ConsumeFrom,
         MessageModel,
@@ -66,8 +66,8 @@ else:
     from importlib import import_module
 
     _HOMES = {
-        "client.accumulator": ("AccumulatorOptions",),
-        "client.backpressure": ("BackPressureOptions",),
+        "client.produce.batching": ("AccumulatorOptions",),
+        "client.produce.backpressure": ("BackPressureOptions",),
         "client.blocking_admin": ("Admin",),
         "client.blocking_lite": ("LitePullConsumer",),
         "client.blocking_producer": ("Producer", "TransactionProducer"),
@@ -91,13 +91,17 @@ else:
             "SendFailedError",
             "TooManyRequestsError",
         ),
-        "client.listening": ("ConsumeContext", "ConsumeResult", "OrderlyContext"),
+        "client.listeners.listener": ("ConsumeContext", "ConsumeResult", "OrderlyContext"),
         "client.message": ("Message", "ReceivedMessage"),
         "client.options": ("Credentials",),
-        "client.requests": ("create_reply",),
-        "client.subscriptions": ("Sql", "Tags"),
-        "client.tracer": ("TraceOptions",),
-        "client.transactions": ("TransactionListener", "TransactionResult", "TransactionState"),
+        "client.produce.request_reply": ("create_reply",),
+        "client.consume.subscriptions": ("Sql", "Tags"),
+        "client.trace.tracer": ("TraceOptions",),
+        "client.produce.transactions": (
+            "TransactionListener",
+            "TransactionResult",
+            "TransactionState",
+        ),
         "client.values": (
             "ConsumeFrom",
             "MessageModel",

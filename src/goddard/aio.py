@@ -7,9 +7,10 @@ What waits is a coroutine; ``send_soon`` gives a future at once. A client belong
 that it was started on.
 """
 
-from goddard.client.accumulator import AccumulatorOptions
-from goddard.client.admin import Admin
-from goddard.client.backpressure import BackPressureOptions
+from goddard.client.admin.admin import Admin
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.push import PushConsumer
+from goddard.client.consume.subscriptions import Sql, Tags
 from goddard.client.errors import (
     BatchFailedError,
     BrokerError,
@@ -29,21 +30,20 @@ from goddard.client.errors import (
     SendFailedError,
     TooManyRequestsError,
 )
-from goddard.client.listening import ConsumeContext, ConsumeResult, OrderlyContext
-from goddard.client.lite import LitePullConsumer
+from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, OrderlyContext
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import Credentials
-from goddard.client.producer import Producer
-from goddard.client.push import PushConsumer
-from goddard.client.requests import create_reply
-from goddard.client.subscriptions import Sql, Tags
-from goddard.client.tracer import TraceOptions
-from goddard.client.transactions import (
+from goddard.client.produce.backpressure import BackPressureOptions
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.request_reply import create_reply
+from goddard.client.produce.transactions import (
     TransactionListener,
     TransactionProducer,
     TransactionResult,
     TransactionState,
 )
+from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import (
     ConsumeFrom,
     MessageModel,

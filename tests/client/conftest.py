@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.java import JavaPeers, start_java_broker
+from tests.support.resources import open_tcp_sockets
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers
-from goddard.testing.resources import open_tcp_sockets
 from goddard.testing.site import Site
 
 RELEASE = "5.4.0"
@@ -51,7 +51,7 @@ def legacy_site(
 def _java_site(version: str, directory: Path) -> Iterator[Site]:
     with JavaPeers(version, directory) as java:
         site = Site(java.start_name_server())
-        site.start_java_broker(java)
+        start_java_broker(site, java)
         yield site
 
 

@@ -5,14 +5,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.reading import TopicReader
 
-from goddard.client.accumulator import AccumulatorOptions
 from goddard.client.errors import ClientError, InvalidMessageError
 from goddard.client.message import Message
-from goddard.client.producer import Producer
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.producer import Producer
 from goddard.client.values import SendStatus
 from goddard.testing.cluster import Cluster
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 NEVER = AccumulatorOptions(max_delay_ms=30_000)

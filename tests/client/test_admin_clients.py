@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.online import OnlineConsumer, eventually
 
-from goddard.client.admin import Admin
-from goddard.client.admin_values import FoundMessages, TrackKind
+from goddard.client.admin.admin import Admin
+from goddard.client.admin.values import FoundMessages, TrackKind
 from goddard.client.errors import BrokerError, ClientError, NoRouteError
-from goddard.client.trace import (
+from goddard.client.trace.records import (
     MessageKind,
     SendTrace,
     TraceRecord,
@@ -21,8 +23,6 @@ from goddard.protocol.bodies import ConsumeResult, ConsumeType, MessageModel
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.record import Host
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.online import OnlineConsumer, eventually
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

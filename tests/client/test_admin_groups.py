@@ -4,17 +4,17 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.online import OnlineConsumer, eventually
 
-from goddard.client.admin import Admin
-from goddard.client.calls import Boundary
+from goddard.client.admin.admin import Admin
+from goddard.client.broker_api import Boundary
 from goddard.client.errors import BrokerError, NoRouteError
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import RequestMode
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import ResponseCode
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.online import OnlineConsumer, eventually
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

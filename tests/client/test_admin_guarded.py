@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.java import JavaPeers
+from tests.support.online import eventually
 
-from goddard.client.admin import Admin
+from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError
 from goddard.client.options import Credentials
 from goddard.protocol.bodies_admin import AclInfo, Policy, PolicyEntry
 from goddard.protocol.codes import ResponseCode
-from goddard.testing.java import JavaPeers
-from goddard.testing.online import eventually
 from goddard.testing.ports import lease_port
 
 pytestmark = pytest.mark.java

@@ -3,11 +3,11 @@
 import time
 
 import pytest
+from tests.support.dialogue import Dialogue
 
-from goddard.client.admin import Admin
+from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError
 from goddard.protocol.codes import Permission, ResponseCode
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.online import eventually
+from tests.support.pushing import Inbox, fill, push, texts
 
-from goddard.client.admin import Admin
-from goddard.client.admin_values import TrackKind
+from goddard.client.admin.admin import Admin
+from goddard.client.admin.values import TrackKind
 from goddard.protocol.bodies import ConsumeResult, ConsumeType
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.online import eventually
-from goddard.testing.pushing import Inbox, fill, push, texts
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.dialogue import Dialogue
 
-from goddard.client.admin import Admin
+from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
     BrokerError,
     BrokerNotFoundError,
@@ -17,7 +18,6 @@ from goddard.client.errors import (
 from goddard.client.values import MessageQueue, ServiceState
 from goddard.errors import ConfigError, ConnectFailedError
 from goddard.protocol.codes import Permission, ResponseCode
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.client import Client

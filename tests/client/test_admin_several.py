@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.online import OnlineConsumer, eventually
 
 from goddard import Admin as BlockingAdmin
-from goddard.client.admin import Admin
+from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerNotFoundError, NoRouteError, PartialFailureError
 from goddard.client.values import MessageQueue
 from goddard.errors import ConnectFailedError
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.online import OnlineConsumer, eventually
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.dialogue import Dialogue
 
-from goddard.client.admin import Admin
+from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
     BrokerError,
     BrokerNotFoundError,
@@ -15,7 +16,6 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import BrokerData, QueueData, TopicConfig, TopicRoute
 from goddard.protocol.codes import Permission, ResponseCode
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

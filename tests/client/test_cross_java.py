@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.support.java import JavaPeers, JavaProgram
+from tests.support.java_clients import JavaClients, Outgoing, Queue, Received, Sent
 
 from goddard import (
     CompressionKind,
@@ -26,9 +28,7 @@ from goddard import (
     TransactionProducer,
     TransactionState,
 )
-from goddard.client.offsets import read_offsets
-from goddard.testing.java import JavaPeers, JavaProgram
-from goddard.testing.java_clients import JavaClients, Outgoing, Queue, Received, Sent
+from goddard.client.consume.offsets import read_offsets
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

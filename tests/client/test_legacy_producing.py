@@ -3,13 +3,14 @@
 import asyncio
 from typing import Any
 
-from goddard.client.accumulator import AccumulatorOptions
+from tests.support.reading import TopicReader
+
+from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.producer import Producer
-from goddard.client.push import PushConsumer
-from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.transactions import TransactionProducer, TransactionState
 from goddard.client.values import ConsumeFrom
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 

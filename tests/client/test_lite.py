@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.polling import until
 
-from goddard.client.consumehooks import ConsumeHookContext
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.offsets import read_offsets
+from goddard.client.consume.subscriptions import Expression, Sql, Tags
 from goddard.client.errors import BrokerError, ClientError, NotRunningError
-from goddard.client.lite import LitePullConsumer
+from goddard.client.listeners.hooks import ConsumeHookContext
 from goddard.client.message import ReceivedMessage
-from goddard.client.offsets import read_offsets
-from goddard.client.subscriptions import Expression, Sql, Tags
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.bodies import decode_body
@@ -22,8 +24,6 @@ from goddard.protocol.bodies_client import ConsumerRunningInfo
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.responses import check
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.polling import until
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

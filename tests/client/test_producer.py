@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import pytest
+from tests.support.reading import TopicReader
 
-from goddard.client.backpressure import BackPressureOptions
 from goddard.client.errors import (
     BrokerError,
     ClientCode,
@@ -16,17 +16,17 @@ from goddard.client.errors import (
     NoRouteError,
     NotRunningError,
 )
-from goddard.client.hooks import ForbiddenContext, MessageType, SendContext, SendMode
 from goddard.client.message import Message
-from goddard.client.producer import Producer
-from goddard.client.selectors import by_hash, by_random, by_sharding_key
+from goddard.client.produce.backpressure import BackPressureOptions
+from goddard.client.produce.hooks import ForbiddenContext, MessageType, SendContext, SendMode
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.selectors import by_hash, by_random, by_sharding_key
 from goddard.client.values import MessageQueue, SendStatus, ServiceState
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.hashing import java_hash
 from goddard.protocol.ids import parse_offset_message_id, parse_unique_id
 from goddard.protocol.message import BatchEntry, encode_batch
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 

@@ -8,6 +8,8 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 import pytest
+from tests.support.fakecluster import Answerer, FakeCluster, mute
+from tests.support.polling import until
 
 from goddard.client.errors import (
     BatchFailedError,
@@ -19,12 +21,12 @@ from goddard.client.errors import (
     SendFailedError,
     TooManyRequestsError,
 )
-from goddard.client.faults import TIMES_4, TIMES_5, FaultTimes
 from goddard.client.message import Message
 from goddard.client.options import Credentials
-from goddard.client.producer import Producer
-from goddard.client.producer_options import RETRY_CODES
-from goddard.client.tracer import TraceOptions
+from goddard.client.produce.broker_health import TIMES_4, TIMES_5, FaultTimes
+from goddard.client.produce.options import RETRY_CODES
+from goddard.client.produce.producer import Producer
+from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import MessageQueue, SendStatus, ServiceState
 from goddard.errors import ConnectFailedError, ProtocolError, RequestTimeoutError
 from goddard.protocol.acl import verify
@@ -32,8 +34,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
-from goddard.testing.fakecluster import Answerer, FakeCluster, mute
-from goddard.testing.polling import until
 
 
 def refusing(code: int) -> Answerer:

@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.dialogue import Dialogue
 
+from goddard.client.consume.offsets import BrokerOffsets, master_address, start_offset
+from goddard.client.consume.pull import Puller, PullResult, PullStatus
+from goddard.client.consume.subscriptions import Expression, subscription
 from goddard.client.errors import BrokerError, BrokerNotFoundError
-from goddard.client.offsets import BrokerOffsets, master_address, start_offset
 from goddard.client.options import session_options
-from goddard.client.pulling import Puller, PullResult, PullStatus
 from goddard.client.session import Session
-from goddard.client.subscriptions import Expression, subscription
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.clock import SystemClock
 from goddard.protocol.codes import ResponseCode
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -7,19 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-
-from goddard.client.errors import BrokerError, NotRunningError
-from goddard.client.message import ReceivedMessage
-from goddard.client.offsets import read_offsets
-from goddard.client.subscriptions import Expression, Sql, Tags
-from goddard.client.values import ConsumeFrom, MessageModel, ServiceState
-from goddard.protocol.bodies import decode_body
-from goddard.protocol.bodies_admin import ConsumerConnections
-from goddard.protocol.codes import RequestCode
-from goddard.protocol.responses import check
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.polling import until
-from goddard.testing.pushing import (
+from tests.support.dialogue import Dialogue
+from tests.support.polling import until
+from tests.support.pushing import (
     TIMEOUT_SECONDS,
     Inbox,
     fill,
@@ -27,6 +17,16 @@ from goddard.testing.pushing import (
     push,
     texts,
 )
+
+from goddard.client.consume.offsets import read_offsets
+from goddard.client.consume.subscriptions import Expression, Sql, Tags
+from goddard.client.errors import BrokerError, NotRunningError
+from goddard.client.message import ReceivedMessage
+from goddard.client.values import ConsumeFrom, MessageModel, ServiceState
+from goddard.protocol.bodies import decode_body
+from goddard.protocol.bodies_admin import ConsumerConnections
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

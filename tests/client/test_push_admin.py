@@ -5,6 +5,16 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.polling import until
+from tests.support.pushing import (
+    TIMEOUT_SECONDS,
+    Inbox,
+    fill,
+    listener_threads,
+    push,
+    texts,
+)
 
 from goddard.client.message import ReceivedMessage
 from goddard.protocol.bodies import ConsumeResult, decode_body
@@ -15,16 +25,6 @@ from goddard.protocol.bodies_client import (
 )
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.responses import check
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.polling import until
-from goddard.testing.pushing import (
-    TIMEOUT_SECONDS,
-    Inbox,
-    fill,
-    listener_threads,
-    push,
-    texts,
-)
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -5,13 +5,13 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.polling import until
+from tests.support.pushing import Inbox, fill, listener_threads, push, texts
 
-from goddard.client.listening import ConsumeResult, OrderlyContext, Returned
+from goddard.client.listeners.listener import ConsumeResult, OrderlyContext, Returned
 from goddard.client.message import ReceivedMessage
 from goddard.protocol.names import dlq_topic
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.polling import until
-from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.polling import until
+from tests.support.pushing import Inbox, fill, listener_threads, push, texts
 
-from goddard.client.listening import ConsumeContext, ConsumeResult, Returned
+from goddard.client.consume.push import PushConsumer
+from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, Returned
+from goddard.client.listeners.redelivery import Retries
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options
-from goddard.client.push import PushConsumer
-from goddard.client.retrying import Retries
 from goddard.client.session import Session
 from goddard.client.values import MessageModel
 from goddard.clock import SystemClock
@@ -19,9 +22,6 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.message import decode_properties
 from goddard.protocol.names import dlq_topic
 from goddard.protocol.responses import check
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.polling import until
-from goddard.testing.pushing import Inbox, fill, listener_threads, push, texts
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 

@@ -5,7 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.java import JavaPeers, JavaProgram
+from tests.support.java_clients import JavaClients, Outgoing
+from tests.support.reading import TopicReader
 
+from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
     ClientCode,
     ClientError,
@@ -14,13 +18,9 @@ from goddard.client.errors import (
     RequestReplyTimeoutError,
 )
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.producer import Producer
-from goddard.client.push import PushConsumer
-from goddard.client.requests import create_reply
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.request_reply import create_reply
 from goddard.client.values import ConsumeFrom
-from goddard.testing.java import JavaPeers, JavaProgram
-from goddard.testing.java_clients import JavaClients, Outgoing
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 TIMEOUT_MS = 30_000

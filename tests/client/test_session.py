@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Unpack
 
 import pytest
+from tests.support.fakecluster import FakeCluster
+from tests.support.polling import until
 
 from goddard.client.errors import (
     BrokerError,
@@ -21,7 +23,7 @@ from goddard.client.errors import (
 )
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import SessionKeywords, session_options
-from goddard.client.producer import Producer
+from goddard.client.produce.producer import Producer
 from goddard.client.routes import PublishRoute
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendStatus
@@ -42,8 +44,6 @@ from goddard.protocol.headers_admin import GetProducerConnectionsRequest
 from goddard.protocol.headers_message import CheckTransactionRequest
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host, Record, encode_record
-from goddard.testing.fakecluster import FakeCluster
-from goddard.testing.polling import until
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.tls import TlsOptions

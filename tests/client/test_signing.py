@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.java import JavaPeers
 
 from goddard.client.errors import BrokerError, ClientError
 from goddard.client.message import Message
 from goddard.client.options import Credentials
-from goddard.client.producer import Producer
+from goddard.client.produce.producer import Producer
 from goddard.client.values import SendStatus
 from goddard.protocol.codes import ResponseCode
-from goddard.testing.java import JavaPeers
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers
 

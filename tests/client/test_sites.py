@@ -2,7 +2,8 @@
 
 import asyncio
 
-from goddard.testing.resources import open_tcp_sockets
+from tests.support.resources import open_tcp_sockets
+
 from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
 

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.support.fakecluster import FakeCluster
 
 from goddard.aio import (
     ClientError,
@@ -16,7 +17,6 @@ from goddard.aio import (
     TraceOptions,
 )
 from goddard.protocol.codes import RequestCode
-from goddard.testing.fakecluster import FakeCluster
 
 WAIT_SECONDS = 30
 

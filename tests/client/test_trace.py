@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
+from tests.support.java import JavaDriver, JavaPeers
+from tests.support.reading import TopicReader
 
-from goddard.client.accumulator import AccumulatorOptions
+from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.producer import Producer
-from goddard.client.push import PushConsumer
-from goddard.client.trace import (
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.transactions import TransactionProducer, TransactionState
+from goddard.client.trace.records import (
     ConsumeEnd,
     ConsumeOutcome,
     ConsumeStart,
@@ -20,12 +23,9 @@ from goddard.client.trace import (
     TransactionEnd,
     decode_trace,
 )
-from goddard.client.tracer import TraceOptions
-from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom
-from goddard.testing.java import JavaDriver, JavaPeers
 from goddard.testing.process import wait_until
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 R = TypeVar("R", bound=TraceRecord)

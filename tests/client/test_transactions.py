@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
+from tests.support.reading import TopicReader
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.produce.transactions import TransactionProducer, TransactionState
 from goddard.client.values import ConsumeFrom, SendStatus
 from goddard.errors import ConfigError
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState

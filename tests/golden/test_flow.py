@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.parts import BrokerParts, broker_parts, properties_of
 
 from goddard.broker.checkback import GROUP
 from goddard.broker.delay import DelayDelivery
@@ -18,9 +21,6 @@ from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import decode_properties
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from goddard.protocol.record import Record, decode_record
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.parts import BrokerParts, broker_parts, properties_of
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 

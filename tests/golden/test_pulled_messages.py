@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from goddard.client.consume.pull import PullResult, PullStatus, decode_messages, read_answer
 from goddard.client.message import ReceivedMessage
-from goddard.client.pulling import PullResult, PullStatus, decode_messages, read_answer
 from goddard.client.values import MessageQueue
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import decompress

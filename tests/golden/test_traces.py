@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from goddard.client.trace import (
+from goddard.client.trace.records import (
     ConsumeEnd,
     ConsumeOutcome,
     ConsumeStart,

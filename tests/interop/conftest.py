@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.java import JavaPeers, JavaProgram, start_java_broker
+from tests.support.java_clients import JavaClients
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers, JavaProgram
-from goddard.testing.java_clients import JavaClients
 from goddard.testing.process import Process
 from goddard.testing.site import Site
 
@@ -75,7 +75,7 @@ def site(
         is_java = pytestconfig.getoption("--name-server") == "java"
         site = Site(java.start_name_server() if is_java else cluster.start_name_server())
         if broker_kind == "java":
-            site.start_java_broker(java)
+            start_java_broker(site, java)
         else:
             site.start_goddard_broker(cluster)
         yield site

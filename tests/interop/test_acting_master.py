@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.support.java import JavaBroker, JavaPeers
 
-from goddard.testing.java import JavaBroker, JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.support.java import JavaPeers
+from tests.support.java_clients import JavaClients, Outgoing, PushConsumer
 
-from goddard.testing.java import JavaPeers
-from goddard.testing.java_clients import JavaClients, Outgoing, PushConsumer
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
 

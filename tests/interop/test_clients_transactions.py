@@ -3,8 +3,8 @@
 import time
 
 import pytest
+from tests.support.java_clients import JavaClients, Outgoing
 
-from goddard.testing.java_clients import JavaClients, Outgoing
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
 

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.support import cpp, peers
+from tests.support.cpp import CppClients
 
-from goddard.testing import cpp, peers
-from goddard.testing.cpp import CppClients
 from goddard.testing.site import Site
 
 pytestmark = pytest.mark.java

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
+from tests.support.java import JavaPeers
+from tests.support.java_clients import JavaClients, Received
 
-from goddard.testing.java import JavaPeers
-from goddard.testing.java_clients import JavaClients, Received
 from goddard.testing.process import Process, ProcessError, wait_until
 from goddard.testing.site import Site
 

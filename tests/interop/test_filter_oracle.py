@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pytest
+from tests.support.java import BRIEF_JVM_FLAGS
+from tests.support.peers import POM_DIR, RELEASES
 
 from goddard.protocol.filter import (
     FilterEvaluationError,
@@ -21,8 +23,6 @@ from goddard.protocol.filter import (
     compile_sql,
     parse_tags,
 )
-from goddard.testing.java import BRIEF_JVM_FLAGS
-from goddard.testing.peers import POM_DIR, RELEASES
 
 pytestmark = pytest.mark.java
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.java import BROKER_PROPERTIES, JavaPeers
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -25,8 +27,6 @@ from goddard.protocol.message import TransactionType
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC
 from goddard.protocol.record import Record, decode_record
 from goddard.protocol.responses import check
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.java import BROKER_PROPERTIES, JavaPeers
 from goddard.testing.ports import lease_port
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.java import JavaPeers, JavaProgram, start_java_broker
+from tests.support.java_clients import JavaClients, Outgoing, Queue, Sent
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers, JavaProgram
-from goddard.testing.java_clients import JavaClients, Outgoing, Queue, Sent
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 
@@ -21,7 +21,7 @@ JAVA, GODDARD = "broker-java", "broker-goddard"
 def mixed(directory: Path, java540: JavaPeers) -> Iterator[Site]:
     with Cluster(directory / "mixed") as cluster:
         site = Site(cluster.start_name_server())
-        site.start_java_broker(java540, JAVA)
+        start_java_broker(site, java540, JAVA)
         site.start_goddard_broker(cluster, GODDARD)
         yield site
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
+from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
-from goddard.testing.java import JavaBroker, JavaDriver, JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.support.java import JavaPeers
 
-from goddard.testing.java import JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
+from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
-from goddard.testing.java import JavaBroker, JavaDriver, JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
 

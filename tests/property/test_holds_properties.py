@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 
 from goddard.broker.filters import TagCodes
 from goddard.broker.holds import MAX_HOLD_MS, Hold, Holds
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.store.records import LogEntry
-from goddard.testing.clock import ManualClock
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions

@@ -11,13 +11,13 @@ from pathlib import Path
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
+from tests.support.sends import SendBench, send_request
 
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
-from goddard.testing.clock import ManualClock
-from goddard.testing.sends import SendBench, send_request
 
 # Mostly plain, with one odd thing here and there: two odd things hide each other.
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goddard.client.consume.pull import decode_messages
 from goddard.client.message import ReceivedMessage
-from goddard.client.pulling import decode_messages
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.message import (

@@ -3,6 +3,7 @@
 import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.support.sends import send_request
 
 from goddard.broker.sendforms import Form, Property, make_form
 from goddard.broker.sendwire import (
@@ -14,7 +15,6 @@ from goddard.broker.sendwire import (
 )
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.sends import send_request
 
 NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "a%b", "x-y", "名")
 VALUES = st.one_of(

@@ -11,15 +11,15 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.clock import ManualClock
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.config import FlushMode
 from goddard.store.reading import GetStatus
 from goddard.store.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
-from goddard.testing.clock import ManualClock
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
 
 TOPICS = ("TopicA", "%RETRY%group", "x" * 140)
 SEGMENT_BYTES = 4096

@@ -15,6 +15,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.parts import BrokerParts, broker_parts
+from tests.support.store import HOST
 
 from goddard.broker.incoming import Incoming
 from goddard.broker.transaction import Transactions, as_half
@@ -24,10 +28,6 @@ from goddard.protocol.headers_message import CheckTransactionRequest, EndTransac
 from goddard.protocol.message import TransactionType
 from goddard.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 from goddard.protocol.record import decode_record
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.parts import BrokerParts, broker_parts
-from goddard.testing.store import HOST
 from goddard.transport.handlers import Handlers
 
 COMMIT, ROLLBACK = TransactionType.COMMIT, TransactionType.ROLLBACK

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.java import JavaPeers, start_java_broker
 
 from goddard.spark.session import spark_session
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers
 from goddard.testing.site import Site
 
 RELEASE = "5.4.0"
@@ -56,7 +56,7 @@ def javas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A cluster of RocketMQ's own; for tests that are marked ``java``."""
     with JavaPeers(RELEASE, tmp_path_factory.mktemp("site-java")) as java:
         site = Site(java.start_name_server())
-        site.start_java_broker(java)
+        start_java_broker(site, java)
         yield site
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.numbered import NumberedTopic, numbers
+from tests.support.sparkreads import patiently
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import patiently
 
 _DATA = Path(__file__).parents[1] / "golden" / "data"
 _SECONDS = 200

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from tests.support.sparkreads import Stream, read_numbers, read_rows, write_delayed
 
 from goddard import (
     Admin,
@@ -19,7 +20,7 @@ from goddard import (
     TransactionProducer,
     TransactionState,
 )
-from goddard.client.sending import SendSettings, prepare_batch, send_command
+from goddard.client.produce.encoding import SendSettings, prepare_batch, send_command
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import QueueMappingItem, TopicConfig, TopicQueueMappingDetail
 from goddard.protocol.codes import ResponseCode
@@ -28,7 +29,6 @@ from goddard.spark.options import parse_sink
 from goddard.spark.write import write_batches
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import Stream, read_numbers, read_rows, write_delayed
 from goddard.testing.wire import ask, query_route
 
 _SECONDS = 60

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.numbered import NumberedTopic, numbers
 
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import parse_log, plan, read_piece
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.site import Site
 
 _ROUNDS = 15

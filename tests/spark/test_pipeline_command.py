@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from tests.support.numbered import NumberedTopic
 
 from goddard.cli.main import goddard
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.numbered import NumberedTopic, numbers
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
 from goddard.errors import ConfigError
@@ -14,7 +15,6 @@ from goddard.pipelines.ready import find_job
 from goddard.pipelines.ready.dead_letter import REPLAYED, replay
 from goddard.pipelines.ready.traffic import read_slots
 from goddard.pipelines.running import Pipeline, Progress
-from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

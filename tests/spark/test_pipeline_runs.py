@@ -14,6 +14,7 @@ import fastavro
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.numbered import NumberedTopic, numbers
 
 from goddard import Message, Producer
 from goddard.pipelines.checkpoints import Checkpoint
@@ -25,7 +26,6 @@ from goddard.pipelines.running import Pipeline, Progress
 from goddard.pipelines.status import job_status
 from goddard.spark.rows import ROW_PROPERTY
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.site import Site
 
 AVRO = {

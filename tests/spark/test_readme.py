@@ -5,8 +5,8 @@ import runpy
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.support.numbered import NumberedTopic
 
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.fakecluster import FakeCluster, mute
+from tests.support.numbered import NumberedTopic, numbers, table_numbers
+from tests.support.sparkreads import patiently, read_numbers, read_rows
 
 from goddard import Message, MessageQueue, Producer
 from goddard.aio import Producer as AsyncProducer
@@ -18,12 +21,9 @@ from goddard.spark import without_repeats
 from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
 from goddard.spark.write import Sender, write_batches
-from goddard.testing.fakecluster import FakeCluster, mute
-from goddard.testing.numbered import NumberedTopic, numbers, table_numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import patiently, read_numbers, read_rows
 
 
 def write(frame: DataFrame, topic: NumberedTopic, **options: str) -> None:

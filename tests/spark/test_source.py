@@ -7,6 +7,7 @@ import time
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.numbered import NumberedTopic, numbers
 
 from goddard import Message, MessageQueue, Producer
 from goddard.errors import ConfigError
@@ -23,7 +24,6 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.spark.cluster import Cluster
 from goddard.spark.columns import COLUMNS
 from goddard.spark.options import parse_source
-from goddard.testing.numbered import NumberedTopic, numbers
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.connection import Connection

@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.java import BRIEF_JVM_FLAGS
+from tests.support.numbered import NumberedTopic
+from tests.support.sparkjob import READY
 
 from goddard.spark.java import provide_java
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import BRIEF_JVM_FLAGS
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkjob import READY
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 240
@@ -120,7 +120,7 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
         (job / "job.json").write_text(json.dumps(values))
         driver = Process(
             "driver",
-            [sys.executable, "-m", "goddard.testing.sparkjob", str(job)],
+            [sys.executable, "-m", "tests.support.sparkjob", str(job)],
             log=job / "output.log",
             ready=READY,
             env=environment(),

@@ -9,16 +9,16 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.numbered import NumberedTopic, table_numbers
+from tests.support.sparkreads import patiently
 
 from goddard import Admin, MessageQueue
 from goddard.spark import lag
 from goddard.spark.cluster import Cluster
 from goddard.spark.offsets import from_json
 from goddard.spark.options import SINK, Given, connecting
-from goddard.testing.numbered import NumberedTopic, table_numbers
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import patiently
 
 _SECONDS = 100
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.java import JavaPeers, start_java_broker
+from tests.support.numbered import NumberedTopic
+from tests.support.sparkreads import Stream, read_numbers
 
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
@@ -13,11 +16,8 @@ from goddard.spark.cluster import Cluster as Reach
 from goddard.spark.offsets import QueueRange
 from goddard.spark.options import Place, SourceOptions, Where, parse_source
 from goddard.spark.read import read_range
-from goddard.testing.java import JavaPeers
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import Stream, read_numbers
 
 
 @pytest.fixture(
@@ -34,7 +34,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         return
     with JavaPeers(request.param, tmp_path) as java:
         site = Site(java.start_name_server())
-        site.start_java_broker(java)
+        start_java_broker(site, java)
         yield site
 
 

@@ -13,7 +13,7 @@ import pytest
 import goddard
 from goddard import LitePullConsumer, Producer, PushConsumer, TransactionProducer
 from goddard.client.options import SessionKeywords
-from goddard.client.producer_options import ProducerKeywords
+from goddard.client.produce.options import ProducerKeywords
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"

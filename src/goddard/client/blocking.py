@@ -18,7 +18,7 @@ from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
 
 if TYPE_CHECKING:
-    from goddard.client.handout import Portion
+    from goddard.client.consume.poll_buffer import Portion
     from goddard.client.message import ReceivedMessage
 
 # So many may be handed over and not be done; the next one waits until half of them are. More does

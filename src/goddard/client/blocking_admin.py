@@ -5,7 +5,7 @@ Written by tools/write_blocking.py from the asyncio classes: change those instea
 
 from typing import Unpack
 
-from goddard.client.admin import Admin as AsyncAdmin
+from goddard.client.admin.admin import Admin as AsyncAdmin
 from goddard.client.blocking import BlockingClient
 from goddard.client.blocking_admin_access import AdminAccess
 from goddard.client.blocking_admin_brokers import AdminBrokers
@@ -13,7 +13,7 @@ from goddard.client.blocking_admin_clients import AdminClients
 from goddard.client.blocking_admin_controllers import AdminControllers
 from goddard.client.blocking_admin_groups import AdminGroups
 from goddard.client.blocking_admin_messages import AdminMessages
-from goddard.client.blocking_admin_nameservers import AdminNameservers
+from goddard.client.blocking_admin_name_servers import AdminNameServers
 from goddard.client.blocking_admin_offsets import AdminOffsets
 from goddard.client.blocking_admin_topics import AdminTopics
 from goddard.client.options import SessionKeywords
@@ -27,7 +27,7 @@ class Admin(
     AdminClients,
     AdminMessages,
     AdminBrokers,
-    AdminNameservers,
+    AdminNameServers,
     AdminControllers,
     AdminAccess,
 ):

@@ -5,7 +5,7 @@ Written by tools/write_blocking.py from the asyncio classes: change those instea
 
 from collections.abc import Iterable
 
-from goddard.client.admin import Admin as AsyncAdmin
+from goddard.client.admin.admin import Admin as AsyncAdmin
 from goddard.client.blocking import BlockingClient
 from goddard.protocol.bodies_admin import AccessKey, AccessKeys, AclInfo, UserInfo
 from goddard.protocol.headers_admin import GetAccessInfoResponse

@@ -5,8 +5,8 @@ Written by tools/write_blocking.py from the asyncio classes: change those instea
 
 from collections.abc import Iterable, Mapping
 
-from goddard.client.admin import Admin as AsyncAdmin
-from goddard.client.admin_values import BrokerPlace
+from goddard.client.admin.admin import Admin as AsyncAdmin
+from goddard.client.admin.values import BrokerPlace
 from goddard.client.blocking import BlockingClient
 from goddard.protocol.bodies import BrokerMemberGroup, ClusterInfo
 from goddard.protocol.bodies_admin import BrokerStats, EpochCache, HaStatus, RocksdbProgress

@@ -3,11 +3,11 @@
 Written by tools/write_blocking.py from the asyncio classes: change those instead.
 """
 
-from goddard.client.admin import Admin as AsyncAdmin
-from goddard.client.admin_values import FoundMessages, MessageTrack
+from goddard.client.admin.admin import Admin as AsyncAdmin
+from goddard.client.admin.values import FoundMessages, MessageTrack
 from goddard.client.blocking import BlockingClient
 from goddard.client.message import ReceivedMessage
-from goddard.client.trace import TraceRecord
+from goddard.client.trace.records import TraceRecord
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 

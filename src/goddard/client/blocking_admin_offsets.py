@@ -5,10 +5,10 @@ Written by tools/write_blocking.py from the asyncio classes: change those instea
 
 from collections.abc import Mapping
 
-from goddard.client.admin import Admin as AsyncAdmin
-from goddard.client.admin_values import Rollback
+from goddard.client.admin.admin import Admin as AsyncAdmin
+from goddard.client.admin.values import Rollback
 from goddard.client.blocking import BlockingClient
-from goddard.client.calls import Boundary
+from goddard.client.broker_api import Boundary
 from goddard.client.values import MessageQueue
 
 

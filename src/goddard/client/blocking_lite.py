@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
-from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
-from goddard.client.consumehooks import ConsumeHook
-from goddard.client.lite import LitePullConsumer as AsyncLitePullConsumer
+from goddard.client.consume.allocation import AllocationStrategy
+from goddard.client.consume.lite import LitePullConsumer as AsyncLitePullConsumer
+from goddard.client.consume.queue_changes import AssignmentListener, QueuesListener
+from goddard.client.consume.subscriptions import Expression
+from goddard.client.listeners.hooks import ConsumeHook
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords
-from goddard.client.queuewatch import AssignmentListener, QueuesListener
-from goddard.client.subscriptions import Expression
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.protocol.bodies import MessageModel
 

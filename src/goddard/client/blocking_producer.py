@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from typing import Any, Unpack
 
 from goddard.client.blocking import BlockingClient
-from goddard.client.endings import EndTransactionHook, TransactionState
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.producer import Producer as AsyncProducer
-from goddard.client.producer_options import ProducerKeywords
-from goddard.client.selectors import Selector
-from goddard.client.transactions import TransactionListener, TransactionResult
-from goddard.client.transactions import TransactionProducer as AsyncTransactionProducer
+from goddard.client.produce.options import ProducerKeywords
+from goddard.client.produce.producer import Producer as AsyncProducer
+from goddard.client.produce.selectors import Selector
+from goddard.client.produce.transaction_hooks import EndTransactionHook, TransactionState
+from goddard.client.produce.transactions import TransactionListener, TransactionResult
+from goddard.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
 from goddard.client.values import MessageQueue, SendResult
 
 

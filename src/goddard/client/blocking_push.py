@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from goddard.client.allocation import AllocationStrategy
 from goddard.client.blocking import BlockingClient
-from goddard.client.consumehooks import ConsumeHook
+from goddard.client.consume.allocation import AllocationStrategy
+from goddard.client.consume.push import _L
+from goddard.client.consume.push import PushConsumer as AsyncPushConsumer
+from goddard.client.consume.queue_changes import AssignmentListener
+from goddard.client.consume.subscriptions import Expression
+from goddard.client.listeners.hooks import ConsumeHook
 from goddard.client.options import SessionKeywords
-from goddard.client.push import _L
-from goddard.client.push import PushConsumer as AsyncPushConsumer
-from goddard.client.queuewatch import AssignmentListener
-from goddard.client.subscriptions import Expression
-from goddard.client.tracer import TraceOptions
+from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.protocol.bodies import MessageModel
 
@@ -25,10 +25,10 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
 
     The listener is a function of ``(messages, context)``, plain (it runs in one of at most
     ``consume_threads`` threads) or a coroutine function (as many at a time, on the loop). It
-    gets ``consume_batch_size`` messages at most. See ``goddard.client.listening`` for what
-    its result means: None or True is success; False, RECONSUME_LATER or an exception mean
-    that the messages come again, after a delay that grows, until ``max_reconsume_times`` (16
-    if -1; for orderly consumers -1 is for ever) was reached and they go to the group's
+    gets ``consume_batch_size`` messages at most. See ``goddard.client.listeners.listener``
+    for what its result means: None or True is success; False, RECONSUME_LATER or an exception
+    mean that the messages come again, after a delay that grows, until ``max_reconsume_times``
+    (16 if -1; for orderly consumers -1 is for ever) was reached and they go to the group's
     dead-letter topic. A call that takes longer than ``consume_timeout_ms`` is given up as
     failed.
 

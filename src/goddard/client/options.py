@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypedDict
 from urllib.parse import urlsplit
 
 from goddard.client.identity import local_ip, process_instance
-from goddard.client.nameservers import parse_name_servers
+from goddard.client.name_servers import parse_name_servers
 from goddard.clock import Clock
 from goddard.errors import ConfigError
 from goddard.transport.tls import TlsOptions

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import ClassVar, Final, Self
 from weakref import WeakKeyDictionary
 
-from goddard.client import calls
+from goddard.client import broker_api
 from goddard.client.errors import (
     BrokerError,
     ClientError,
@@ -30,7 +30,7 @@ from goddard.client.members import (
     ProducerMember,
     ReplyListener,
 )
-from goddard.client.nameservers import NameServers, fetch_name_servers
+from goddard.client.name_servers import NameServers, fetch_name_servers
 from goddard.client.options import SessionOptions
 from goddard.client.routes import MASTER_ID, KnownRoutes, PublishRoute, vip_address
 from goddard.client.values import MessageQueue
@@ -311,7 +311,9 @@ class Session:
     async def _fetch_route(self, topic: str) -> TopicRoute | GoddardError | None:
         """A failure is returned, for each of those who wait to raise."""
         try:
-            route = await calls.topic_route(self, topic, timeout_ms=self.options.api_timeout_ms)
+            route = await broker_api.topic_route(
+                self, topic, timeout_ms=self.options.api_timeout_ms
+            )
         except GoddardError as error:
             return error
         if route is None:
@@ -401,7 +403,7 @@ class Session:
         )
         self._greeting.add(address)
         try:
-            await calls.heartbeat(self, address, data, timeout_ms=self.options.api_timeout_ms)
+            await broker_api.heartbeat(self, address, data, timeout_ms=self.options.api_timeout_ms)
         except GoddardError as error:
             _logger.warning("send heart beat to broker[%s] failed: %s", address, error)
         finally:
@@ -430,7 +432,7 @@ class Session:
     ) -> None:
         async def leave(address: str) -> None:
             try:
-                await calls.unregister_client(
+                await broker_api.unregister_client(
                     self,
                     address,
                     self.client_id,

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-from goddard.client import calls
+from goddard.client import broker_api
+from goddard.client.consume.pull import pull_command
+from goddard.client.consume.subscriptions import subscription
 from goddard.client.errors import (
     BatchFailedError,
     BrokerError,
@@ -24,9 +26,7 @@ from goddard.client.errors import (
     SendFailedError,
 )
 from goddard.client.options import session_options
-from goddard.client.pulling import pull_command
 from goddard.client.session import Session
-from goddard.client.subscriptions import subscription
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, GoddardError, RemotingError
 from goddard.protocol.bodies import TopicList
@@ -147,7 +147,7 @@ class Cluster:
 
     def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
         """The latest offset of each queue whose broker is there."""
-        return self._run(self._each(list(queues), calls.max_offset))
+        return self._run(self._each(list(queues), broker_api.max_offset))
 
     def latest_of_present(
         self, queues: Iterable[MessageQueue], at_least: Mapping[MessageQueue, int]
@@ -253,7 +253,7 @@ class Cluster:
         )
         if response.code != ResponseCode.SUCCESS:
             raise BrokerError(response.code, response.remark)
-        found = await calls.read(response, TopicList)
+        found = await broker_api.read(response, TopicList)
         namespace = session.options.namespace
         return sorted(
             session.without_namespace(name)
@@ -287,7 +287,9 @@ class Cluster:
 
         async def ask(queue: MessageQueue) -> tuple[MessageQueue, int]:
             session, address, wire_queue = await self._found(queue)
-            latest = await calls.max_offset(session, address, wire_queue, timeout_ms=timeout_ms)
+            latest = await broker_api.max_offset(
+                session, address, wire_queue, timeout_ms=timeout_ms
+            )
             if session.find_broker(queue.broker_name, only_this=True) is None:
                 latest = max(latest, at_least.get(queue, latest))
             return queue, latest
@@ -313,7 +315,7 @@ class Cluster:
                 raise BrokerNotFoundError(queue.broker_name)
             # Whatever it says to that: it is there.
             with contextlib.suppress(BrokerError):
-                await calls.max_offset(
+                await broker_api.max_offset(
                     session, address, queue, timeout_ms=self._connecting.request_timeout_ms
                 )
 
@@ -321,8 +323,8 @@ class Cluster:
         await self._those_that_answer(reach(queue) for queue in one_of_each.values())
 
     async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
-        earliest = await self._each(queues, calls.min_offset)
-        latest = await self._each(queues, calls.max_offset)
+        earliest = await self._each(queues, broker_api.min_offset)
+        latest = await self._each(queues, broker_api.max_offset)
         # Between the two questions messages may have been deleted.
         return earliest, {queue: max(end, earliest.get(queue, 0)) for queue, end in latest.items()}
 
@@ -421,7 +423,7 @@ class Cluster:
         timeout_ms = self._connecting.request_timeout_ms
 
         async def ask(session: Session, address: str, wire_queue: MessageQueue) -> int:
-            near = await calls.search_offset(
+            near = await broker_api.search_offset(
                 session, address, wire_queue, time_ms, timeout_ms=timeout_ms
             )
 
@@ -479,7 +481,7 @@ class Cluster:
         numbers = await self._together(
             self._of_queue(
                 queue,
-                lambda session, address, wire_queue: calls.query_consumer_offset(
+                lambda session, address, wire_queue: broker_api.query_consumer_offset(
                     session,
                     address,
                     wire_group,
@@ -503,7 +505,7 @@ class Cluster:
             try:
                 session, address, wire_queue = await self._found(queue)
                 wire_group = session.with_namespace(group)
-                await calls.update_consumer_offset(
+                await broker_api.update_consumer_offset(
                     session, address, wire_group, wire_queue, number, timeout_ms=timeout_ms
                 )
             except GoddardError as error:

@@ -20,12 +20,12 @@ from typing import Final
 
 import numpy as np
 
-from goddard.client import calls
+from goddard.client import broker_api
+from goddard.client.consume.pull import pull_command
+from goddard.client.consume.subscriptions import Sql, subscription
 from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import session_options
-from goddard.client.pulling import pull_command
 from goddard.client.session import Session
-from goddard.client.subscriptions import Sql, subscription
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
@@ -260,7 +260,7 @@ class RangeReader:
             await session.refresh_route(queue.topic)
             found = session.find_broker(queue.broker_name, self._suggested_id)
         if found is None:
-            known = await calls.cluster_info(session)
+            known = await broker_api.cluster_info(session)
             if queue.broker_name not in known.broker_addr_table:
                 raise BrokerNotFoundError(queue.broker_name)
         return found

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from goddard.client.nameservers import parse_name_servers
+from goddard.client.name_servers import parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError

@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from goddard.client.message import Message
-from goddard.client.sending import check_body
+from goddard.client.produce.encoding import check_body
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.names import topic_problem
 from goddard.spark.arrays import Positions

@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
 )
 
 from goddard.client.message import Message
-from goddard.client.producer import Producer
-from goddard.client.selectors import queue_of_hash
-from goddard.client.sending import MAX_BATCH_MESSAGES
+from goddard.client.produce.encoding import MAX_BATCH_MESSAGES
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.selectors import queue_of_hash
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import GoddardError
 from goddard.spark.arrays import Positions

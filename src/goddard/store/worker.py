@@ -1,7 +1,7 @@
 """The store's own threads: one worker runs short jobs in order and others at intervals.
 
 The store owns its workers and stops them when it closes; tests give it a worker that runs jobs in
-the calling thread (``goddard.testing.store.InlineWorker``).
+the calling thread (``tests.support.store.InlineWorker``).
 """
 
 import logging

@@ -11,7 +11,6 @@ from itertools import count
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.cluster import Cluster
-from goddard.testing.java import JavaPeers
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
 
@@ -46,10 +45,6 @@ class Site:
         (broker,) = self.brokers.values()
         return broker
 
-    def start_java_broker(self, java: JavaPeers, name: str = "broker-java") -> Process:
-        broker = java.start_broker(name, namesrv=self.namesrv, properties=BROKER_PROPERTIES)
-        return self._add(name, broker)
-
     def start_goddard_broker(
         self,
         cluster: Cluster,
@@ -58,7 +53,7 @@ class Site:
         properties: Mapping[str, str] | None = None,
     ) -> Process:
         own = {"brokerName": name, "namesrvAddr": self.namesrv, **(properties or {})}
-        return self._add(name, cluster.start_broker(properties={**BROKER_PROPERTIES, **own}))
+        return self.add_broker(name, cluster.start_broker(properties={**BROKER_PROPERTIES, **own}))
 
     def create_topic(
         self, label: str, *, queues: int = 4, order: bool = False, is_exact: bool = False
@@ -83,7 +78,8 @@ class Site:
         served = {data["brokerName"] for data in route["queueDatas"]} if route else set()
         return served == set(self.brokers)
 
-    def _add(self, name: str, broker: Process) -> Process:
+    def add_broker(self, name: str, broker: Process) -> Process:
+        """Add a running broker, and wait until the name server knows it."""
         self.brokers[name] = broker
         wait_until(
             lambda: name in query_brokers(self.namesrv),

@@ -12,6 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.absurd import absurd_requests, one_way
+from tests.support.consumers import pull_fields, sql
+from tests.support.dialogue import Dialogue
+from tests.support.rawpeer import StreamPeer
+from tests.support.resources import private_bytes
+from tests.support.sends import send_request
 
 from goddard.config import parse_properties
 from goddard.protocol.bodies import encode_body
@@ -20,13 +26,7 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers_message import SendResponse
 from goddard.protocol.responses import ResponseError
-from goddard.testing.absurd import absurd_requests, one_way
 from goddard.testing.cluster import Cluster, Daemon
-from goddard.testing.consumers import pull_fields, sql
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.rawpeer import StreamPeer
-from goddard.testing.resources import private_bytes
-from goddard.testing.sends import send_request
 from goddard.transport.client import Client, ClientOptions
 
 MIB = 1 << 20

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.files import FaultyFiles
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
@@ -14,8 +16,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.responses import ResponseError, check
 from goddard.store.store import MessageStore
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
-from goddard.testing.files import FaultyFiles
 from goddard.transport.client import Client, ClientOptions
 
 SEGMENT = 64 * 1024

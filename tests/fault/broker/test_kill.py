@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.load import KeyedReader, KeyedSender
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.load import KeyedReader, KeyedSender
 from goddard.testing.wire import query_route
 from goddard.transport.client import Client, ClientOptions
 

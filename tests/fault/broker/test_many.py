@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.dialogue import Dialogue
+from tests.support.resources import descriptors, private_bytes
 
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.responses import check
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.process import wait_until
-from goddard.testing.resources import descriptors, private_bytes
 from goddard.testing.wire import query_route
 from goddard.transport.client import Client, ClientOptions
 

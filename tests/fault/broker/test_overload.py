@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.rawpeer import StreamPeer
+from tests.support.sends import send_request
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
@@ -18,8 +20,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.store.files import Data, SystemFiles
 from goddard.store.store import MessageStore
-from goddard.testing.rawpeer import StreamPeer
-from goddard.testing.sends import send_request
 
 SYNC_SECONDS = 0.4
 

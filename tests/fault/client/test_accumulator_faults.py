@@ -3,13 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from goddard.client.accumulator import AccumulatorOptions
+from tests.support.reading import TopicReader
+
 from goddard.client.errors import ClientError
 from goddard.client.message import Message
-from goddard.client.producer import Producer
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.producer import Producer
 from goddard.client.values import SendResult
 from goddard.testing.cluster import Cluster
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import Site
 
 ROUNDS = 150

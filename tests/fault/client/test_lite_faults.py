@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from goddard.client.lite import LitePullConsumer
-from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.record import Host, Record, encode_record
-from goddard.testing.account import (
+from tests.support.account import (
     FAULTS,
     TIMEOUT_SECONDS,
     TOPIC,
@@ -28,9 +22,15 @@ from goddard.testing.account import (
     sending,
     settle,
 )
+from tests.support.fakecluster import FakeCluster
+from tests.support.polling import until
+
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.values import ConsumeFrom, MessageQueue
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
 from goddard.testing.cluster import Cluster
-from goddard.testing.fakecluster import FakeCluster
-from goddard.testing.polling import until
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.fakecluster import FakeCluster, mute
+from tests.support.online import eventually
+from tests.support.proxy import FaultProxy
+from tests.support.reading import TopicReader
+from tests.support.resources import open_tcp_sockets
 
 from goddard.client.errors import ClientError, NoRouteError, SendFailedError
 from goddard.client.message import Message
-from goddard.client.producer import Producer
+from goddard.client.produce.producer import Producer
 from goddard.client.values import SendResult, SendStatus
 from goddard.errors import ConnectionLostError, RequestTimeoutError
 from goddard.protocol.codes import RequestCode
 from goddard.testing.cluster import Cluster
-from goddard.testing.fakecluster import FakeCluster, mute
-from goddard.testing.online import eventually
-from goddard.testing.proxy import FaultProxy
-from goddard.testing.reading import TopicReader
-from goddard.testing.resources import open_tcp_sockets
 from goddard.testing.site import Site
 
 MANY = 2_000

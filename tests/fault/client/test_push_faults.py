@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from goddard.client.push import PushConsumer
-from goddard.protocol.bodies import encode_body
-from goddard.protocol.bodies_client import ConsumerList
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.record import Host, Record, encode_record
-from goddard.protocol.responses import check
-from goddard.testing.account import (
+from tests.support.account import (
     FAULTS,
     QUEUES,
     TIMEOUT_SECONDS,
@@ -31,10 +23,18 @@ from goddard.testing.account import (
     sending,
     settle,
 )
+from tests.support.polling import until
+from tests.support.pushing import listener_threads, push
+from tests.support.registrant import Registrant
+
+from goddard.client.consume.push import PushConsumer
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_client import ConsumerList
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.protocol.responses import check
 from goddard.testing.cluster import Cluster
-from goddard.testing.polling import until
-from goddard.testing.pushing import listener_threads, push
-from goddard.testing.registrant import Registrant
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
@@ -107,7 +107,7 @@ async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
 
 MEMBER = """
 import asyncio, os, sys
-from goddard.testing.pushing import push
+from tests.support.pushing import push
 
 def listener(messages, context):
     for message in messages:

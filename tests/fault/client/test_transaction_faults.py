@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.reading import TopicReader
+
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.transactions import TransactionProducer, TransactionState
+from goddard.client.produce.transactions import TransactionProducer, TransactionState
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process
-from goddard.testing.reading import TopicReader
 from goddard.testing.site import BROKER_PROPERTIES, Site
 
 TOPIC = "accounts"
@@ -18,7 +19,7 @@ GROUP = "transfers"
 HALFWAY = f"""
 import asyncio, sys
 from goddard.client.message import Message
-from goddard.client.transactions import TransactionProducer
+from goddard.client.produce.transactions import TransactionProducer
 
 class Listener:
     executing = 0

@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from tests.support.registrant import Registrant
+from tests.support.sparkreads import Stream
 
 from goddard import Admin, Message, MessageQueue, Producer
 from goddard.client.errors import ClientError
@@ -12,9 +14,7 @@ from goddard.protocol.codes import ResponseCode
 from goddard.spark.offsets import DataLossError, from_json
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
-from goddard.testing.registrant import Registrant
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import Stream
 from goddard.testing.wire import query_brokers, query_route
 
 _SECONDS = 60

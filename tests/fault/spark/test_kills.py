@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.numbered import NumberedTopic
+from tests.support.sparkjob import READY
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkjob import READY
 
 CYCLES = int(os.environ.get("GODDARD_SPARK_CYCLES", "2"))
 _SECONDS = 240
@@ -48,7 +48,7 @@ class Job:
         (folder / "job.json").write_text(json.dumps(values))
         self.process = Process(
             "Spark job",
-            [sys.executable, "-m", "goddard.testing.sparkjob", str(folder)],
+            [sys.executable, "-m", "tests.support.sparkjob", str(folder)],
             log=folder / "output.log",
             ready=READY,
             start_timeout=_SECONDS,

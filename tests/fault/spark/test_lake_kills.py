@@ -19,9 +19,9 @@ from typing import Any
 import deltalake
 import pytest
 from pyiceberg.catalog import load_catalog
+from tests.support.numbered import NumberedTopic
 
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
 

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.java import JavaPeers
+from tests.support.numbered import NumberedTopic
+from tests.support.sparkreads import Stream, read_numbers, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
@@ -22,12 +25,9 @@ from goddard.spark.options import parse_sink, parse_source
 from goddard.spark.read import BatchReader
 from goddard.spark.write import BatchWriter, write_batches
 from goddard.testing.cluster import Cluster, Daemon
-from goddard.testing.java import JavaPeers
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
-from goddard.testing.sparkreads import Stream, read_numbers, write_bodies
 from goddard.testing.wire import query_brokers, query_route
 
 _SECONDS = 60

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.numbered import NumberedTopic
 
 from goddard.cli.main import goddard
 from goddard.testing.cluster import Cluster
-from goddard.testing.numbered import NumberedTopic
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
 

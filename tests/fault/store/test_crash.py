@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
+from tests.support.store_writer import Notes, Order, running_writer
 
 from goddard.errors import StoreError
 from goddard.protocol.bodies import TopicConfig
@@ -24,9 +27,6 @@ from goddard.store.records import LogEntry
 from goddard.store.store import MessageStore
 from goddard.store.tables import TopicTable
 from goddard.store.verify import verify
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
-from goddard.testing.store_writer import Notes, Order, running_writer
 
 CYCLES = int(os.environ.get("GODDARD_CRASH_CYCLES", "40"))
 CYCLES_PER_STORE = 10

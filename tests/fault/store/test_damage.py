@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.protocol.record import decode_record, read_summary
@@ -12,9 +15,6 @@ from goddard.store.config import FlushMode
 from goddard.store.errors import StoreCorruptError, StoreLayoutError
 from goddard.store.records import LogEntry
 from goddard.store.store import MessageStore
-from goddard.testing.clock import ManualClock
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
 
 SEGMENT = 4096
 

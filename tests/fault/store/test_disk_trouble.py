@@ -4,6 +4,8 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.protocol.record import decode_record
@@ -16,8 +18,6 @@ from goddard.store.errors import (
 )
 from goddard.store.jsonfile import JsonFile
 from goddard.store.store import MessageStore
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
 
 
 @pytest.fixture

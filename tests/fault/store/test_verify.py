@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.store import SmallStore, prepared
+from tests.support.store_writer import Notes, Order, running_writer
 
 from goddard.store.damage import Damage, Kind, Report
 from goddard.store.inspect import ENTRY_BYTES, INDEX_HEADER, StoreView
 from goddard.store.records import LogEntry
 from goddard.store.verify import verify
-from goddard.testing.store import SmallStore, prepared
-from goddard.testing.store_writer import Notes, Order, running_writer
 
 TOPIC = "TopicA"
 QUEUES = 2

@@ -7,9 +7,9 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.polling import until
 
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.polling import until
 from goddard.transport.client import Client
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.polling import until
+from tests.support.proxy import FaultProxy
 
 from goddard.errors import (
     ConnectFailedError,
@@ -12,8 +14,6 @@ from goddard.errors import (
     RequestTimeoutError,
 )
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.polling import until
-from goddard.testing.proxy import FaultProxy
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

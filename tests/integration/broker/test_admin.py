@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -18,7 +19,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_route
 from goddard.transport.client import Client, ClientOptions

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.support.consumers import pull_fields
+from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -23,8 +25,6 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame
 from goddard.protocol.responses import check
-from goddard.testing.consumers import pull_fields
-from goddard.testing.dialogue import Dialogue
 from goddard.transport.client import Client, ClientOptions
 
 WIRE: Final = Path(__file__).parents[2] / "golden" / "data" / "wire"

@@ -5,11 +5,12 @@ import re
 import time
 from pathlib import Path
 
+from tests.support.clock import ManualClock
+from tests.support.dialogue import Dialogue
+
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
-from goddard.testing.clock import ManualClock
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
 from goddard.transport.client import Client, ClientOptions
 
 

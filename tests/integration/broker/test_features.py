@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.dialogue import Dialogue
 
 from goddard.broker import settings
 from goddard.broker.broker import Broker
@@ -19,9 +21,7 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
 from goddard.store.runs import Appendable, Placed
-from goddard.testing.clock import ManualClock
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers, query_route
 from goddard.transport.client import Client, ClientOptions

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.proxy import FaultProxy
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -32,7 +33,6 @@ from goddard.store.errors import StoreLockedError
 from goddard.store.tables import TopicTable
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
-from goddard.testing.proxy import FaultProxy
 from goddard.testing.wire import ask, query_brokers, query_route
 from goddard.transport.client import Client
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.support.consumers import tags
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -16,7 +17,6 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerData, HeartbeatData, SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.consumers import tags
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

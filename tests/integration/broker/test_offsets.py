@@ -4,12 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.consumers import pull_fields
+
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
-from goddard.testing.consumers import pull_fields
 from goddard.transport.client import Client, ClientOptions
 
 TIMEOUT_MS = 10_000

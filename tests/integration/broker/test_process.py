@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.commands import daemon, environment, run_to_end
 
 from goddard.config import parse_properties
 from goddard.testing.cluster import Cluster
-from goddard.testing.commands import daemon, environment, run_to_end
 from goddard.testing.wire import query_brokers
 
 BROKER = [sys.executable, "-m", "goddard.cli.main", "broker"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.consumers import bodies_of, pull_fields
 
 from goddard.broker import holds
 from goddard.broker.broker import Broker
@@ -15,7 +16,6 @@ from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.responses import check
-from goddard.testing.consumers import bodies_of, pull_fields
 from goddard.transport.client import Client, ClientOptions
 
 TIMEOUT_MS = 10_000

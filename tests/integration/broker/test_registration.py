@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.polling import until
 
 from goddard.broker.registration import Registration
 from goddard.broker.settings import BrokerConfig, Settings
@@ -18,7 +19,6 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.hashing import body_crc
 from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.store.tables import TopicTable
-from goddard.testing.polling import until
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

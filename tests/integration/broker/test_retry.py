@@ -3,6 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from tests.support.clock import ManualClock
+from tests.support.dialogue import Dialogue
+
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -10,8 +13,6 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import ReplyRequest, SendRequestV2, SendResponse
 from goddard.protocol.message import decode_properties
 from goddard.protocol.responses import check
-from goddard.testing.clock import ManualClock
-from goddard.testing.dialogue import Dialogue
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

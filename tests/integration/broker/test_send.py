@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sends import send_request
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -17,7 +18,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.protocol.record import decode_record, iter_records
-from goddard.testing.sends import send_request
 from goddard.transport.client import Client, ClientOptions
 
 WIRE = Path(__file__).parents[2] / "golden" / "data" / "wire"

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -15,9 +17,7 @@ from goddard.protocol.message import TransactionType, decode_properties
 from goddard.protocol.names import TRANS_OP_HALF_TOPIC
 from goddard.protocol.record import decode_record
 from goddard.protocol.responses import NoPermissionError, check
-from goddard.testing.clock import ManualClock
 from goddard.testing.cluster import Cluster
-from goddard.testing.dialogue import Dialogue
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.registrant import Registrant
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
-from goddard.testing.clock import ManualClock
-from goddard.testing.registrant import Registrant
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.polling import until
+from tests.support.registrant import Registrant, loads, registration
 
 from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.server import NameServer
 from goddard.protocol.bodies import encode_body, encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.clock import ManualClock
-from goddard.testing.polling import until
-from goddard.testing.registrant import Registrant, loads, registration
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

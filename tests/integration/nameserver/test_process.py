@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import daemon, environment, run_to_end
 
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.commands import daemon, environment, run_to_end
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask
 

@@ -6,11 +6,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.support.certificates import make_identity
+from tests.support.registrant import Registrant
+
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.certificates import make_identity
-from goddard.testing.registrant import Registrant
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.tls import TlsOptions
 

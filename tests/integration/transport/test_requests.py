@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from tests.support.online import eventually
+from tests.support.proxy import FaultProxy
 
 from goddard.errors import (
     ConnectionLostError,
@@ -11,8 +13,6 @@ from goddard.errors import (
     RequestTimeoutError,
 )
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.online import eventually
-from goddard.testing.proxy import FaultProxy
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

@@ -14,13 +14,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.memory import MemoryTransport
+from tests.support.polling import until
 
 from goddard.errors import ConnectFailedError, ConnectionLostError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import MemoryTransport
-from goddard.testing.polling import until
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers

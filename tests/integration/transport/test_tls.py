@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.certificates import Identity, make_identity
 
 from goddard.errors import ConfigError, ConnectFailedError, RemotingError
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.certificates import Identity, make_identity
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench, body_of
+from tests.support.consumers import Consumer, records_of, tags
 
 from goddard.broker import admin_clients
 from goddard.protocol.bodies import ConsumeType, MessageModel
@@ -12,8 +14,6 @@ from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.record import Host
-from goddard.testing.administration import AdminBench, body_of
-from goddard.testing.consumers import Consumer, records_of, tags
 
 CONSUMERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench
+from tests.support.consumers import tags
 
 from goddard.broker import admin_clients
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.headers import REQUEST_HEADERS
-from goddard.testing.administration import AdminBench
-from goddard.testing.consumers import tags
 
 CODES = (
     12, 17, 18, 21, 25, 26, 28, 33, 43, 45, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225,

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench, body_of
+from tests.support.consumers import tags
 
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig, SubscriptionGroupList
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.testing.administration import AdminBench, body_of
-from goddard.testing.consumers import tags
 
 CREATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 CREATE_LIST = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST

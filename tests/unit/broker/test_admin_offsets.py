@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench, body_of
+from tests.support.consumers import bodies_of, pull_fields, tags
 
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.administration import AdminBench, body_of
-from goddard.testing.consumers import bodies_of, pull_fields, tags
 
 PROGRESS = RequestCode.GET_CONSUME_STATS
 ALL_PROGRESS = RequestCode.GET_BROKER_CONSUME_STATS

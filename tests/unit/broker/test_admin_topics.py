@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench, body_of
 
 from goddard.broker.attributes import (
     GROUP_ATTRIBUTES,
@@ -15,7 +16,6 @@ from goddard.broker.attributes import (
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.testing.administration import AdminBench, body_of
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 CREATE_LIST = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.files import FaultyFiles
+from tests.support.sends import SendBench, send_request
 
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import encode_frame
 from goddard.store.config import FlushMode
-from goddard.testing.clock import ManualClock
-from goddard.testing.files import FaultyFiles
-from goddard.testing.sends import SendBench, send_request
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 from goddard.broker import appender
 from goddard.broker.appender import Appender, Done, FlushTimeoutError, LateError
@@ -19,9 +22,6 @@ from goddard.store.errors import (
 from goddard.store.records import LogEntry
 from goddard.store.runs import Appendable, Placed
 from goddard.store.store import MessageStore
-from goddard.testing.clock import ManualClock
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
 
 
 class Outcomes:

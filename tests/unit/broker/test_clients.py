@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.consumers import Consumer, ConsumerBench, sql, tags
 
 from goddard.broker.filters import ConsumerFilters
 from goddard.broker.settings import BrokerConfig, Settings
@@ -15,8 +17,6 @@ from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from goddard.store.tables import ConsumerFilter, ConsumerFilterTable
-from goddard.testing.clock import ManualClock
-from goddard.testing.consumers import Consumer, ConsumerBench, sql, tags
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 

@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.parts import BrokerParts, broker_parts, properties_of
+from tests.support.store import HOST, prepared
 
 from goddard.broker.delay import DelayDelivery
 from goddard.broker.incoming import Incoming
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.records import LogEntry, PreparedRecord
-from goddard.testing.clock import ManualClock
-from goddard.testing.parts import BrokerParts, broker_parts, properties_of
-from goddard.testing.store import HOST, prepared
 
 
 class CountingStats:

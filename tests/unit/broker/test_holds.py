@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.consumers import ConsumerBench, bodies_of, pull_fields, sql, tags
 
 from goddard.broker import holds as holds_module
 from goddard.broker.holds import Hold
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.store.config import FlushMode
-from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, sql, tags
 
 PULL = RequestCode.PULL_MESSAGE
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer
+from tests.support.sends import SendBench, send_request
 
 from goddard.broker import hotpath
 from goddard.broker.send import MAX_BATCH_MESSAGES
@@ -23,9 +26,6 @@ from goddard.protocol.frame import (
 )
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import RawPeer
-from goddard.testing.sends import SendBench, send_request
 
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
 PLAIN = f"KEYS\x01k1\x02UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.store import SmallStore
 
 from goddard.broker.appender import Appender, FlushTimeoutError
 from goddard.broker.incoming import (
@@ -27,7 +28,6 @@ from goddard.store.errors import (
     StoreUnavailableError,
 )
 from goddard.store.store import MessageStore
-from goddard.testing.store import SmallStore
 
 PEER = Host.parse("10.0.0.7:50001")
 

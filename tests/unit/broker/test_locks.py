@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.support.consumers import ConsumerBench, tags
 
 from goddard.broker.locks import LOCK_LIFE_MS, QueueLocks
 from goddard.protocol import fastjson
 from goddard.protocol.bodies import MessageQueue
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from goddard.testing.consumers import ConsumerBench, tags
 
 QUEUES = [MessageQueue(broker_name="b", queue_id=number, topic="T") for number in range(3)]
 

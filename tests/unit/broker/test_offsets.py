@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.consumers import ConsumerBench, pull_fields
 
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from goddard.testing.consumers import ConsumerBench, pull_fields
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.consumers import ConsumerBench, bodies_of, pull_fields, records_of, sql, tags
 
 from goddard.broker.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
 from goddard.protocol.bodies import ConsumeType, MessageModel
@@ -14,7 +15,6 @@ from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, Seria
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
 from goddard.protocol.headers_message import PullRequest, PullResponse
 from goddard.store.errors import StoreDiskError
-from goddard.testing.consumers import ConsumerBench, bodies_of, pull_fields, records_of, sql, tags
 
 PULL = RequestCode.PULL_MESSAGE
 LITE_PULL = RequestCode.LITE_PULL_MESSAGE

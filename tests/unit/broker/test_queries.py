@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.administration import AdminBench, body_of
+from tests.support.consumers import bodies_of, records_of, sql, tags
 
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
-from goddard.testing.administration import AdminBench, body_of
-from goddard.testing.consumers import bodies_of, records_of, sql, tags
 
 QUERY = RequestCode.QUERY_MESSAGE
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID

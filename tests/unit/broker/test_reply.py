@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.memory import RawPeer, join_raw
+from tests.support.parts import BrokerParts, broker_parts, properties_of
 
 from goddard.broker.admission import Admission
 from goddard.broker.reply import Replies
@@ -19,8 +21,6 @@ from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import decode_properties, format_properties
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.records import LogEntry
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.parts import BrokerParts, broker_parts, properties_of
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 

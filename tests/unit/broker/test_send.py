@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.sends import SendBench, send_request
 
 from goddard.broker.incoming import Incoming
 from goddard.broker.send import MAX_BATCH_MESSAGES
@@ -14,8 +16,6 @@ from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, decode_properties, encode_batch
 from goddard.store.config import FlushMode
-from goddard.testing.clock import ManualClock
-from goddard.testing.sends import SendBench, send_request
 
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
 COMMON = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}

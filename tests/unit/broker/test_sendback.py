@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.memory import RawPeer, join_raw
+from tests.support.parts import BrokerParts, broker_parts, properties_of
+from tests.support.store import HOST, prepared
 
 from goddard.broker.delay import DelayDelivery
 from goddard.broker.sendback import SendBacks
@@ -22,9 +25,6 @@ from goddard.protocol.names import SCHEDULE_TOPIC
 from goddard.store.config import FlushMode
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.records import LogEntry
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.parts import BrokerParts, broker_parts, properties_of
-from goddard.testing.store import HOST, prepared
 from goddard.transport.handlers import Handlers
 
 BORN = 1_600_000_000_000

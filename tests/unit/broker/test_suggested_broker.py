@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.support.consumers import ConsumerBench, pull_fields
 
 from goddard.protocol.codes import RequestCode
-from goddard.testing.consumers import ConsumerBench, pull_fields
 
 
 @pytest.mark.parametrize(("is_readable", "suggested"), [("true", "1"), ("false", "0")])

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.parts import BrokerParts, broker_parts, properties_of
+from tests.support.store import HOST, prepared
 
 from goddard.broker.checkback import GROUP
 from goddard.broker.incoming import Incoming
@@ -26,10 +30,6 @@ from goddard.protocol.names import (
 from goddard.protocol.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.records import LogEntry
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.parts import BrokerParts, broker_parts, properties_of
-from goddard.testing.store import HOST, prepared
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from goddard.client.allocation import ByConfig, ByMachineRoom
-from goddard.client.endings import TransactionState
-from goddard.client.lite import LitePullConsumer
-from goddard.client.producer import Producer
-from goddard.client.push import PushConsumer
-from goddard.client.subscriptions import Sql, Tags
-from goddard.client.transactions import TransactionProducer
+from goddard.client.consume.allocation import ByConfig, ByMachineRoom
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.push import PushConsumer
+from goddard.client.consume.subscriptions import Sql, Tags
+from goddard.client.produce.producer import Producer
+from goddard.client.produce.transaction_hooks import TransactionState
+from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.values import MessageQueue
 
 SERVER = "127.0.0.1:9876"

@@ -8,6 +8,8 @@ import pytest
 
 from goddard.client import options as options_module
 from goddard.client.blocking_producer import Producer as BlockingProducer
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
     BrokerError,
     ClientError,
@@ -18,12 +20,10 @@ from goddard.client.errors import (
     already_started,
 )
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
-from goddard.client.lite import LitePullConsumer
-from goddard.client.nameservers import NameServers, parse_name_servers
+from goddard.client.name_servers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
-from goddard.client.producer import Producer
-from goddard.client.producer_options import RETRY_CODES, ProducerOptions
-from goddard.client.push import PushConsumer
+from goddard.client.produce.options import RETRY_CODES, ProducerOptions
+from goddard.client.produce.producer import Producer
 from goddard.errors import ConfigError, RemotingError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind

@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.registrant import registration
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.brokers import Brokers
@@ -19,9 +22,6 @@ from goddard.protocol.bodies import encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
-from goddard.testing.clock import ManualClock
-from goddard.testing.memory import RawPeer, join_raw
-from goddard.testing.registrant import registration
 from goddard.transport.handlers import Handlers
 
 MIB = 1024 * 1024

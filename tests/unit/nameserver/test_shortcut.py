@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from tests.support.memory import RawPeer, join_raw
 
 from goddard.nameserver.shortcut import RouteShortcut
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.memory import RawPeer, join_raw
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions

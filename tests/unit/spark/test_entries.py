@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goddard.client.sending import prepare_batch, split_batch
+from goddard.client.produce.encoding import prepare_batch, split_batch
 from goddard.errors import GoddardError
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
 from goddard.spark.entries import Ids, encode

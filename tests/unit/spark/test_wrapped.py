@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goddard.client.pulling import decode_messages
+from goddard.client.consume.pull import decode_messages
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
 from goddard.protocol.compression import CompressionKind, compress, with_compression

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.store import HOST, SmallStore, prepared
 
 from goddard.protocol.record import (
     MAGIC_BLANK,
@@ -15,7 +16,6 @@ from goddard.protocol.record import (
 )
 from goddard.store.errors import MessageIllegalError
 from goddard.store.records import PreparedRecord, is_topic_name
-from goddard.testing.store import HOST, SmallStore, prepared
 
 V6 = Host.parse("[2001:db8::1]:9000")
 

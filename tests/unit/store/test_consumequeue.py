@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.store import SmallStore, prepared
 
 from goddard.store.config import StoreConfig
 from goddard.store.consumequeue import Boundary, ConsumeQueue, QueueFiles
@@ -11,7 +12,6 @@ from goddard.store.files import SystemFiles
 from goddard.store.queueentry import BLANK_SIZE, ENTRY, QueueEntry, count_few, count_many
 from goddard.store.reading import GetStatus
 from goddard.store.records import SCHEDULE_TOPIC
-from goddard.testing.store import SmallStore, prepared
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.store import SmallStore, prepared
 
 from goddard.store.inspect import (
     ENTRY_BYTES,
@@ -18,7 +19,6 @@ from goddard.store.inspect import (
 )
 from goddard.store.repair import CopyError, copy_store, guess_config
 from goddard.store.scan import FileEnd, FileScan, chain_end, record_positions
-from goddard.testing.store import SmallStore, prepared
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.files import FaultyFiles
+from tests.support.store import InlineWorker
 
 from goddard.store.errors import StoreFullError, StoreLayoutError
 from goddard.store.files import Data, DiskUsage, SystemFiles
 from goddard.store.segment import Segment, SegmentAllocator, create_segment, load_offsets
 from goddard.store.worker import ThreadWorker
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import InlineWorker
 
 
 def blocks(path: Path) -> int:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -18,8 +20,6 @@ from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.store.worker import ThreadWorker
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import SmallStore, prepared
 
 
 def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:

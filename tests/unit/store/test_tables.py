@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.files import FaultyFiles
 
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
@@ -22,8 +24,6 @@ from goddard.store.tables import (
     SubscriptionGroupTable,
     TopicTable,
 )
-from goddard.testing.clock import ManualClock
-from goddard.testing.files import FaultyFiles
 
 JAVA_5_OFFSETS = b"""{
 \t"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1794732933492},

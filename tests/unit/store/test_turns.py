@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.store import SmallStore, prepared
 
 from goddard.store import upkeep
 from goddard.store.files import SystemFiles
-from goddard.testing.store import SmallStore, prepared
 
 _QUEUES = 50
 _TURN_SECONDS = 0.002

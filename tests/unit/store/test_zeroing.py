@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.files import FaultyFiles
+from tests.support.store import InlineWorker
 
 from goddard.store.files import Data, SystemFiles
 from goddard.store.segment import Segment, create_segment
 from goddard.store.worker import ThreadWorker, Worker
 from goddard.store.zeroing import ZeroAhead
-from goddard.testing.files import FaultyFiles
-from goddard.testing.store import InlineWorker
 
 PAGE = 4096
 SIZE = 64 * PAGE

@@ -1,8 +1,7 @@
 import asyncio
 
 import pytest
-
-from goddard.testing.memory import join
+from tests.support.memory import join
 
 
 class Recorder(asyncio.Protocol):

@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from goddard.testing import peers
+from tests.support import peers
 
 MAVEN = """#!/bin/sh
 echo "[INFO] Downloaded from somewhere: a.jar"

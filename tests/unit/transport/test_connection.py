@@ -5,6 +5,7 @@ import logging
 import struct
 
 import pytest
+from tests.support.memory import join_connections, join_raw
 
 from goddard.errors import (
     ConnectionLostError,
@@ -14,7 +15,6 @@ from goddard.errors import (
 )
 from goddard.protocol.codes import CommandFlag, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
-from goddard.testing.memory import join_connections, join_raw
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions

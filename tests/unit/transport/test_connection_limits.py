@@ -5,11 +5,11 @@ import gc
 from types import NoneType
 
 import pytest
+from tests.support.memory import RawPeer, join, join_connections, join_raw
 
 from goddard.errors import ConnectionLostError, OverloadedError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.testing.memory import RawPeer, join, join_connections, join_raw
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions

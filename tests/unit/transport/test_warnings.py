@@ -3,8 +3,8 @@
 import logging
 
 import pytest
+from tests.support.clock import ManualClock
 
-from goddard.testing.clock import ManualClock
 from goddard.transport.warnings import LimitedWarnings
 
 

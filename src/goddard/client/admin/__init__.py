@@ -1,0 +1,1 @@
+"""Administration: one module per noun."""

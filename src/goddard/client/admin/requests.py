@@ -1,0 +1,334 @@
+"""What the modules of administration share: asking one server or several, and finding them.
+
+``AdminLink`` is all that they need of ``Admin``. Servers that are asked together are asked at once,
+and all of them: if some fail, PartialFailureError names these and has the answers of the others.
+
+A broker is given by its name, which means the master, or by an address ``host:port``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+from goddard.client import broker_api
+from goddard.client.errors import (
+    BrokerNotFoundError,
+    ClientError,
+    ClusterNotFoundError,
+    NoNameServerError,
+    NoRouteError,
+    PartialFailureError,
+)
+from goddard.client.values import MessageQueue
+from goddard.clock import Clock
+from goddard.config import parse_properties
+from goddard.errors import ConfigError, GoddardError, ProtocolError
+from goddard.protocol import bodies
+from goddard.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    TopicRoute,
+    encode_body,
+)
+from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.header import Header
+
+# A broker's configuration has some hundred properties, tens of bytes each.
+MAX_PROPERTIES_BYTES: Final = 4 * 1024 * 1024
+
+# RocketMQ's maxPageSizeInGetMetadata.
+PAGE_SIZE: Final = 2_000
+# A table that changes while it is read in pages is read again; so often.
+_MAX_PAGES: Final = 1_000
+
+T = TypeVar("T")
+
+
+class ServerCaller(broker_api.Caller, broker_api.NameServerCaller, Protocol):
+    """Makes requests to brokers and name servers; a Session does."""
+
+    @property
+    def name_servers(self) -> Sequence[str]: ...
+
+
+class AdminLink(Protocol):
+    @property
+    def session(self) -> ServerCaller: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def timeout_ms(self) -> int: ...
+
+
+# --- Asking ---------------------------------------------------------------------------------------
+
+
+async def ask(
+    admin: AdminLink,
+    address: str,
+    code: RequestCode,
+    header: Header | None = None,
+    body: bytes = b"",
+    *,
+    timeout_ms: int | None = None,
+) -> RemotingCommand:
+    """The successful answer of a broker, or of a certain name server."""
+    wanted_ms = admin.timeout_ms if timeout_ms is None else timeout_ms
+    return await admin.session.call(address, broker_api.command(code, header, body), wanted_ms)
+
+
+async def ask_name_server(
+    admin: AdminLink, code: RequestCode, header: Header | None = None, body: bytes = b""
+) -> RemotingCommand:
+    """The successful answer of whichever name server answers first."""
+    command = broker_api.command(code, header, body)
+    response = await admin.session.request_name_server(command, admin.timeout_ms)
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_api.refusal(response, "")
+    return response
+
+
+async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """What each server answers, all asked at once; of a single one its own error is raised."""
+
+    async def attempt(address: str) -> tuple[T] | GoddardError:
+        try:
+            return (await ask_one(address),)
+        except GoddardError as error:
+            return error
+
+    asked = list(dict.fromkeys(addresses))
+    answers = await asyncio.gather(*(attempt(address) for address in asked))
+    results: dict[str, T] = {}
+    failures: dict[str, GoddardError] = {}
+    for address, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, GoddardError):
+            failures[address] = answer
+        else:
+            (results[address],) = answer
+    if failures and len(asked) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise PartialFailureError(failures, results)
+    return results
+
+
+async def ask_each(
+    admin: AdminLink,
+    addresses: Iterable[str],
+    code: RequestCode,
+    header: Header | None = None,
+    body: bytes = b"",
+) -> list[str]:
+    """Have several servers do something; gives their addresses."""
+
+    async def ask_one(address: str) -> None:
+        await ask(admin, address, code, header, body)
+
+    return list(await each(addresses, ask_one))
+
+
+def name_servers(admin: AdminLink, chosen: Iterable[str] | None = None) -> list[str]:
+    """The name servers chosen, else all."""
+    addresses = list(admin.session.name_servers) if chosen is None else list(chosen)
+    if not addresses:
+        raise NoNameServerError
+    return addresses
+
+
+class Table(Protocol):
+    """What brokers give in pages; those of one version belong together."""
+
+    data_version: DataVersion
+
+
+Page = TypeVar("Page", bound=Table)
+
+
+async def in_pages(
+    empty: Callable[[], Page],
+    read_page: Callable[[int, str], Awaitable[tuple[Page, int | None]]],
+    join: Callable[[Page, Page], int],
+) -> Page:
+    """The whole of a table, read from the start again if it changes meanwhile.
+
+    ``read_page`` gets the number of the first entry wanted and the version that those before it
+    are of; it gives a page, and how many entries there are (None: this is all). ``join`` adds those
+    of earlier pages to a page, and gives their number.
+    """
+    whole, known, version = empty(), 0, ""
+    for _ in range(_MAX_PAGES):
+        page, total = await read_page(known, version)
+        page_version = encode_body(page.data_version).decode()
+        if version and page_version != version:
+            whole, known, version = empty(), 0, page_version
+            continue
+        version = page_version
+        before, known = known, join(whole, page)
+        whole = page
+        if total is None or known >= total or known == before:
+            break
+    return whole
+
+
+# --- Finding --------------------------------------------------------------------------------------
+
+
+def one_of(broker: str | None, cluster: str | None) -> None:
+    if broker is not None and cluster is not None:
+        raise ConfigError("give a broker or a cluster, not both")
+
+
+def is_address(broker: str) -> bool:
+    return ":" in broker
+
+
+def address_to_ask(broker: BrokerData) -> str | None:
+    """The master's address, else that of the replica with the smallest id."""
+    if not broker.broker_addrs:
+        return None
+    return broker.broker_addrs.get(MASTER_ID) or broker.broker_addrs[min(broker.broker_addrs)]
+
+
+def brokers_of(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
+    """The brokers of a cluster, or all of them, sorted by name."""
+    if cluster is None:
+        names: Iterable[str] = info.broker_addr_table
+    elif cluster in info.cluster_addr_table:
+        names = info.cluster_addr_table[cluster]
+    else:
+        raise ClusterNotFoundError(cluster, info.cluster_addr_table)
+    return [
+        info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table
+    ]
+
+
+async def cluster_info(admin: AdminLink) -> ClusterInfo:
+    return await broker_api.cluster_info(admin.session, timeout_ms=admin.timeout_ms)
+
+
+async def broker_addresses(
+    admin: AdminLink,
+    *,
+    broker: str | None = None,
+    cluster: str | None = None,
+    with_replicas: bool = False,
+) -> dict[str, str]:
+    """Masters of a broker, a cluster or of all clusters; addresses, each with the broker's name.
+
+    The name of a broker given by its address is empty.
+    """
+    one_of(broker, cluster)
+    if broker is not None and is_address(broker):
+        return {broker: ""}
+    info = await cluster_info(admin)
+    if broker is not None:
+        data = info.broker_addr_table.get(broker)
+        if data is None:
+            raise BrokerNotFoundError(broker)
+        chosen = [data]
+    else:
+        chosen = brokers_of(info, cluster)
+    found: dict[str, str] = {}
+    for data in chosen:
+        for broker_id, address in sorted(data.broker_addrs.items()):
+            if with_replicas or broker_id == MASTER_ID:
+                found[address] = data.broker_name
+    if not found:
+        raise ClientError(
+            f"no master of {broker or cluster or 'any cluster'} is registered",
+            advice="is it running, and is this the right name server?",
+        )
+    return found
+
+
+async def chosen_brokers(
+    admin: AdminLink, broker: str | None, cluster: str | None
+) -> dict[str, str]:
+    """``broker_addresses`` for what is too grave to be done everywhere by leaving words out."""
+    if broker is None and cluster is None:
+        raise ConfigError("say where: give a cluster or a broker")
+    return await broker_addresses(admin, broker=broker, cluster=cluster)
+
+
+async def broker_address(admin: AdminLink, broker: str) -> str:
+    """The address of a broker given by name or address."""
+    if is_address(broker):
+        return broker
+    data = (await cluster_info(admin)).broker_addr_table.get(broker)
+    address = address_to_ask(data) if data is not None else None
+    if address is None:
+        raise BrokerNotFoundError(broker)
+    return address
+
+
+async def route(admin: AdminLink, topic: str) -> TopicRoute:
+    found = await broker_api.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
+    if found is None:
+        raise NoRouteError(topic)
+    return found
+
+
+async def first_route(admin: AdminLink, topics: Sequence[str]) -> TopicRoute:
+    """The route of the first topic that has one; NoRouteError of the first if none has."""
+    for topic in topics:
+        found = await broker_api.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
+        if found is not None and route_addresses(found):
+            return found
+    raise NoRouteError(topics[0])
+
+
+def route_addresses(found: TopicRoute, cluster: str | None = None) -> dict[str, str]:
+    """One address of each broker of a route, with the broker's name."""
+    chosen: dict[str, str] = {}
+    for data in found.broker_datas:
+        address = address_to_ask(data)
+        if address is not None and cluster in (None, data.cluster):
+            chosen[address] = data.broker_name
+    return chosen
+
+
+async def addresses_of(
+    admin: AdminLink, topics: Sequence[str], broker: str | None = None
+) -> dict[str, str]:
+    """The broker given, else those of the first topic that has a route."""
+    if broker is not None:
+        return {await broker_address(admin, broker): broker}
+    return route_addresses(await first_route(admin, topics))
+
+
+async def queue_address(admin: AdminLink, queue: MessageQueue) -> str:
+    """The address of a queue's broker."""
+    for data in (await route(admin, queue.topic)).broker_datas:
+        address = address_to_ask(data)
+        if data.broker_name == queue.broker_name and address is not None:
+            return address
+    raise BrokerNotFoundError(queue.broker_name)
+
+
+# --- Values ---------------------------------------------------------------------------------------
+
+
+def queue_of(key: bodies.MessageQueue) -> MessageQueue:
+    return MessageQueue(key.topic, key.broker_name, key.queue_id)
+
+
+def by_queue(table: Mapping[bodies.MessageQueue, T]) -> dict[MessageQueue, T]:
+    """A table by queue, sorted."""
+    return dict(sorted(((queue_of(key), value) for key, value in table.items()), key=_queue_key))
+
+
+def _queue_key(item: tuple[MessageQueue, object]) -> MessageQueue:
+    return item[0]
+
+
+def properties_of(response: RemotingCommand) -> dict[str, str]:
+    """The properties that a response's body is the text of."""
+    if len(response.body) > MAX_PROPERTIES_BYTES:
+        raise ProtocolError(f"properties of {len(response.body)} bytes are too long")
+    try:
+        return parse_properties(bytes(response.body).decode())
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise ProtocolError(f"the properties cannot be read: {error}") from error

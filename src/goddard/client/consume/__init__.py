@@ -1,0 +1,1 @@
+"""Consumers: assignment of queues, pulling, offsets; push and lite pull."""

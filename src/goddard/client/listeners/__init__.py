@@ -1,0 +1,1 @@
+"""Calling listeners: concurrent, orderly, and what is redelivered."""

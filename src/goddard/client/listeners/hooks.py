@@ -1,0 +1,118 @@
+"""Code of the user's own around each call of a listener.
+
+Hooks run where the listener runs: in its thread, or, if it is a coroutine function, on the loop,
+where they must not block. What one raises is logged and goes no further. They are put around the
+listener once, so that a consumer without hooks pays nothing for them.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from goddard.client.checks import check_hooks
+from goddard.client.listeners.listener import ConsumeResult, is_async
+from goddard.client.message import ReceivedMessage
+from goddard.client.trace.records import ConsumeOutcome
+from goddard.clock import Clock
+
+_logger: Final = logging.getLogger("goddard.client")
+
+
+@dataclass(slots=True)
+class ConsumeHookContext:
+    """One call of a listener. What follows ``started_ms`` is there after it."""
+
+    group: str
+    messages: list[ReceivedMessage]
+    started_ms: int
+    ended_ms: int = 0
+    outcome: ConsumeOutcome = ConsumeOutcome.FAILED
+    error: BaseException | None = None
+    # For hooks that have to tell their second call something.
+    attachments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_success(self) -> bool:
+        return self.outcome is ConsumeOutcome.SUCCESS
+
+
+class ConsumeHook(Protocol):
+    """Sees each call of a listener, before and after."""
+
+    def before_consume(self, context: ConsumeHookContext) -> None: ...
+
+    def after_consume(self, context: ConsumeHookContext) -> None: ...
+
+
+def with_hooks(
+    listener: Callable[..., Any],
+    hooks: Sequence[ConsumeHook],
+    *,
+    group: str,
+    timeout_ms: int,
+    clock: Clock,
+) -> Callable[..., Any]:
+    """A listener that calls hooks around the one given, which takes messages and a context."""
+    hooks = check_hooks("consume_hooks", hooks)
+    if not hooks:
+        return listener
+
+    def begin(messages: list[ReceivedMessage]) -> ConsumeHookContext:
+        seen = ConsumeHookContext(group, messages, clock.now_ms())
+        for hook in hooks:
+            try:
+                hook.before_consume(seen)
+            except Exception:
+                _logger.warning(
+                    "consumeMessageHook %r executeHookBefore failed", hook, exc_info=True
+                )
+        return seen
+
+    def end(seen: ConsumeHookContext) -> None:
+        seen.ended_ms = clock.now_ms()
+        if seen.error is None and seen.ended_ms - seen.started_ms >= timeout_ms:
+            seen.outcome = ConsumeOutcome.TIMED_OUT
+        for hook in hooks:
+            try:
+                hook.after_consume(seen)
+            except Exception:
+                _logger.warning(
+                    "consumeMessageHook %r executeHookAfter failed", hook, exc_info=True
+                )
+
+    if is_async(listener):
+
+        async def hooked_async(messages: list[ReceivedMessage], context: object) -> object:
+            seen = begin(messages)
+            try:
+                returned: object = await listener(messages, context)
+                seen.outcome = _outcome(returned)
+                return returned
+            except BaseException as error:
+                seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
+                raise
+            finally:
+                end(seen)
+
+        return hooked_async
+
+    def hooked(messages: list[ReceivedMessage], context: object) -> object:
+        seen = begin(messages)
+        try:
+            returned: object = listener(messages, context)
+            seen.outcome = _outcome(returned)
+            return returned
+        except BaseException as error:
+            seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
+            raise
+        finally:
+            end(seen)
+
+    return hooked
+
+
+def _outcome(returned: object) -> ConsumeOutcome:
+    if returned in (None, True, ConsumeResult.SUCCESS, ConsumeResult.COMMIT):
+        return ConsumeOutcome.SUCCESS
+    return ConsumeOutcome.FAILED

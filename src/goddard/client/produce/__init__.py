@@ -1,0 +1,1 @@
+"""Producers: sending, retries, batches, transactions, request and reply."""

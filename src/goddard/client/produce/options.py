@@ -1,0 +1,164 @@
+"""Options of a producer, with RocketMQ's defaults, checked when it is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast
+
+from goddard.client.checks import check_hooks, several
+from goddard.client.options import SessionKeywords, check_kind, check_range
+from goddard.client.produce.backpressure import BackPressureOptions
+from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.broker_health import FaultTimes
+from goddard.client.produce.hooks import ForbiddenHook, SendHook
+from goddard.client.trace.tracer import TraceOptions
+from goddard.errors import ConfigError
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.compression import COMPRESS_FROM_BYTES, COMPRESSION_LEVEL, CompressionKind
+from goddard.protocol.names import AUTO_CREATE_TOPIC, topic_problem
+from goddard.protocol.record import MAX_BODY_BYTES
+
+RETRY_CODES: Final = frozenset(
+    {
+        int(code)
+        for code in (
+            ResponseCode.TOPIC_NOT_EXIST,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            ResponseCode.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_BUSY,
+            ResponseCode.NO_PERMISSION,
+            ResponseCode.NO_BUYER_ID,
+            ResponseCode.NOT_IN_CURRENT_UNIT,
+            ResponseCode.GO_AWAY,
+        )
+    }
+)
+"""What a broker may answer that another broker may not: the send is tried again."""
+
+_MAX_TRIES: Final = 1_000
+_LEVELS: Final = {
+    CompressionKind.ZLIB: (0, 9),
+    CompressionKind.LZ4: (0, 16),
+    CompressionKind.ZSTD: (1, 22),
+}
+_KINDS: Final[dict[str, type[object]]] = {
+    "avoid_slow_brokers": FaultTimes,
+    "back_pressure": BackPressureOptions,
+    "accumulate": AccumulatorOptions,
+    "trace": TraceOptions,
+}
+
+
+class ProducerKeywords(SessionKeywords, total=False):
+    """The keywords of Producer; see ProducerOptions and SessionOptions for what they mean."""
+
+    send_timeout_ms: int
+    max_timeout_per_try_ms: int | None
+    retries: int
+    async_retries: int
+    retry_when_not_stored: bool
+    retry_codes: frozenset[int]
+    compress_from_bytes: int
+    compression: CompressionKind
+    compression_level: int
+    max_message_bytes: int
+    default_topic: str
+    default_queues: int
+    topics: Sequence[str]
+    avoid_slow_brokers: FaultTimes | None
+    detect_brokers: bool
+    detect_interval_ms: int
+    detect_timeout_ms: int
+    send_hooks: Sequence[SendHook]
+    forbidden_hooks: Sequence[ForbiddenHook]
+    back_pressure: BackPressureOptions | None
+    accumulate: AccumulatorOptions | None
+    trace: TraceOptions | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """What a producer does with its messages.
+
+    ``send_timeout_ms`` is for all tries of a send together; ``max_timeout_per_try_ms`` limits each
+    but the last. ``retries`` are those of ``send``, ``async_retries`` those of ``send_soon``.
+    ``retry_when_not_stored`` also tries again when a broker stored the message less safely than it
+    should (any status but SEND_OK), which may store it twice. ``topics``: their routes are fetched
+    at the start. ``default_topic`` and ``default_queues`` are for topics that brokers create
+    themselves.
+
+    ``avoid_slow_brokers`` leaves slow and failing brokers alone for a while, by one of
+    ``faults.TIMES_5`` and ``faults.TIMES_4``; ``detect_brokers`` then asks unreachable ones from
+    time to time. ``back_pressure`` makes ``send_soon`` wait for room, ``accumulate`` lets messages
+    of many callers share requests, ``trace`` writes down what became of each message.
+    """
+
+    send_timeout_ms: int = 3_000
+    max_timeout_per_try_ms: int | None = None
+    retries: int = 2
+    async_retries: int = 2
+    retry_when_not_stored: bool = False
+    retry_codes: frozenset[int] = RETRY_CODES
+    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    compression: CompressionKind = CompressionKind.ZLIB
+    compression_level: int = COMPRESSION_LEVEL
+    max_message_bytes: int = 4 * 1024 * 1024
+    default_topic: str = AUTO_CREATE_TOPIC
+    default_queues: int = 4
+    topics: Sequence[str] = ()
+    avoid_slow_brokers: FaultTimes | None = None
+    detect_brokers: bool = False
+    detect_interval_ms: int = 2_000
+    detect_timeout_ms: int = 200
+    send_hooks: Sequence[SendHook] = ()
+    forbidden_hooks: Sequence[ForbiddenHook] = ()
+    back_pressure: BackPressureOptions | None = None
+    accumulate: AccumulatorOptions | None = None
+    trace: TraceOptions | None = None
+
+    def __post_init__(self) -> None:
+        check_range("send_timeout_ms", self.send_timeout_ms, 1)
+        if self.max_timeout_per_try_ms is not None:
+            check_range("max_timeout_per_try_ms", self.max_timeout_per_try_ms, 1)
+        check_range("retries", self.retries, 0, _MAX_TRIES)
+        check_range("async_retries", self.async_retries, 0, _MAX_TRIES)
+        check_range("compress_from_bytes", self.compress_from_bytes, 0)
+        # Leaves room for the header in a frame.
+        check_range("max_message_bytes", self.max_message_bytes, 1, MAX_BODY_BYTES - 1024 * 1024)
+        check_range("default_queues", self.default_queues, 1, 65_535)
+        check_range("detect_interval_ms", self.detect_interval_ms, 10)
+        check_range("detect_timeout_ms", self.detect_timeout_ms, 1)
+        try:
+            kind = CompressionKind(self.compression)
+        except ValueError as error:
+            raise ConfigError(
+                f"compression is {self.compression!r}; it must be one of CompressionKind"
+            ) from error
+        check_range("compression_level", self.compression_level, *_LEVELS[kind])
+        for option, wanted in _KINDS.items():
+            value = getattr(self, option)
+            if value is not None:
+                check_kind(option, value, wanted)
+        lists = {
+            "topics": tuple(several("topics", self.topics, str)),
+            "retry_codes": frozenset(several("retry_codes", self.retry_codes, int)),
+            "send_hooks": check_hooks("send_hooks", self.send_hooks),
+            "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks),
+        }
+        for option, given in lists.items():
+            # As they are now: the caller may go on changing what it gave.
+            object.__setattr__(self, option, given)
+        for topic in (self.default_topic, *self.topics):
+            if (problem := topic_problem(topic)) is not None:
+                raise ConfigError(problem)
+
+
+_OWN: Final = frozenset(field.name for field in fields(ProducerOptions))
+
+
+def split_keywords(keywords: ProducerKeywords) -> tuple[ProducerOptions, SessionKeywords]:
+    """A producer's own options, and those of its session."""
+    own: dict[str, Any] = {}
+    common: dict[str, Any] = {}
+    for name, value in keywords.items():
+        (own if name in _OWN else common)[name] = value
+    return ProducerOptions(**own), cast("SessionKeywords", common)

@@ -1,0 +1,1 @@
+"""Message traces: records, the tracer, the hooks that feed it."""

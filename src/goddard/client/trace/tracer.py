@@ -1,0 +1,188 @@
+"""Sends trace records to the trace topic, off everybody's way.
+
+Records gather in a queue of limited length; what does not fit is dropped and counted, never waited
+for. They leave when a batch is together, or after five seconds, through a producer of the tracer's
+own. ``append`` may be called from any thread, all else belongs to the loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, Protocol
+
+from goddard.client.message import Message
+from goddard.client.options import check_range
+from goddard.client.trace.records import TraceRecord, encode_trace, trace_keys
+from goddard.client.values import SendResult
+from goddard.errors import ConfigError, GoddardError
+from goddard.protocol.names import TRACE_TOPIC, topic_problem
+from goddard.transport.tasks import Tasks, finish
+
+_logger: Final = logging.getLogger("goddard.client")
+
+# RocketMQ's: names of the producers that trace, size of a trace message, length of the queue.
+GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+INSTANCE_PREFIX: Final = "PID_CLIENT_INNER_TRACE_PRODUCER"
+SEND_TIMEOUT_MS: Final = 5_000
+MAX_TRACE_BYTES: Final = 128_000
+_MAX_QUEUED: Final = 2048
+_MAX_BATCH: Final = 20
+_FLUSH_SECONDS: Final = 5.0
+# All properties of a message have 32 KiB; its keys are the greater part of a trace message's.
+_MAX_KEYS_CHARS: Final = 16_384
+_MAX_SENDING: Final = 32
+
+_numbers: Final = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """Where traces go, and how many records share a message."""
+
+    topic: str = TRACE_TOPIC
+    batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        if (problem := topic_problem(self.topic)) is not None:
+            raise ConfigError(f"the topic for traces is {self.topic!r}: {problem}")
+        check_range("batch_size of the trace", self.batch_size, 1, _MAX_BATCH)
+
+
+class TraceProducer(Protocol):
+    """What a tracer sends with: a Producer."""
+
+    async def start(self) -> Any: ...
+
+    async def stop(self) -> None: ...
+
+    def send_soon(self, message: Message) -> Awaitable[SendResult]: ...
+
+
+def trace_group(group: str, kind: str) -> str:
+    """The group of a tracer's own producer; ``kind`` is PRODUCE or CONSUME."""
+    return f"{GROUP_PREFIX}-{group}-{kind}-{next(_numbers)}"
+
+
+class Tracer:
+    """Takes trace records and sends them."""
+
+    def __init__(
+        self,
+        options: TraceOptions,
+        producer: TraceProducer,
+        *,
+        flush_seconds: float = _FLUSH_SECONDS,
+    ) -> None:
+        self._options = options
+        self._producer = producer
+        self._flush_seconds = flush_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks = Tasks(_logger, logging.DEBUG)
+        self._queue: deque[TraceRecord] = deque()
+        self._wake = asyncio.Event()
+        self._is_woken = False
+        self._sending: set[asyncio.Task[None]] = set()
+        self.dropped = 0
+
+    @property
+    def topic(self) -> str:
+        return self._options.topic
+
+    async def start(self) -> None:
+        """Begin to send. A trace that cannot be sent never keeps a client from its work."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._producer.start()
+        except GoddardError as error:
+            _logger.warning("the trace dispatcher does not start: %s", error)
+            return
+        self._tasks.spawn(self._run(), "Trace")
+
+    async def stop(self) -> None:
+        """Send what is queued, and end."""
+        self._loop = None
+        if len(self._tasks):
+            await finish(self._tasks.stop, self._send_rest, self._producer.stop)
+
+    async def _send_rest(self) -> None:
+        try:
+            await self._send_batches(least=1)
+            while self._sending:
+                await asyncio.wait(self._sending)
+        finally:
+            for task in self._sending:
+                task.cancel()
+
+    def append(self, record: TraceRecord) -> bool:
+        """Take a record; false if there was no room for it."""
+        queue, loop = self._queue, self._loop
+        if loop is None or len(queue) >= _MAX_QUEUED:
+            self.dropped += 1
+            return False
+        queue.append(record)
+        # Cleared before the records are taken, so that none is left behind.
+        if len(queue) >= self._options.batch_size and not self._is_woken:
+            self._is_woken = True
+            loop.call_soon_threadsafe(self._wake.set)
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            least = self._options.batch_size
+            try:
+                async with asyncio.timeout(self._flush_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                least = 1
+            self._wake.clear()
+            self._is_woken = False
+            await self._send_batches(least=least)
+
+    async def _send_batches(self, *, least: int) -> None:
+        queue = self._queue
+        while len(queue) >= least:
+            records = [queue.popleft() for _ in range(min(len(queue), self._options.batch_size))]
+            for message, held in trace_messages(self._options.topic, records):
+                while len(self._sending) >= _MAX_SENDING:
+                    await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                task = asyncio.get_running_loop().create_task(self._send(message, held))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+
+    async def _send(self, message: Message, record_count: int) -> None:
+        try:
+            await self._producer.send_soon(message)
+        except GoddardError as error:
+            self.dropped += record_count
+            _logger.warning("send trace data failed: %s", error)
+
+
+def trace_messages(topic: str, records: Iterable[TraceRecord]) -> Iterator[tuple[Message, int]]:
+    """Records as messages that are neither too large nor have too many keys, and how many each
+    holds."""
+    lines: list[str] = []
+    keys: dict[str, None] = {}
+    size = keys_chars = 0
+    for record in records:
+        line = encode_trace([record])
+        line_bytes = len(line.encode("utf-8", "replace"))
+        new_keys = [key for key in trace_keys(record) if key not in keys]
+        new_chars = sum(map(len, new_keys)) + len(new_keys)
+        if lines and (
+            size + line_bytes > MAX_TRACE_BYTES or keys_chars + new_chars > _MAX_KEYS_CHARS
+        ):
+            yield _message(topic, lines, keys), len(lines)
+            lines, keys, size, keys_chars = [], {}, 0, 0
+        lines.append(line)
+        keys.update(dict.fromkeys(new_keys))
+        size += line_bytes
+        keys_chars += new_chars
+    if lines:
+        yield _message(topic, lines, keys), len(lines)
+
+
+def _message(topic: str, lines: list[str], keys: dict[str, None]) -> Message:
+    return Message(topic, "".join(lines).encode("utf-8", "replace"), keys=keys)

@@ -1,0 +1,72 @@
+"""The requests of mqadmin without a broker: what ``ConsumerBench`` has, and the administration.
+
+File work runs in the default executor of the loop.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from goddard.broker.admin_broker import AdminBroker
+from goddard.broker.admin_clients import AdminClients
+from goddard.broker.admin_groups import AdminGroups
+from goddard.broker.admin_offsets import AdminOffsets
+from goddard.broker.admin_topics import AdminTopics
+from goddard.broker.queries import Queries
+from goddard.broker.stats import Stats
+from goddard.protocol import fastjson
+from goddard.protocol.frame import RemotingCommand
+from goddard.store.tables import DelayOffsetTable
+from tests.support.consumers import ConsumerBench
+
+
+class AdminBench(ConsumerBench):
+    """Make it inside a running loop; use as a context manager."""
+
+    def __init__(
+        self, root: Path, *, properties: dict[str, str] | None = None, **store_settings: Any
+    ) -> None:
+        super().__init__(root, properties=properties, **store_settings)
+        self.figures = Stats("DefaultCluster", self.topics.is_system)
+        self.store.add_listener(self.figures.stored)
+        self.delay_table = DelayOffsetTable(root / "config", self.clock)
+        shared: dict[str, Any] = {
+            "settings": self.settings,
+            "topics": self.topics,
+            "store": self.store,
+        }
+        parts = (
+            AdminTopics(offsets=self.offsets, stats=self.figures, **shared),
+            AdminGroups(
+                settings=self.settings,
+                groups=self.groups,
+                clients=self.clients,
+                offsets=self.offsets,
+                stats=self.figures,
+            ),
+            AdminOffsets(
+                groups=self.groups,
+                clients=self.clients,
+                offsets=self.offsets,
+                delays=self.delay_table,
+                stats=self.figures,
+                clock=self.clock,
+                **shared,
+            ),
+            AdminClients(groups=self.groups, clients=self.clients, clock=self.clock, **shared),
+            AdminBroker(delays=self.delay_table, stats=self.figures, clock=self.clock, **shared),
+            Queries(
+                settings=self.settings,
+                store=self.store,
+                clients=self.clients,
+                filters=self.filters,
+            ),
+        )
+        for part in parts:
+            for code, handler in part.handlers().items():
+                self.handlers.register(code, handler)
+
+
+def body_of(answer: RemotingCommand) -> Any:
+    """The JSON of an answer that says success."""
+    assert answer.code == 0, (answer.code, answer.remark)
+    return fastjson.loads(bytes(answer.body))

@@ -1,0 +1,515 @@
+"""Official RocketMQ servers and tools as child processes on loopback.
+
+    with JavaPeers("5.4.0", tmp_path) as java:
+        namesrv = java.start_name_server()
+        broker = java.start_broker(namesrv=namesrv.address, store_dir=tmp_path / "store")
+        print(java.mqadmin("clusterList", "-n", namesrv.address))   # a JVM of its own: 1-2 s
+        driver = java.driver()                                      # one JVM for many commands
+        print(driver.admin("topicList", "-n", namesrv.address))
+        clients = java.client_suite()                               # see support/java_clients.py
+        broker.stop()                                               # or kill(), pause(), resume()
+
+Servers return when they print ``boot success``; a failure shows the end of their output. Each has
+a folder of its own below the one given: configuration, ROCKETMQ_HOME, logs, and a user home, for
+RocketMQ writes to ``${user.home}/logs`` and ``${user.home}/store``. Heaps and files are small and
+time limits generous, for several run on a small machine; ``properties`` overrides any of it.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from goddard.testing.ports import lease_port
+from goddard.testing.process import Process, ProcessError
+from goddard.testing.site import BROKER_PROPERTIES as SITE_BROKER_PROPERTIES
+from goddard.testing.site import Site
+from tests.support.peers import POM_DIR, RELEASES, PeersError, exclusive, peers_dir
+
+_BOOT_SUCCESS = "boot success"
+_START_TIMEOUT_SECONDS = 60
+_START_ATTEMPTS = 3
+_VIP_PORT_OFFSET = -2
+_HA_PORT_OFFSET = 1
+_SOURCES = POM_DIR / "java"
+_LOG_FILE_TAIL_BYTES = 3_000
+_SHOWN_WORDS = 2_000
+
+_OPENED_PACKAGES = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
+_EXPORTED_PACKAGES = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
+# Quick to start and sparing: these JVMs live for seconds.
+BRIEF_JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JVM_FLAGS = (
+    *BRIEF_JVM_FLAGS,
+    "-Xshare:auto",
+    "-Xss512k",
+    "-Djava.net.preferIPv4Stack=true",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+    *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTED_PACKAGES),
+)
+
+# 4.x reads its three files from ROCKETMQ_HOME/conf and does not start without them. 5.x finds
+# rmq.logback.xml on the class path, where conf/ comes first; with those in its jars it would print
+# pages about its own configuration, into mqadmin's answers too.
+_LOGBACK_FILES = (
+    "rmq.logback.xml",
+    "logback_namesrv.xml",
+    "logback_broker.xml",
+    "logback_tools.xml",
+)
+_LOGBACK_CONTENT = """\
+<configuration>
+  <appender name="file" class="{package}.core.FileAppender">
+    <file>${{user.home}}/rocketmq.log</file>
+    <encoder><pattern>%d %level %logger - %m%n</pattern></encoder>
+  </appender>
+  <root level="{level}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+_LOG_LEVEL = "WARN"
+
+BROKER_PROPERTIES: Mapping[str, str] = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "flushDiskType": "ASYNC_FLUSH",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    # The shortest period that a broker accepts: how soon it returns to a restarted name server.
+    "registerNameServerPeriod": "10000",
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 3000),
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    "mappedFileSizeTimerLog": str(1024 * 1024),
+    "deleteWhen": "04",
+    "fileReservedTime": "720",
+    "diskMaxUsedSpaceRatio": "95",
+    # A loaded machine must not make the broker refuse work.
+    "waitTimeMillsInSendQueue": "30000",
+    "waitTimeMillsInPullQueue": "30000",
+    "osPageCacheBusyTimeOutMills": "30000",
+}
+"""What a test broker is given unless the caller says otherwise."""
+
+
+class JavaServer(Process):
+    """A name server or broker; everything it writes is below `home`, unless told otherwise."""
+
+    home: Path = Path()
+
+    def diagnosis(self) -> str:
+        """What it printed, and the end of the log files where it says why."""
+        parts = [super().diagnosis()]
+        for path in sorted(self.home.rglob("*.log")):
+            tail = path.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace").strip()
+            if tail and path != self.log:
+                parts.append(f"--- {path}:\n{tail}")
+        return "\n".join(parts)
+
+
+Server = TypeVar("Server", bound=JavaServer)
+Program = TypeVar("Program", bound="JavaProgram")
+
+
+class JavaBroker(JavaServer):
+    """A broker; `store_dir` can be handed to another broker once this one has ended."""
+
+    store_dir: Path = Path()
+
+
+class JavaPeers:
+    """Starts servers and tools of one version and ends them all when closed."""
+
+    def __init__(self, version: str, directory: Path) -> None:
+        release = RELEASES.get(version)
+        if release is None or not (release.is_complete and "client" in release.content):
+            raise PeersError(f"RocketMQ {version} is not here: run `make peers`")
+        self.version = version
+        self.directory = directory
+        self._class_path = str(release.lib / "*")
+        self._processes: list[Process] = []
+        self._programs: list[JavaProgram] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill everything; a server that is to leave its files in order is stopped first."""
+        while self._programs:
+            self._programs.pop().close()
+        while self._processes:
+            self._processes.pop().kill()
+
+    def start_name_server(
+        self,
+        name: str = "namesrv",
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> JavaServer:
+        def create(port: int, home: Path) -> JavaServer:
+            settings = {
+                "listenPort": str(port),
+                "bindAddress": "127.0.0.1",
+                "kvConfigPath": str(home / "kvConfig.json"),
+                "configStorePath": str(home / "namesrv.properties"),
+                **(properties or {}),
+            }
+            config = _write_properties(home / "namesrv.conf", settings)
+            main = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config))
+            return self._server(JavaServer, name, port, home, main, "-Xms64m", "-Xmx128m")
+
+        return self._start(create, name, port, lease_port)
+
+    def start_broker(
+        self,
+        name: str = "broker-a",
+        *,
+        namesrv: str = "",
+        store_dir: Path | None = None,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        heap_mib: int = 320,
+    ) -> JavaBroker:
+        """Start a broker called `name` on a store, new or existing.
+
+        `namesrv` may be empty (it then registers nowhere) or list several, separated by `;`.
+        Slaves: pass ``{"brokerRole": "SLAVE", "brokerId": "1"}`` and, as a process name must be
+        unique here, ``{"brokerName": …}`` with the master's name.
+        """
+
+        def create(port: int, home: Path) -> JavaBroker:
+            store = home / "store" if store_dir is None else store_dir
+            settings = {
+                **BROKER_PROPERTIES,
+                "brokerName": name,
+                "listenPort": str(port),
+                "haListenPort": str(port + _HA_PORT_OFFSET),
+                "storePathRootDir": str(store),
+                "storePathCommitLog": str(store / "commitlog"),
+                **({"namesrvAddr": namesrv} if namesrv else {}),
+                **(properties or {}),
+            }
+            config = _write_properties(home / "broker.conf", settings)
+            main = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config))
+            memory = ("-Xms64m", f"-Xmx{heap_mib}m", "-XX:MaxDirectMemorySize=512m")
+            broker = self._server(JavaBroker, name, port, home, main, *memory)
+            broker.store_dir = store
+            return broker
+
+        return self._start(
+            create, name, port, lambda: lease_port(_VIP_PORT_OFFSET, _HA_PORT_OFFSET)
+        )
+
+    def mqadmin(self, *arguments: str, timeout: float = 60) -> str:
+        """Run one mqadmin command in a JVM of its own; what it printed to stdout."""
+        home = self._make_home(f"mqadmin-{len(self._processes)}", exist_ok=True)
+        main = ("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments)
+        done = subprocess.run(
+            self._java(home, main, "-Xmx128m"),
+            env=self._environment(home),
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def example(
+        self, name: str, main_class: str, *arguments: str, namesrv: str, ready: str = ""
+    ) -> Process:
+        """One of RocketMQ's own examples, not started yet, on this version's client.
+
+        `main_class` is below ``org.apache.rocketmq.example``; `ready` is what it prints when it
+        works. The examples are 4.7.0's, and made for a client of 4.x.
+        """
+        home = self._make_home(name)
+        main = (f"org.apache.rocketmq.example.{main_class}", *arguments)
+        jars = (str(RELEASES["4.7.0"].lib / "*"),)
+        process = Process(
+            f"Java {self.version} {main_class}",
+            self._java(home, main, "-Xmx128m", extra_class_path=jars),
+            log=home / "output.log",
+            ready=ready,
+            env={**self._environment(home), "NAMESRV_ADDR": namesrv},
+            cwd=home,
+        )
+        self._processes.append(process)
+        return process
+
+    def driver(self) -> "JavaDriver":
+        """A JVM that runs mqadmin, producers and consumers of this version on request."""
+        return self._program(JavaDriver, "Driver", ["Pipe.java", "Driver.java"])
+
+    def client_suite(self, *flags: str) -> "JavaProgram":
+        """A JVM with every kind of client of this version; ``JavaClients`` speaks to it."""
+        names = [path.name for path in _SOURCES.glob("ClientSuite*.java")]
+        major = self.version.partition(".")[0]
+        sources = ["Pipe.java", *names, f"v{major}/ClientSuiteVersion.java"]
+        return self._program(JavaProgram, "ClientSuite", sources, *flags)
+
+    def _program(self, kind: type[Program], main: str, sources: list[str], *own: str) -> Program:
+        home = self._make_home(f"{main.lower()}-{len(self._programs)}")
+        classes = compile_java(self.version, main, sources)
+        # How soon a consumer looks at its share again, and an orderly one locks its queues anew.
+        # Not a second after the start, when the client sends a heartbeat: a change that finds it
+        # at that is not told to the broker, and nothing is pulled until the next heartbeat.
+        periods = ("waitInterval=600", "minInterval=300", "lockInterval=700")
+        hasty = (f"-Drocketmq.client.rebalance.{period}" for period in periods)
+        flags = ("-Xmx256m", *hasty, *own)
+        command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
+        program = kind(command, self._environment(home), home / "driver.log")
+        self._programs.append(program)
+        return program
+
+    def _start(
+        self,
+        create: Callable[[int, Path], Server],
+        name: str,
+        port: int | None,
+        lease: Callable[[], int],
+    ) -> Server:
+        """Start a server; on a port that was lost to a stranger, try again on another one."""
+        home = self._make_home(name)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            chosen = lease() if port is None else port
+            server = create(chosen, home)
+            self._processes.append(server)
+            try:
+                return server.start()
+            except ProcessError as error:
+                self._processes.remove(server)
+                port_lost = "already in use" in str(error) or "BindException" in str(error)
+                if port is not None or not port_lost or attempt == _START_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _server(
+        self,
+        kind: type[Server],
+        name: str,
+        port: int,
+        home: Path,
+        main: tuple[str, ...],
+        *flags: str,
+    ) -> Server:
+        server = kind(
+            f"Java {self.version} {name}",
+            self._java(home, main, *flags),
+            log=home / "output.log",
+            ready=_BOOT_SUCCESS,
+            port=port,
+            env=self._environment(home),
+            cwd=home,
+            start_timeout=_START_TIMEOUT_SECONDS,
+        )
+        server.home = home
+        return server
+
+    def _make_home(self, name: str, *, exist_ok: bool = False) -> Path:
+        home = self.directory / f"java-{self.version}" / name
+        if home.exists() and not exist_ok:
+            raise PeersError(f"there was a {name} of {self.version} already; choose another name")
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        shaded = "" if self.version.startswith("4.") else "org.apache.rocketmq.logging."
+        package = f"{shaded}ch.qos.logback"
+        content = _LOGBACK_CONTENT.format(package=package, level=_LOG_LEVEL)
+        for logback in _LOGBACK_FILES:
+            (conf / logback).write_text(content)
+        return home
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+        return {**inherited, "ROCKETMQ_HOME": str(home), "HOME": str(home)}
+
+    def _java(
+        self, home: Path, main: tuple[str, ...], *flags: str, extra_class_path: tuple[str, ...] = ()
+    ) -> list[str]:
+        java = shutil.which("java")
+        if java is None:
+            raise PeersError("java not found: install a JDK 17 or newer")
+        paths = [str(home / "conf"), *extra_class_path, self._class_path]
+        places = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
+        client_log = f"-Drocketmq.client.logRoot={home / 'logs'}"
+        class_path = ("-cp", os.pathsep.join(paths))
+        return [java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
+
+
+class JavaProgram:
+    """A JVM that does what it is asked; see Pipe.java for what is said on the pipe.
+
+    One request at a time. A request that does not end in time takes the JVM with it, so that
+    nothing waits for an answer that belongs to somebody else.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as errors:
+            self._jvm = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=dict(env),
+                # Some mqadmin commands leave files where they are run.
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End of input ends the JVM, as it does when this process dies."""
+        if self._jvm.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._jvm.stdin.close()
+        try:
+            self._jvm.wait(5)
+        except subprocess.TimeoutExpired:
+            self._jvm.kill()
+            self._jvm.wait()
+        if self._jvm.stdout is not None:
+            self._jvm.stdout.close()
+
+    def do(self, *words: str, timeout: float = 60) -> str:
+        """What a verb printed; its failure, with Java's stack trace, is an error."""
+        outcome, out, err = self.ask(*words, timeout=timeout)
+        if outcome != "ok":
+            raise ProcessError(f"Java: {' '.join(words)[:_SHOWN_WORDS]} failed:\n{out}{err}")
+        return out
+
+    def ask(self, *words: str, timeout: float) -> tuple[str, str, str]:
+        """A verb's outcome, ``ok`` or ``failed``, and what it wrote to stdout and stderr."""
+        jvm = self._jvm
+        assert jvm.stdin is not None
+        assert jvm.stdout is not None
+        line = " ".join(base64.b64encode(word.encode()).decode() for word in words)
+        watchdog = threading.Timer(timeout, jvm.kill)
+        watchdog.start()
+        started = time.monotonic()
+        try:
+            jvm.stdin.write(line.encode() + b"\n")
+            jvm.stdin.flush()
+            outcome, out_bytes, err_bytes = jvm.stdout.readline().decode().split()
+            out = jvm.stdout.read(int(out_bytes)).decode()
+            err = jvm.stdout.read(int(err_bytes)).decode()
+        except (ValueError, BrokenPipeError):
+            seconds = time.monotonic() - started
+            tail = self._log.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace")
+            raise ProcessError(
+                f"Java ended after {seconds:.1f} s in: {' '.join(words)[:_SHOWN_WORDS]}\n{tail}"
+            ) from None
+        finally:
+            watchdog.cancel()
+        return outcome, out, err
+
+
+class JavaDriver(JavaProgram):
+    """mqadmin and simple clients in one JVM."""
+
+    def admin(self, *arguments: str, timeout: float = 60) -> str:
+        """Run an mqadmin command; what it wrote to stdout and then what it wrote to stderr.
+
+        mqadmin reports most failures by printing a stack trace, so the text is all there is.
+        """
+        _, out, err = self.ask("admin", *arguments, timeout=timeout)
+        return out + err
+
+    def open_producer(self, name: str, namesrv: str, group: str = "driver-producers") -> None:
+        self.do("open-producer", name, namesrv, group)
+
+    def send(
+        self,
+        producer: str,
+        topic: str,
+        count: int,
+        *,
+        size_bytes: int = 100,
+        tag: str = "",
+        timeout: float = 60,
+    ) -> list[str]:
+        """Send and return the message ids; any send that is not SEND_OK is an error."""
+        ids = self.do("send", producer, topic, str(count), str(size_bytes), tag, timeout=timeout)
+        return ids.split()
+
+    def close_producer(self, name: str) -> None:
+        self.do("close-producer", name)
+
+    def open_consumer(
+        self, name: str, namesrv: str, topic: str, *, group: str = "", expression: str = "*"
+    ) -> None:
+        """Start a push consumer that reads its group's queues from the beginning."""
+        self.do("open-consumer", name, namesrv, group or name, topic, expression)
+
+    def receive(self, consumer: str, count: int, timeout: float = 30) -> list[str]:
+        """The ids of all messages so far, once there are `count` distinct ones or time is up."""
+        answer = self.do(
+            "receive", consumer, str(count), str(int(timeout * 1000)), timeout=timeout + 10
+        )
+        return answer.split()
+
+    def close_consumer(self, name: str) -> None:
+        self.do("close-consumer", name)
+
+
+def compile_java(version: str, name: str, sources: list[str]) -> Path:
+    """Compile a program against one version's jars, once per state of its sources."""
+    paths = [_SOURCES / source for source in sorted(sources)]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+    classes = peers_dir() / "classes" / version / name
+    stamp = classes / f"{digest}.compiled"
+    with exclusive(peers_dir() / f"classes-{version}.lock"):
+        if stamp.exists():
+            return classes
+        shutil.rmtree(classes, ignore_errors=True)
+        classes.mkdir(parents=True)
+        class_path = str(RELEASES[version].lib / "*")
+        command = ["javac", "-encoding", "UTF-8", "-d", str(classes), "-cp", class_path]
+        done = subprocess.run(
+            [*command, *(str(path) for path in paths)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise PeersError(f"javac failed on {name}:\n{done.stderr}")
+        stamp.touch()
+        return classes
+
+
+def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    lines = (f"{key}={_escape(value)}\n" for key, value in properties.items())
+    path.write_text("".join(lines))
+    return path
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\")
+
+
+def start_java_broker(site: Site, java: JavaPeers, name: str = "broker-java") -> Process:
+    """Start a Java broker with the settings of all of a site's brokers, and add it to the site."""
+    broker = java.start_broker(name, namesrv=site.namesrv, properties=SITE_BROKER_PROPERTIES)
+    return site.add_broker(name, broker)

@@ -1,0 +1,186 @@
+"""Load whose every message can be accounted for, through broker deaths and restarts.
+
+``KeyedSender`` numbers the messages of each key and sends the next one only when the one before was
+acknowledged, again and again until it is. So the first copies of a key's messages stand in the log
+in order, whatever happened; ``KeyedReader`` reads the queues as consumers do and keeps account.
+"""
+
+import asyncio
+import zlib
+from collections import defaultdict
+from typing import Final
+
+from goddard.errors import GoddardError
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import iter_records
+from goddard.transport.client import Client
+from tests.support.consumers import pull_fields
+from tests.support.sends import send_request
+
+REQUEST_TIMEOUT_MS: Final = 5_000
+_WAIT_MS: Final = 2_000
+_WAIT_AND_COMMIT: Final = 0x1 | 0x2 | 0x4
+_PAUSE_SECONDS: Final = 0.01
+
+
+def queue_of(key: str, queues: int) -> int:
+    """The queue of all messages of a key."""
+    return zlib.crc32(key.encode()) % queues
+
+
+class KeyedSender:
+    """Sends for each key without a pause until it is cancelled or told to stop."""
+
+    def __init__(
+        self, client: Client, address: str, topic: str, *, queues: int, keys: int = 16
+    ) -> None:
+        self._client = client
+        self._address = address
+        self._topic = topic
+        self._queues = queues
+        self._keys = [f"key-{number}" for number in range(keys)]
+        self._stopping = False
+        # How many messages of each key were acknowledged.
+        self.acknowledged: dict[str, int] = dict.fromkeys(self._keys, 0)
+        self.attempts = 0
+        self.refusals: dict[int, int] = defaultdict(int)
+
+    def count(self) -> int:
+        """Messages acknowledged so far."""
+        return sum(self.acknowledged.values())
+
+    def stop(self) -> None:
+        """Nothing new; what was begun is sent until it is acknowledged."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        await asyncio.gather(*map(self._send_key, self._keys))
+
+    async def _send_key(self, key: str) -> None:
+        queue_id = str(queue_of(key, self._queues))
+        begun = 0
+        while not self._stopping or begun > self.acknowledged[key]:
+            number = self.acknowledged[key]
+            begun = number + 1
+            request = send_request(
+                self._topic,
+                f"{key}:{number}".encode(),
+                e=queue_id,
+                properties=f"KEYS\x01{key}\x02UNIQ_KEY\x01{key}-{number}\x02",
+            )
+            if await self._is_acknowledged(request):
+                self.acknowledged[key] = number + 1
+            else:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _is_acknowledged(self, request: RemotingCommand) -> bool:
+        self.attempts += 1
+        try:
+            answer = await self._client.request(self._address, request, REQUEST_TIMEOUT_MS)
+        except (GoddardError, OSError):
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            self.refusals[answer.code] += 1
+        return answer.code == ResponseCode.SUCCESS
+
+
+class KeyedReader:
+    """One member of a group that reads every queue with long polls and commits as it goes."""
+
+    def __init__(self, client: Client, address: str, topic: str, *, queues: int) -> None:
+        self._client = client
+        self._address = address
+        self._topic = topic
+        self._offsets: dict[int, int | None] = dict.fromkeys(range(queues))
+        self._next: dict[str, int] = defaultdict(int)
+        self.bodies: dict[tuple[int, int], bytes] = {}
+        self.received = 0
+        # What should not be: an order broken, or another message at a place already read.
+        self.faults: list[str] = []
+
+    def count(self) -> int:
+        """Messages received so far, each counted once."""
+        return sum(self._next.values())
+
+    @property
+    def read(self) -> dict[str, int]:
+        """How many messages of each key were received, each at least once and in order."""
+        return dict(self._next)
+
+    @property
+    def stored_twice(self) -> int:
+        """Copies in the log: messages that were sent again because their answer was lost."""
+        return len(self.bodies) - self.count()
+
+    @property
+    def delivered_again(self) -> int:
+        """Places that were read again after the committed offset had been lost or was old."""
+        return self.received - len(self.bodies)
+
+    def forget_offsets(self) -> None:
+        """Go on where the broker says, as a consumer does that was started again."""
+        self._offsets = dict.fromkeys(self._offsets)
+
+    async def run(self) -> None:
+        await asyncio.gather(*map(self._read_queue, self._offsets))
+
+    async def _read_queue(self, queue_id: int) -> None:
+        while True:
+            try:
+                is_alive = await self._read_once(queue_id)
+            except (GoddardError, OSError):
+                is_alive = False
+            if not is_alive:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _read_once(self, queue_id: int) -> bool:
+        queue_offset = self._offsets[queue_id]
+        if queue_offset is None:
+            queue_offset = await self._committed(queue_id)
+            self._offsets[queue_id] = queue_offset
+        fields = pull_fields(
+            self._topic,
+            queue_offset,
+            queueId=queue_id,
+            sysFlag=_WAIT_AND_COMMIT,
+            commitOffset=queue_offset,
+            suspendTimeoutMillis=_WAIT_MS,
+        )
+        answer = await self._ask(RequestCode.PULL_MESSAGE, fields)
+        if self._offsets[queue_id] != queue_offset:
+            return True  # told to forget in the meantime
+        if answer.code == ResponseCode.SUCCESS:
+            for record in iter_records(answer.body):
+                self._take(queue_id, record.queue_offset, bytes(record.body))
+            self._offsets[queue_id] = int(answer.fields["nextBeginOffset"])
+        elif answer.code != ResponseCode.PULL_NOT_FOUND:
+            self._note(f"pull of queue {queue_id} at {queue_offset}: {answer.code} {answer.remark}")
+            return False
+        return True
+
+    async def _committed(self, queue_id: int) -> int:
+        fields = {"consumerGroup": "G", "topic": self._topic, "queueId": queue_id}
+        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        return int(answer.fields["offset"]) if answer.code == ResponseCode.SUCCESS else 0
+
+    async def _ask(self, code: int, fields: dict[str, object]) -> RemotingCommand:
+        texts = {name: str(value) for name, value in fields.items()}
+        command = RemotingCommand(code, texts)
+        return await self._client.request(self._address, command, REQUEST_TIMEOUT_MS + _WAIT_MS)
+
+    def _take(self, queue_id: int, queue_offset: int, body: bytes) -> None:
+        self.received += 1
+        place = (queue_id, queue_offset)
+        before = self.bodies.setdefault(place, body)
+        if before != body:
+            self._note(f"{place} was {before!r} and is now {body!r}")
+        key, _, number_text = body.decode().partition(":")
+        number = int(number_text)
+        if number > self._next[key]:
+            self._note(f"{key} jumps from {self._next[key] - 1} to {number} at {place}")
+        self._next[key] = max(self._next[key], number + 1)
+
+    def _note(self, fault: str) -> None:
+        if len(self.faults) < 20:
+            self.faults.append(fault)

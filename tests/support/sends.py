@@ -1,0 +1,211 @@
+"""The sending side of a broker without a broker: a real store, real tables, no sockets.
+
+``SendBench`` joins everything between a connection and the store. Frames go in through a peer in
+memory, with or without the hot path.
+"""
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any, Self
+
+from goddard.broker.admission import Admission
+from goddard.broker.appender import Appender
+from goddard.broker.hotpath import HotPath
+from goddard.broker.incoming import MessageWriter
+from goddard.broker.send import AsHalf, Sends
+from goddard.broker.settings import BrokerConfig, Settings
+from goddard.broker.topics import Groups, Topics
+from goddard.clock import Clock
+from goddard.protocol.bodies import TopicConfig
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.ids import UniqueIds
+from goddard.protocol.record import Record, decode_record
+from goddard.store.config import StoreConfig
+from goddard.store.store import MessageStore
+from goddard.store.tables import SubscriptionGroupTable, TopicTable
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.store import SmallStore
+
+
+class CountedPuts:
+    """Statistics that a test can look at."""
+
+    def __init__(self) -> None:
+        self.puts: dict[str, tuple[int, int]] = {}
+
+    def put(self, topic: str, count: int, size: int, requests: int = 1) -> None:
+        counted, bytes_ = self.puts.get(topic, (0, 0))
+        self.puts[topic] = (counted + count, bytes_ + size)
+
+
+class SendBench:
+    """Make it inside a running loop; use as a context manager."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Clock | None = None,
+        as_half: AsHalf | None = None,
+        has_live_locks: Any = None,
+        properties: dict[str, str] | None = None,
+        store: MessageStore | None = None,
+        **store_settings: Any,
+    ) -> None:
+        self.clock: Clock = clock or ManualClock()
+        if store is None:
+            manual = self.clock if isinstance(self.clock, ManualClock) else None
+            store_settings = {"segment_bytes": 1 << 20, "queue_file_bytes": 4000} | store_settings
+            small = SmallStore(root / "store", clock=manual, **store_settings)
+            self.flush_worker = small.flush_worker
+            store = small.store
+        self.store = store
+        self.settings = Settings(
+            BrokerConfig.from_properties(
+                {"brokerIP1": "127.0.0.1", "listenPort": "10911", "brokerName": "broker-a"}
+                | (properties or {})
+            )
+        )
+        config_directory = root / "config"
+        self.topics = Topics(
+            TopicTable(config_directory, self.clock), self.settings, clock=self.clock
+        )
+        self.topics.add_system_topics()
+        self.groups = Groups(SubscriptionGroupTable(config_directory, self.clock), self.settings)
+        self.stats = CountedPuts()
+        loop = asyncio.get_running_loop()
+        self.appender = Appender(store, loop, clock=self.clock)
+        self.admission = Admission(self.appender, self.settings)
+        self.writer = MessageWriter(self.appender, self.settings)
+        self.sends = Sends(
+            store=store,
+            appender=self.appender,
+            writer=self.writer,
+            admission=self.admission,
+            topics=self.topics,
+            groups=self.groups,
+            settings=self.settings,
+            clock=self.clock,
+            stats=self.stats,
+            as_half=as_half,
+            has_live_locks=has_live_locks,
+            unique_ids=UniqueIds(bytes((127, 0, 0, 1)), 4711, 42),
+        )
+        self.hot_path = HotPath(
+            store=store,
+            appender=self.appender,
+            admission=self.admission,
+            sends=self.sends,
+            topics=self.topics,
+            settings=self.settings,
+            clock=self.clock,
+            stats=self.stats,
+        )
+        self.handlers = Handlers()
+        for code, handler in self.sends.handlers().items():
+            self.handlers.register(code, handler)
+
+    def __enter__(self) -> Self:
+        self.store.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def add_topic(self, name: str, queues: int = 4, **fields: Any) -> None:
+        self.topics.put(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, **fields)
+        )
+
+    def connect(self, *, hot: bool = False) -> tuple[RawPeer, Connection]:
+        return join_raw(self.handlers, on_frames=self.hot_path.on_frames if hot else None)
+
+    async def ask(self, *requests: RemotingCommand, hot: bool = False) -> list[RemotingCommand]:
+        """Send requests in one chunk; the answers to those that are answered, by opaque."""
+        peer, connection = self.connect(hot=hot)
+        peer.transport.write(b"".join(map(encode_frame, requests)))
+        answered = [request for request in requests if not request.is_oneway]
+        answers = await peer.receive(len(answered))
+        connection.close()
+        return sorted(answers, key=lambda answer: answer.opaque)
+
+    def records(self) -> list[Record]:
+        """Everything in the log."""
+        return [
+            decode_record(view)[0]
+            for entry in self.store.log.scan(0)
+            if (view := self.store.log.read(entry.physical_offset, entry.size)) is not None
+        ]
+
+
+def real_store(root: Path, **settings: Any) -> MessageStore:
+    """A store with threads of its own, as a broker has it."""
+    return MessageStore(StoreConfig(root=root, **({"segment_bytes": 64 << 20} | settings)))
+
+
+_opaques = itertools.count(1)
+
+
+def send_request(
+    topic: str = "TopicTest",
+    body: bytes = b"hello",
+    *,
+    properties: str = "UNIQ_KEY\x017F0000014E9F5FFD2B274A0404820001\x02WAIT\x01true\x02",
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    **changes: Any,
+) -> RemotingCommand:
+    """A send as Java's client writes it; ``changes`` go to fields (None leaves one out) and to the
+    command (``oneway``, ``opaque``, ``serialize_type``, ``version``)."""
+    is_oneway = changes.pop("oneway", False)
+    command: dict[str, Any] = {
+        name: changes.pop(name)
+        for name in ("opaque", "serialize_type", "version", "language")
+        if name in changes
+    }
+    fields: dict[str, str | None] = {
+        "a": "Producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1794732977282",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
+        "n": "broker-a",
+    }
+    if code == RequestCode.SEND_MESSAGE:
+        fields = {_LONG_NAMES[name]: value for name, value in fields.items()}
+    fields |= changes
+    return RemotingCommand(
+        code,
+        {name: value for name, value in fields.items() if value is not None},
+        body,
+        flag=2 if is_oneway else 0,
+        **{"opaque": next(_opaques), **command},
+    )
+
+
+_LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "m": "batch",
+    "n": "bname",
+}

@@ -1,0 +1,90 @@
+"""A streaming job in a process of its own, to be killed: from a topic into a table and a topic.
+
+    python -m tests.support.sparkjob FOLDER     # with job.json in it
+
+The job names ``master``, ``source`` and ``sink``, and may have ``settings`` of Spark and ``code``,
+an archive of the package that is sent to executors. It runs until there is a file ``stop``, reads
+what is there by then, and writes down as ``result.json`` what came out.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from goddard.spark import spark_session
+from goddard.spark.rows import ROW_PROPERTY
+from tests.support.numbered import numbers
+
+READY = "the queries are running"
+_POLL_SECONDS = 1
+
+
+def _start(spark: SparkSession, folder: Path, job: dict[str, Any]) -> list[StreamingQuery]:
+    messages = spark.readStream.format("rocketmq").options(**job["source"]).load()
+    table = (
+        messages.writeStream.format("parquet")
+        .option("path", str(folder / "table"))
+        .option("checkpointLocation", str(folder / "checkpoint-table"))
+        .start()
+    )
+    topic = (
+        messages.select("body", "keys", "tags")
+        .writeStream.format("rocketmq")
+        .options(**job["sink"])
+        .option("checkpointLocation", str(folder / "checkpoint-topic"))
+        .start()
+    )
+    return [table, topic]
+
+
+def _result(spark: SparkSession, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    sink = job["sink"]
+    options = {"nameServers": sink["nameServers"], "subscribe": sink["topic"]}
+    written = spark.read.format("rocketmq").options(**options).load()
+    identities = written.selectExpr(f"properties['{ROW_PROPERTY}'] AS row").distinct()
+    return {
+        "table": numbers(spark.read.parquet(str(folder / "table"))),
+        "topic": numbers(written),
+        "identities": identities.count(),
+        "origins": _origins(spark),
+    }
+
+
+def _origins(spark: SparkSession) -> list[str]:
+    """Where the executors have the package from."""
+
+    def origin(_: int) -> str:
+        return str(importlib.import_module("goddard").__file__)
+
+    return sorted(set(spark.sparkContext.parallelize(range(8), 8).map(origin).collect()))
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    spark = spark_session(
+        job["master"], name="job", settings=job.get("settings"), log=folder / "spark.log"
+    )
+    if "code" in job:
+        spark.sparkContext.addPyFile(job["code"])
+    queries = _start(spark, folder, job)
+    print(READY, flush=True)
+    while not (folder / "stop").exists():
+        for query in queries:
+            # It raises what ended the query.
+            query.awaitTermination(_POLL_SECONDS)
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+    result = folder / "result.json"
+    result.with_suffix(".new").write_text(json.dumps(_result(spark, folder, job)))
+    result.with_suffix(".new").rename(result)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,103 @@
+"""Small stores for tests: tiny segments, a manual clock, jobs that run when told to."""
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from goddard.protocol.record import Host
+from goddard.store.config import StoreConfig
+from goddard.store.files import Files
+from goddard.store.records import PreparedRecord
+from goddard.store.store import MessageStore
+from goddard.store.worker import Job
+from tests.support.clock import ManualClock
+
+HOST = Host.parse("127.0.0.1:10911")
+
+
+class InlineWorker:
+    """Runs each job in the caller, at once; while ``is_held``, only when ``run`` is called."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._jobs: deque[Job] = deque()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        if not self.is_held:
+            self.run()
+
+    def every(self, interval_ms: int, job: Job) -> None:
+        """Periodic jobs are the test's to call."""
+
+    def run(self) -> None:
+        while self._jobs:
+            self._jobs.popleft()()
+
+    def stop(self) -> None:
+        self.run()
+
+
+def prepared(
+    topic: str = "TopicA",
+    queue_id: int = 0,
+    body: bytes = b"hello",
+    *,
+    tags: str = "",
+    keys: str = "",
+    unique_key: str = "",
+    properties: bytes = b"",
+    **fields: Any,
+) -> PreparedRecord:
+    """A record to append, with the properties that queues and index look at."""
+    for name, value in (("TAGS", tags), ("KEYS", keys), ("UNIQ_KEY", unique_key)):
+        if value:
+            properties += f"{name}\x01{value}\x02".encode()
+    values: dict[str, Any] = {
+        "born_timestamp_ms": 1_700_000_000_000,
+        "born_host": HOST,
+        "store_host": HOST,
+    }
+    values.update(fields)
+    return PreparedRecord(
+        topic=topic, queue_id=queue_id, body=body, properties=properties, **values
+    )
+
+
+class SmallStore:
+    """A MessageStore with every collaborator in the test's hands."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        files: Files | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        settings = {
+            "segment_bytes": 8192,
+            "queue_file_bytes": 400,
+            "index_slots": 16,
+            "index_entries": 40,
+            "memory_bytes": 1 << 30,
+        } | settings
+        self.clock = clock or ManualClock()
+        self.flush_worker = InlineWorker()
+        self.file_worker = InlineWorker()
+        self.upkeep_worker = InlineWorker()
+        self.store = MessageStore(
+            StoreConfig(root=root, **settings),
+            clock=self.clock,
+            files=files,
+            flush_worker=self.flush_worker,
+            file_worker=self.file_worker,
+            upkeep_worker=self.upkeep_worker,
+        )
+
+    def __enter__(self) -> MessageStore:
+        self.store.open()
+        return self.store
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()

@@ -1,0 +1,79 @@
+"""What a consumer wants, as the wire has it, and how the members of a group may differ."""
+
+from typing import Any
+
+import pytest
+
+from goddard.client.consume.subscriptions import (
+    Expression,
+    Sql,
+    Tags,
+    differences,
+    is_sql,
+    subscription,
+)
+from goddard.errors import ConfigError
+from goddard.protocol.hashing import tag_code
+
+
+@pytest.mark.parametrize("expression", ["*", "", None])
+def test_everything(expression: Expression) -> None:
+    wanted = subscription("T", expression, 5)
+    assert (wanted.sub_string, wanted.tags_set, wanted.code_set) == ("*", [], [])
+    assert (wanted.expression_type, wanted.sub_version, wanted.topic) == ("TAG", 5, "T")
+
+
+@pytest.mark.parametrize("expression", ["TagA || TagB", Tags("TagA", "TagB")])
+def test_tags(expression: Expression) -> None:
+    wanted = subscription("T", expression, 1)
+    assert wanted.sub_string == "TagA || TagB"
+    assert wanted.tags_set == ["TagA", "TagB"]
+    assert wanted.code_set == sorted(map(tag_code, ("TagA", "TagB")))
+    assert not is_sql(wanted)
+
+
+def test_conditions() -> None:
+    wanted = subscription("T", Sql("a > 5"), 1)
+    assert (wanted.sub_string, wanted.expression_type) == ("a > 5", "SQL92")
+    assert (wanted.tags_set, wanted.code_set) == ([], [])
+    assert is_sql(wanted)
+
+
+@pytest.mark.parametrize("names", [(), ("",), ("TagA", " "), ("TagA||TagB",)])
+def test_tags_need_names(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError):
+        Tags(*names)
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must not be empty"):
+        Sql(" ")
+    with pytest.raises(ConfigError, match=r"the subscription '\|\|' of T is wrong"):
+        subscription("T", "||", 1)
+
+
+@pytest.mark.parametrize("expression", [3, ["TagA"]])
+def test_what_is_no_expression_is_refused(expression: Any) -> None:
+    with pytest.raises(ConfigError, match="Tags or Sql"):
+        subscription("T", expression, 1)
+
+
+def test_the_same_in_other_words_is_no_difference() -> None:
+    own = [subscription("T", "A || B", 1), subscription("U", Sql("a > 1"), 1)]
+    group = {"T": subscription("T", "B||A", 9), "U": subscription("U", Sql(" a > 1 "), 9)}
+    assert differences(own, group) == []
+
+
+def test_differences_are_told() -> None:
+    own = [subscription("T", "A", 1), subscription("U", "*", 1), subscription("V", "*", 1)]
+    group = {
+        "T": subscription("T", "B", 1),
+        "U": subscription("U", Sql("a > 1"), 1),
+        "W": subscription("W", "*", 1),
+    }
+    assert differences(own, group) == [
+        "T is subscribed to with 'A' here and with 'B' by others",
+        "U is subscribed to with '*' here and with 'a > 1' by others",
+        "V is not subscribed to by the others",
+        "W is subscribed to by others and not here",
+    ]

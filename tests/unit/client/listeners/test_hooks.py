@@ -1,0 +1,109 @@
+"""Hooks around a listener: what they see, and that they change nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.clock import ManualClock
+
+from goddard.client.listeners.hooks import ConsumeHookContext, with_hooks
+from goddard.client.listeners.listener import ConsumeResult, is_async
+from goddard.client.message import ReceivedMessage
+from goddard.client.trace.records import ConsumeOutcome
+
+TIMEOUT_MS = 1000
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ConsumeOutcome, BaseException | None, int]] = []
+
+    def before_consume(self, context: ConsumeHookContext) -> None:
+        self._note("before", context)
+
+    def after_consume(self, context: ConsumeHookContext) -> None:
+        self._note("after", context)
+
+    def _note(self, when: str, context: ConsumeHookContext) -> None:
+        took_ms = max(0, context.ended_ms - context.started_ms)
+        self.calls.append((when, context.outcome, context.error, took_ms))
+
+
+class Broken:
+    def before_consume(self, context: ConsumeHookContext) -> None:
+        raise RuntimeError("before")
+
+    def after_consume(self, context: ConsumeHookContext) -> None:
+        raise RuntimeError("after")
+
+
+def hooked(
+    listener: Callable[..., Any], *hooks: Recorder | Broken, clock: ManualClock | None = None
+) -> Callable[..., Any]:
+    return with_hooks(
+        listener, hooks, group="group", timeout_ms=TIMEOUT_MS, clock=clock or ManualClock()
+    )
+
+
+def test_without_hooks_the_listener_is_itself() -> None:
+    def listener(messages: list[ReceivedMessage], context: object) -> None: ...
+
+    assert hooked(listener) is listener
+
+
+@pytest.mark.parametrize(
+    ("returned", "outcome"),
+    [
+        (None, ConsumeOutcome.SUCCESS),
+        (True, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.SUCCESS, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.COMMIT, ConsumeOutcome.SUCCESS),
+        (False, ConsumeOutcome.FAILED),
+        (ConsumeResult.RECONSUME_LATER, ConsumeOutcome.FAILED),
+        (ConsumeResult.ROLLBACK, ConsumeOutcome.FAILED),
+    ],
+)
+async def test_what_a_listener_returned(returned: object, outcome: ConsumeOutcome) -> None:
+    recorder = Recorder()
+    assert hooked(lambda messages, context: returned, recorder)([], None) == returned
+
+    async def listener(messages: list[ReceivedMessage], context: object) -> object:
+        return returned
+
+    wrapped = hooked(listener, recorder)
+    assert is_async(wrapped)
+    assert await wrapped([], None) == returned
+    expected = [("before", ConsumeOutcome.FAILED, None, 0), ("after", outcome, None, 0)]
+    assert recorder.calls == expected * 2
+
+
+async def test_what_a_listener_raised() -> None:
+    recorder = Recorder()
+    error = ValueError("no")
+
+    def listener(messages: list[ReceivedMessage], context: object) -> None:
+        raise error
+
+    async def async_listener(messages: list[ReceivedMessage], context: object) -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="no"):
+        hooked(listener, recorder)([], None)
+    with pytest.raises(ValueError, match="no"):
+        await hooked(async_listener, recorder)([], None)
+    assert recorder.calls[1::2] == [("after", ConsumeOutcome.EXCEPTION, error, 0)] * 2
+
+
+def test_a_slow_listener() -> None:
+    recorder, clock = Recorder(), ManualClock()
+    slow = hooked(lambda messages, context: clock.advance(TIMEOUT_MS), recorder, clock=clock)
+    slow([], None)
+    assert recorder.calls[-1] == ("after", ConsumeOutcome.TIMED_OUT, None, TIMEOUT_MS)
+
+
+def test_a_broken_hook_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    assert hooked(lambda messages, context: "result", Broken(), recorder)([], None) == "result"
+    assert [when for when, *_ in recorder.calls] == ["before", "after"]
+    assert "executeHookBefore failed" in caplog.text
+    assert "executeHookAfter failed" in caplog.text

@@ -1,0 +1,96 @@
+"""What a listener is, and what its results mean."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from goddard.client.listeners.listener import ConsumeResult, check_listener, is_async, result_of
+from goddard.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [
+        (None, ConsumeResult.SUCCESS),
+        (True, ConsumeResult.SUCCESS),
+        (False, ConsumeResult.RECONSUME_LATER),
+        (ConsumeResult.RECONSUME_LATER, ConsumeResult.RECONSUME_LATER),
+        (ConsumeResult.COMMIT, ConsumeResult.COMMIT),
+    ],
+)
+def test_results(returned: object, result: ConsumeResult) -> None:
+    assert result_of(returned) is result
+
+
+@pytest.mark.parametrize("returned", [1, 0, "ok", []])
+def test_anything_else_is_not_taken_for_success(
+    returned: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert result_of(returned) is ConsumeResult.RECONSUME_LATER
+    assert "Return None, True, False or a ConsumeResult" in caplog.text
+
+
+def test_a_coroutine_that_nobody_awaits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle() -> None:
+        await asyncio.sleep(0)
+
+    # Closed as well: otherwise Python warns of it, which fails this test.
+    assert result_of(handle()) is ConsumeResult.RECONSUME_LATER
+    assert "Make the listener itself an async function" in caplog.text
+
+
+def test_generators_are_no_listeners() -> None:
+    def generate(messages: object, context: object) -> Iterator[None]:
+        yield None
+
+    class Generating:
+        def __call__(self, messages: object, context: object) -> Iterator[None]:
+            yield None
+
+    for listener in (generate, Generating()):
+        with pytest.raises(ConfigError, match="is a generator"):
+            check_listener(listener)
+
+
+def test_coroutines_are_recognised_in_any_clothes() -> None:
+    async def coroutine(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    def plain(*_: object) -> None: ...
+
+    class Plain:
+        def __call__(self, *_: object) -> None: ...
+
+        async def method(self, *_: object) -> None:
+            await asyncio.sleep(0)
+
+    class Coroutine:
+        async def __call__(self, *_: object) -> None:
+            await asyncio.sleep(0)
+
+    assert is_async(coroutine)
+    assert is_async(partial(partial(coroutine, 1), 2))
+    assert is_async(Coroutine())
+    assert is_async(Plain().method)
+    assert not is_async(plain)
+    assert not is_async(partial(plain, 1))
+    assert not is_async(Plain())
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [lambda messages, context: None, lambda *_: None, lambda a, b, c=1: None, dict[str, str].get],
+)
+def test_listeners_take_messages_and_a_context(listener: Callable[..., Any]) -> None:
+    check_listener(listener)
+
+
+@pytest.mark.parametrize("listener", [lambda: None, lambda messages: None, lambda a, b, c: None])
+def test_other_listeners_are_refused(listener: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be called with \(messages, context\): "):
+        check_listener(listener)

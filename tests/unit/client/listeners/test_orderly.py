@@ -1,0 +1,165 @@
+"""Orderly consuming and the broker's lock: no call without it, whenever it is lost."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+from tests.support.clock import ManualClock
+from tests.support.polling import until
+
+from goddard.client.consume.locks import QueueLocks
+from goddard.client.consume.offsets import BrokerOffsets
+from goddard.client.consume.process_queue import LOCK_VALID_MS, ProcessQueue
+from goddard.client.consume.rates import ConsumeRates
+from goddard.client.listeners import orderly
+from goddard.client.listeners.concurrent import ConsumptionOptions
+from goddard.client.listeners.orderly import OrderlyConsumption
+from goddard.client.listeners.redelivery import Retries
+from goddard.client.message import ReceivedMessage
+from goddard.client.values import MessageQueue
+from goddard.protocol.record import Host, Record
+
+QUEUE = MessageQueue("T", "a", 0)
+HOST = Host(bytes(4), 1)
+COUNT = 10
+WAIT_SECONDS = 30
+
+
+def message(queue_offset: int) -> ReceivedMessage:
+    record = Record(
+        topic="T",
+        body=b"x",
+        queue_id=0,
+        queue_offset=queue_offset,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        born_timestamp_ms=0,
+        born_host=HOST,
+        store_host=HOST,
+    )
+    return ReceivedMessage.from_record(record, "a")
+
+
+class Locks:
+    """Gives locks when told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.grants = False
+        self.asked = asyncio.Event()
+
+    async def lock(self, wanted: Iterable[ProcessQueue]) -> set[ProcessQueue]:
+        refused = set()
+        for held in wanted:
+            held.locked_at_ms = self._clock.monotonic_ms() if self.grants else None
+            if not self.grants:
+                refused.add(held)
+        self.asked.set()
+        return refused
+
+
+class World:
+    """A queue of ten messages, and a listener that may lose its lock over one of them."""
+
+    def __init__(self, kind: str) -> None:
+        self.clock = ManualClock()
+        self.locks = Locks(self.clock)
+        self.held = ProcessQueue(QUEUE, 0)
+        self.held.locked_at_ms = 0
+        self.seen: list[int] = []
+        self.meanwhile: Callable[[int], object] = int
+        self.offsets = BrokerOffsets(cast("Any", None), "G")
+        self.consumption = OrderlyConsumption(
+            self.listen if kind == "thread" else self.listen_async,
+            ConsumptionOptions(
+                group="G",
+                batch_size=1,
+                workers=2,
+                is_broadcast=False,
+                max_reconsume_times=-1,
+                timeout_ms=1_000,
+                suspend_ms=10,
+            ),
+            offsets=self.offsets,
+            retries=cast("Retries", None),
+            locks=cast("QueueLocks", self.locks),
+            rates=ConsumeRates(),
+            clock=self.clock,
+            released=lambda _: None,
+        )
+
+    def listen(self, messages: list[ReceivedMessage], context: object) -> None:
+        for each in messages:
+            self.seen.append(each.queue_offset)
+            self.meanwhile(each.queue_offset)
+
+    async def listen_async(self, messages: list[ReceivedMessage], context: object) -> None:
+        self.listen(messages, context)
+
+    def accept(self) -> None:
+        messages = [message(number) for number in range(COUNT)]
+        self.held.add(messages)
+        self.consumption.accept(self.held, messages)
+
+    async def until_seen(self) -> None:
+        await until(lambda: self.offsets.cached(QUEUE) == COUNT, "some are not consumed")
+
+
+@pytest.fixture(params=["thread", "coroutine"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(orderly, "_LOCK_AGAIN_SECONDS", 0.01)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("how", ["taken away", "too old"])
+async def test_a_lock_lost_halfway_ends_the_turn(kind: str, how: str) -> None:
+    world = World(kind)
+
+    def lose(offset: int) -> None:
+        if offset == 2:
+            if how == "too old":
+                world.clock.advance(LOCK_VALID_MS + 1)
+            else:
+                world.held.locked_at_ms = None
+
+    world.meanwhile = lose
+    world.accept()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await world.locks.asked.wait()
+    # It has been asked for again in vain: what was consumed counts, and no more is.
+    assert world.seen == [0, 1, 2]
+    assert world.offsets.cached(QUEUE) == 3
+    world.locks.grants = True
+    await world.until_seen()
+    assert world.seen == list(range(COUNT))
+    await world.consumption.close(WAIT_SECONDS * 1000)
+
+
+async def test_no_call_is_made_before_there_is_a_lock(kind: str) -> None:
+    world = World(kind)
+    world.held.locked_at_ms = None
+    world.accept()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await world.locks.asked.wait()
+    assert world.seen == []
+    world.locks.grants = True
+    await world.until_seen()
+    assert world.seen == list(range(COUNT))
+    await world.consumption.close(WAIT_SECONDS * 1000)
+
+
+async def test_a_queue_given_up_halfway_ends_the_turn(kind: str) -> None:
+    world = World(kind)
+
+    def drop(offset: int) -> None:
+        if offset == 4:
+            world.held.drop()
+
+    world.meanwhile = drop
+    world.accept()
+    await until(lambda: world.held.is_dropped, "it is not given up")
+    assert await world.consumption.settle(world.held, WAIT_SECONDS * 1000)
+    assert world.seen == [0, 1, 2, 3, 4]
+    assert world.offsets.cached(QUEUE) == 5
+    await world.consumption.close(WAIT_SECONDS * 1000)

@@ -1,0 +1,107 @@
+"""Room for sends: who gets it, who waits, who is told to come back later."""
+
+import asyncio
+
+import pytest
+
+from goddard.client.errors import TooManyRequestsError
+from goddard.client.produce.backpressure import BackPressureOptions, SendPermits
+from goddard.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+def permits(max_messages: int = 10, max_bytes: int = MIB) -> SendPermits:
+    return SendPermits(BackPressureOptions(max_messages=max_messages, max_bytes=max_bytes))
+
+
+def test_both_limits_hold() -> None:
+    by_number = permits()
+    assert [by_number.try_acquire(1) for _ in range(11)] == [True] * 10 + [False]
+    by_number.release(1)
+    assert by_number.try_acquire(1)
+    by_size = permits()
+    assert by_size.try_acquire(MIB - 1)
+    assert not by_size.try_acquire(2)
+    assert by_size.try_acquire(1)
+
+
+def test_a_message_over_the_whole_limit_goes_when_it_is_alone() -> None:
+    room = permits()
+    assert room.try_acquire(5 * MIB)
+    assert not room.try_acquire(1)
+    room.release(5 * MIB)
+    assert room.try_acquire(MIB)
+
+
+async def test_those_who_wait_are_served_in_order() -> None:
+    room = permits()
+    assert room.try_acquire(MIB)
+    served: list[str] = []
+
+    async def send(name: str, size: int) -> None:
+        await room.acquire(size, 60_000)
+        served.append(name)
+
+    tasks = [
+        asyncio.create_task(send("large", MIB)),
+        asyncio.create_task(send("small", 1)),
+    ]
+    await asyncio.sleep(0)
+    assert room.waiting == 2
+    # The small one fits, but it is not its turn.
+    assert not room.try_acquire(1)
+    room.release(MIB)
+    await tasks[0]
+    assert served == ["large"]
+    room.release(MIB)
+    await tasks[1]
+    assert served == ["large", "small"]
+
+
+@pytest.mark.parametrize(("held", "text"), [(1, "semaphoreAsyncSize"), (10, "semaphoreAsyncNum")])
+async def test_no_room_in_time(held: int, text: str) -> None:
+    room = permits()
+    for _ in range(held):
+        assert room.try_acquire(MIB // held)
+    with pytest.raises(TooManyRequestsError, match=text):
+        await room.acquire(MIB, 10)
+    assert room.waiting == 0
+    for _ in range(held):
+        room.release(MIB // held)
+    assert room.try_acquire(MIB)
+
+
+async def test_who_gives_up_lets_the_next_through() -> None:
+    room = permits()
+    assert room.try_acquire(MIB - 1)
+    large = asyncio.create_task(room.acquire(MIB, 60_000))
+    small = asyncio.create_task(room.acquire(1, 60_000))
+    await asyncio.sleep(0)
+    assert room.waiting == 2
+    large.cancel()
+    await small
+    with pytest.raises(asyncio.CancelledError):
+        await large
+    room.release(1)
+    room.release(MIB - 1)
+    assert room.try_acquire(MIB)
+
+
+async def test_a_place_given_to_one_that_was_just_cancelled_comes_back() -> None:
+    room = permits()
+    assert room.try_acquire(MIB)
+    waiter = asyncio.create_task(room.acquire(MIB, 60_000))
+    await asyncio.sleep(0)
+    assert room.waiting == 1
+    room.release(MIB)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    assert room.try_acquire(MIB)
+
+
+@pytest.mark.parametrize("options", [{"max_messages": 9}, {"max_bytes": MIB - 1}])
+def test_options_out_of_range(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        BackPressureOptions(**options)

@@ -1,0 +1,416 @@
+"""Which messages share a batch, when it leaves, and what its callers get."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.support.clock import ManualClock
+
+from goddard.client.errors import InvalidMessageError
+from goddard.client.message import Message
+from goddard.client.produce.batching import (
+    Accumulator,
+    AccumulatorOptions,
+    Batch,
+    HeldBatches,
+    batch_key,
+    encoded_properties,
+)
+from goddard.client.values import MessageQueue, SendResult, SendStatus
+from goddard.clock import SystemClock
+from goddard.errors import ConfigError, ConnectFailedError
+from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
+
+QUEUE = MessageQueue("T", "broker-a", 1)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+class Shelf:
+    """HeldBatches under a clock of the test's, with messages numbered as they come."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: AccumulatorOptions | None = None,
+        alone_from_bytes: int = 4096,
+    ) -> None:
+        self.clock = ManualClock()
+        self.held = HeldBatches(options or AccumulatorOptions(), alone_from_bytes=alone_from_bytes)
+        self._loop = loop
+        self._number = 0
+
+    def add(self, message: Message, queue: MessageQueue | None = None) -> Batch | None:
+        message_id = message.properties[PROPERTY_UNIQUE_ID] = f"ID{self._number}"
+        self._number += 1
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        key = batch_key(message, queue)
+        batch = self.held.find(key)
+        if batch is None:
+            batch = self.held.open(key, self.clock.monotonic_ms())
+        encoded = encoded_properties(message.properties)
+        is_full = self.held.add(batch, message, message_id, encoded, future)
+        return batch if is_full else None
+
+    def due(self) -> list[Batch]:
+        return self.held.due(self.clock.monotonic_ms())
+
+
+def test_a_batch_leaves_at_its_age_and_holds_what_came_meanwhile(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    shelf = Shelf(loop, AccumulatorOptions(max_delay_ms=10))
+    assert shelf.add(Message("T", b"0")) is None
+    shelf.clock.advance(6)
+    assert shelf.add(Message("T", b"1")) is None
+    assert shelf.add(Message("U", b"2")) is None
+    assert shelf.held.next_due_ms == 10
+    shelf.clock.advance(3)
+    assert shelf.due() == []
+    shelf.clock.advance(1)
+    (first,) = shelf.due()
+    assert (first.topic, first.ids) == ("T", ["ID0", "ID1"])
+    assert shelf.held.next_due_ms == 16
+    assert [batch.topic for batch in shelf.held.close()] == ["U"]
+    assert shelf.held.next_due_ms is None
+
+
+def test_a_batch_leaves_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None:
+    shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=1000))
+    batches = [shelf.add(Message("T", bytes(100))) for _ in range(14)]
+    full = [batch for batch in batches if batch is not None]
+    assert [len(batch) for batch in full] == [7, 7]
+    for batch in full:
+        assert batch.size_bytes == len(batch.body()) >= 1000
+        assert batch.size_bytes - 1000 < batch.size_bytes / 7
+
+
+def test_the_kinds_that_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
+    shelf = Shelf(loop)
+    kinds: list[tuple[Message, MessageQueue | None]] = [
+        (Message("T", b"0"), None),
+        (Message("T", b"1", tags="A"), None),
+        (Message("T", b"2", tags="B"), None),
+        (Message("T", b"3"), QUEUE),
+        (Message("T", b"4"), MessageQueue("T", "broker-a", 2)),
+        (Message("T", b"5", wait_store_ok=False), None),
+        (Message("U", b"6"), None),
+    ]
+    for message, queue in kinds:
+        assert shelf.add(message, queue) is None
+    assert shelf.add(Message("T", b"7", keys="k", properties={"own": "x"}), None) is None
+    batches = shelf.held.close()
+    assert [batch.ids for batch in batches] == [
+        ["ID0", "ID7"],
+        *([f"ID{number}"] for number in range(1, 7)),
+    ]
+    assert [batch.queue for batch in batches[:5]] == [None, None, None, QUEUE, kinds[4][1]]
+    assert [batch.tags for batch in batches[:3]] == [None, "A", "B"]
+    assert [batch.waits_for_store for batch in batches] == [True] * 5 + [False, True]
+
+
+def test_messages_are_encoded_as_a_batch_holds_them(loop: asyncio.AbstractEventLoop) -> None:
+    shelf = Shelf(loop)
+    message = Message("T", b"first", tags="A", keys=["k1", "k2"], flag=7)
+    shelf.add(message)
+    # What the caller does with its message later is not sent.
+    message.body = b"changed"
+    message.properties["own"] = "late"
+    shelf.add(Message("T", b"second", tags="A"))
+    (batch,) = shelf.held.close()
+    assert [each.message_id for each in batch.messages] == ["ID0", "ID1"]
+    first, second = decode_batch(batch.body())
+    assert (first.body, first.flag, second.body) == (b"first", 7, b"second")
+    assert decode_properties(first.properties) == {
+        "KEYS": "k1 k2",
+        "WAIT": "true",
+        "TAGS": "A",
+        "UNIQ_KEY": "ID0",
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b"x", delay_level=3),
+        Message("T", b"x", delay_seconds=3),
+        Message("T", b"x", delay_ms=3),
+        Message("T", b"x", deliver_at_ms=3),
+        Message("%RETRY%group", b"x"),
+        Message("T", bytes(4096)),
+    ],
+)
+def test_what_goes_alone(loop: asyncio.AbstractEventLoop, message: Message) -> None:
+    assert not Shelf(loop).held.admits(message)
+
+
+@pytest.mark.parametrize("name", ["PGROUP", "TRAN_MSG", "MSG_TYPE"])
+def test_halves_and_replies_go_alone(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    message = Message("T", b"x")
+    assert Shelf(loop).held.admits(message)
+    message.properties[name] = "true"
+    assert not Shelf(loop).held.admits(message)
+
+
+def test_bytes_are_bounded_until_results_come(loop: asyncio.AbstractEventLoop) -> None:
+    shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
+    message = Message("T", bytes(200))
+    sent: list[Batch] = []
+    while shelf.held.admits(message):
+        batch = shelf.add(message)
+        if batch is not None:
+            sent.append(batch)
+    assert shelf.held.unsettled_bytes >= 500
+    assert len(sent) == 1
+    shelf.held.settled(sent[0])
+    assert shelf.held.admits(message)
+    for batch in shelf.held.close():
+        shelf.held.settled(batch)
+    assert shelf.held.unsettled_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"max_delay_ms": 0}, "max_delay_ms"),
+        ({"max_delay_ms": 30_001}, "max_delay_ms"),
+        ({"max_batch_bytes": 0}, "max_batch_bytes"),
+        ({"max_batch_bytes": 2 * 1024 * 1024 + 1}, "max_batch_bytes"),
+        ({"max_held_bytes": 0}, "max_held_bytes"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, int], name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        AccumulatorOptions(**options)
+
+
+# The part with a timer and tasks.
+
+
+class Wire:
+    """Takes batches as a broker would, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        # The ids of each request; those that came alone are known by their keys.
+        self.order: list[list[str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.error: Exception | None = None
+
+    async def send(self, batch: Batch) -> SendResult:
+        self.batches.append(batch)
+        stored = ",".join(f"AT{number}" for number in range(len(batch)))
+        return await self._answer(batch.ids, stored)
+
+    async def send_alone(self, message: Message, queue: MessageQueue) -> SendResult:
+        return await self._answer(message.keys, "AT0")
+
+    async def _answer(self, ids: list[str], stored: str) -> SendResult:
+        self.order.append(ids)
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        return SendResult(SendStatus.SEND_OK, ",".join(ids), stored, QUEUE, 40)
+
+
+def numbers() -> Callable[[], str]:
+    numbered = iter(range(1_000_000))
+    return lambda: f"ID{next(numbered)}"
+
+
+def accumulator(wire: Wire, options: AccumulatorOptions | None = None) -> Accumulator:
+    return Accumulator(
+        options or AccumulatorOptions(max_delay_ms=1),
+        wire.send,
+        wire.send_alone,
+        clock=SystemClock(),
+        unique_id=numbers(),
+        alone_from_bytes=4096,
+    )
+
+
+async def test_each_caller_gets_its_own_result() -> None:
+    wire = Wire()
+    held = accumulator(wire)
+    futures = [held.add(Message("T", str(number).encode())) for number in range(3)]
+    results = await asyncio.gather(*(future for future in futures if future is not None))
+    assert [len(batch) for batch in wire.batches] == [3]
+    assert [(each.message_id, each.offset_message_id, each.queue_offset) for each in results] == [
+        ("ID0", "AT0", 40),
+        ("ID1", "AT1", 41),
+        ("ID2", "AT2", 42),
+    ]
+    assert {each.queue for each in results} == {QUEUE}
+    await held.flush()
+
+
+async def test_a_failure_is_every_callers() -> None:
+    wire = Wire()
+    wire.error = ConnectFailedError("no broker")
+    held = accumulator(wire)
+    futures = [held.add(Message("T", b"x")) for _ in range(3)]
+    for future in futures:
+        assert future is not None
+        with pytest.raises(ConnectFailedError, match="no broker"):
+            await future
+    wire.error = None
+    again = held.add(Message("T", b"x"))
+    assert again is not None
+    assert (await again).status is SendStatus.SEND_OK
+    await held.flush()
+
+
+async def test_flush_waits_for_every_result() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    futures = [held.add(Message(topic, b"x")) for topic in "ABC"]
+    assert wire.batches == []
+    flushing = asyncio.create_task(held.flush())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [batch.topic for batch in wire.batches] == ["A", "B", "C"]
+    assert not flushing.done()
+    wire.open.set()
+    await flushing
+    assert all(future is not None and future.done() for future in futures)
+
+
+async def test_a_caller_that_gives_up_harms_nobody() -> None:
+    wire = Wire()
+    held = accumulator(wire)
+    first, second = held.add(Message("T", b"1")), held.add(Message("T", b"2"))
+    assert first is not None
+    assert second is not None
+    first.cancel()
+    assert (await second).queue_offset == 41
+    await held.flush()
+
+
+async def test_what_is_for_one_queue_leaves_in_its_order_whatever_it_is() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    messages = [
+        Message("T", b"0"),
+        Message("T", b"1"),
+        Message("T", b"2", tags="A"),
+        Message("T", bytes(5000), keys="3"),
+        Message("T", b"4"),
+        Message("T", bytes(5000), keys="5"),
+    ]
+    futures = [held.add(message, QUEUE) for message in messages]
+    # Others have nothing to wait for.
+    assert held.add(Message("T", bytes(5000))) is None
+    assert held.add(Message("T", bytes(5000)), QUEUE._replace(queue_id=7)) is None
+    await asyncio.sleep(0)
+    assert wire.order == [["ID0", "ID1"]]
+    wire.open.set()
+    results = await asyncio.gather(*(future for future in futures if future is not None))
+    assert wire.order == [["ID0", "ID1"], ["ID2"], ["3"], ["ID3"], ["5"]]
+    assert [each.message_id for each in results] == ["ID0", "ID1", "ID2", "3", "ID3", "5"]
+    # The line is at its end: the next one need not wait.
+    assert held.add(Message("T", bytes(5000)), QUEUE) is None
+    await held.flush()
+
+
+async def test_one_that_fails_alone_holds_up_nobody() -> None:
+    wire = Wire()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    futures = [
+        held.add(message, QUEUE)
+        for message in (Message("T", b"0"), Message("T", bytes(5000), keys="1"), Message("T", b"2"))
+    ]
+    wire.error = ConnectFailedError("no broker")
+    await held.flush()
+    assert wire.order == [["ID0"], ["1"], ["ID1"]]
+    for future in futures:
+        assert future is not None
+        assert isinstance(future.exception(), ConnectFailedError)
+
+
+async def test_batches_for_a_chosen_queue_leave_one_after_the_other() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000, max_batch_bytes=10))
+    futures = [held.add(Message("T", b"x"), QUEUE) for _ in range(3)]
+    others = [held.add(Message("T", b"x")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [batch.queue for batch in wire.batches] == [QUEUE, None, None, None]
+    wire.error = ConnectFailedError("the first fails, the others follow all the same")
+    wire.open.set()
+    await held.flush()
+    assert [batch.ids for batch in wire.batches if batch.queue] == [["ID0"], ["ID1"], ["ID2"]]
+    for future in (*futures, *others):
+        assert future is not None
+        assert isinstance(future.exception(), ConnectFailedError)
+
+
+async def test_cancelled_sends_cancel_their_callers() -> None:
+    wire = Wire()
+    wire.open.clear()
+    held = accumulator(wire)
+    future = held.add(Message("T", b"x"))
+    assert future is not None
+    flushing = asyncio.create_task(held.flush())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "batch to T")
+    task.cancel()
+    await flushing
+    assert future.cancelled()
+
+
+@pytest.mark.parametrize("namespace", ["", "space"])
+async def test_properties_are_the_same_however_they_are_encoded(namespace: str) -> None:
+    """A message with nothing of its own takes a short cut, which must not show."""
+    messages = [
+        Message("T", b"x"),
+        Message("T", b"x", tags="tag ä"),
+        Message("T", b"x", tags="A", keys="k"),
+        Message("T", b"x", properties={"own": "value"}, wait_store_ok=False),
+        Message("T", b"x"),
+        Message("T", b"x"),
+    ]
+    messages[4].properties.clear()
+    messages[5].properties["UNIQ_KEY"] = "given"
+    wire = Wire()
+    held = Accumulator(
+        AccumulatorOptions(),
+        wire.send,
+        wire.send_alone,
+        clock=SystemClock(),
+        unique_id=numbers(),
+        alone_from_bytes=4096,
+        namespace=namespace,
+    )
+    for message in messages:
+        assert held.add(message) is not None
+    await held.flush()
+    sent = {
+        message.message_id: decode_properties(entry.properties)
+        for batch in wire.batches
+        for message, entry in zip(batch.messages, decode_batch(batch.body()), strict=True)
+    }
+    own = {"INSTANCE_ID": namespace} if namespace else {}
+    assert sent == {message.message_id: message.properties | own for message in messages}
+    assert sent["given"]["UNIQ_KEY"] == "given"
+
+
+async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
+    wire = Wire()
+    held = accumulator(wire)
+    message = Message("T", b"x")
+    message.properties["a\x01b"] = "c"
+    with pytest.raises(InvalidMessageError, match="separator"):
+        held.add(message)
+    with pytest.raises(InvalidMessageError, match="separator"):
+        held.add(Message("T", b"x", tags="a\x02b"))
+    await held.flush()
+    assert wire.batches == []

@@ -1,0 +1,158 @@
+"""When trace records leave, what is dropped, and what a trace message holds."""
+
+import asyncio
+import threading
+
+import pytest
+
+from goddard.client.message import Message
+from goddard.client.trace.records import MessageKind, SendTrace, TraceRecord, decode_trace
+from goddard.client.trace.tracer import (
+    MAX_TRACE_BYTES,
+    TraceOptions,
+    Tracer,
+    trace_group,
+    trace_messages,
+)
+from goddard.client.values import MessageQueue, SendResult, SendStatus
+from goddard.errors import ConfigError, ConnectFailedError
+
+NEVER_SECONDS = 3600.0
+
+
+class Outbox:
+    """Stands where a tracer's producer would be."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.is_running = False
+        self.error: Exception | None = None
+        self.start_error: Exception | None = None
+        self._arrived = asyncio.Event()
+
+    async def start(self) -> None:
+        if self.start_error is not None:
+            raise self.start_error
+        self.is_running = True
+
+    async def stop(self) -> None:
+        self.is_running = False
+
+    async def send_soon(self, message: Message) -> SendResult:
+        self.messages.append(message)
+        self._arrived.set()
+        if self.error is not None:
+            raise self.error
+        queue = MessageQueue(message.topic, "broker-a", 0)
+        return SendResult(SendStatus.SEND_OK, "id", "offset id", queue, 0)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.records()) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def records(self) -> list[TraceRecord]:
+        return [each for message in self.messages for each in decode_trace(message.body.decode())]
+
+
+def record(number: int, keys: str | None = None) -> SendTrace:
+    return SendTrace(
+        *(number, "DefaultRegion", "group", "T", f"ID{number}", None, keys, "127.0.0.1:1"),
+        *(1, 2, MessageKind.NORMAL, f"AT{number}", True),
+    )
+
+
+async def test_whole_batches_leave_at_once_and_the_rest_at_the_end() -> None:
+    outbox = Outbox()
+    tracer = Tracer(TraceOptions(batch_size=5), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    for number in range(12):
+        assert tracer.append(record(number))
+    await outbox.until(10)
+    assert [len(decode_trace(each.body.decode())) for each in outbox.messages] == [5, 5]
+    await tracer.stop()
+    assert outbox.records() == [record(number) for number in range(12)]
+    assert not outbox.is_running
+    assert tracer.dropped == 0
+
+
+async def test_a_few_leave_after_a_while() -> None:
+    outbox = Outbox()
+    tracer = Tracer(TraceOptions(), outbox, flush_seconds=0.01)
+    await tracer.start()
+    tracer.append(record(1))
+    await outbox.until(1)
+    assert outbox.messages[0].topic == "RMQ_SYS_TRACE_TOPIC"
+    await tracer.stop()
+
+
+async def test_records_come_from_any_thread() -> None:
+    outbox = Outbox()
+    tracer = Tracer(TraceOptions(batch_size=1), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    thread = threading.Thread(target=tracer.append, args=(record(1),))
+    thread.start()
+    await outbox.until(1)
+    thread.join()
+    await tracer.stop()
+
+
+async def test_what_does_not_fit_is_dropped_and_counted() -> None:
+    outbox = Outbox()
+    tracer = Tracer(TraceOptions(), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    # Nothing leaves before the loop gets its turn.
+    taken = sum(tracer.append(record(number)) for number in range(3000))
+    assert (taken, tracer.dropped) == (2048, 952)
+    await tracer.stop()
+    assert len(outbox.records()) == 2048
+    assert not tracer.append(record(1))
+
+
+async def test_failures_are_counted_and_harm_nobody() -> None:
+    outbox = Outbox()
+    outbox.error = ConnectFailedError("no broker")
+    tracer = Tracer(TraceOptions(batch_size=2), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    for number in range(4):
+        tracer.append(record(number))
+    await tracer.stop()
+    assert tracer.dropped == 4
+
+
+async def test_a_producer_that_does_not_start_is_only_a_warning() -> None:
+    outbox = Outbox()
+    outbox.start_error = ConnectFailedError("no broker")
+    tracer = Tracer(TraceOptions(), outbox)
+    await tracer.start()
+    tracer.append(record(1))
+    await tracer.stop()
+    assert outbox.messages == []
+
+
+def test_messages_are_bounded_in_size_and_keys() -> None:
+    large = [record(number)._replace(tags="t" * 50_000) for number in range(5)]
+    parts = list(trace_messages("T", large))
+    assert [count for _, count in parts] == [2, 2, 1]
+    assert all(len(message.body) <= MAX_TRACE_BYTES for message, _ in parts)
+    many_keys = [record(number, keys=f"k{number}" * 2000) for number in range(5)]
+    parts = list(trace_messages("T", many_keys))
+    assert [count for _, count in parts] == [4, 1]
+    same = [record(1, keys="k" * 10_000)] * 5
+    ((message, count),) = trace_messages("T", same)
+    assert (count, message.keys) == (5, ["ID1", "k" * 10_000])
+
+
+def test_groups_differ() -> None:
+    first, second = trace_group("mine", "PRODUCE"), trace_group("mine", "PRODUCE")
+    assert first.startswith("_INNER_TRACE_PRODUCER-mine-PRODUCE-")
+    assert first != second
+
+
+def test_options_out_of_range() -> None:
+    with pytest.raises(ConfigError, match="illegal characters"):
+        TraceOptions(topic="no topic")
+    for size in (0, 21):
+        with pytest.raises(ConfigError, match="batch_size"):
+            TraceOptions(batch_size=size)
