@@ -14,7 +14,6 @@ from typing import Final, Protocol, TypeVar
 from goddard.client.errors import BrokerError
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
-from goddard.protocol import bodies
 from goddard.protocol.bodies import (
     MAX_SLOW_BYTES,
     ClusterInfo,
@@ -345,17 +344,11 @@ async def check_client_config(
 def _lock_body(
     group: str, client_id: str, queues: Iterable[MessageQueue], only_this_broker: bool
 ) -> bytes:
-    wanted = [
-        bodies.MessageQueue(
-            broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
-        )
-        for queue in queues
-    ]
     return encode_body(
         LockQueuesBody(
             client_id=client_id,
             consumer_group=group,
-            mq_set=wanted,
+            mq_set=[queue.to_body() for queue in queues],
             only_this_broker=only_this_broker,
         )
     )
@@ -377,7 +370,7 @@ async def lock_queues(
     if not response.body:
         return set()
     answer = await read(response, LockQueuesAnswer)
-    return {MessageQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in answer.locked}
+    return set(map(MessageQueue.from_body, answer.locked))
 
 
 async def unlock_queues(

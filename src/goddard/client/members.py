@@ -13,7 +13,6 @@ from goddard.client.errors import ClientError
 from goddard.client.message import ReceivedMessage
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
-from goddard.protocol import bodies
 from goddard.protocol.bodies import decode_body, encode_body
 from goddard.protocol.bodies_client import (
     ClientOffsets,
@@ -173,10 +172,7 @@ class Members:
     async def _reset_offsets(self, request: RemotingCommand, connection: Connection) -> None:
         header = ResetOffsetRequest.decode(request.fields)
         table = decode_body(request.body, ResetOffsetBody).offset_table if request.body else {}
-        offsets = {
-            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): offset
-            for queue, offset in table.items()
-        }
+        offsets = {MessageQueue.from_body(queue): offset for queue, offset in table.items()}
         _logger.info(
             "invoke reset offset operation from broker. brokerAddr=%s, topic=%s, group=%s, "
             "timestamp=%s",
@@ -192,12 +188,7 @@ class Members:
         header = GetConsumerStatusRequest.decode(request.fields)
         consumer = self.consumers.get(header.group)
         offsets = {} if consumer is None else consumer.offsets_of(header.topic)
-        table = {
-            bodies.MessageQueue(
-                topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id
-            ): offset
-            for queue, offset in offsets.items()
-        }
+        table = {queue.to_body(): offset for queue, offset in offsets.items()}
         return request.reply(body=encode_body(ClientOffsets(message_queue_table=table)))
 
     def _running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -1,8 +1,9 @@
 """Small immutable values of the client's interface."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from goddard.protocol import bodies
 from goddard.protocol.bodies import MessageModel
 
 __all__ = (
@@ -26,6 +27,17 @@ class MessageQueue(NamedTuple):
         return (
             f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
             f"queueId={self.queue_id}]"
+        )
+
+    @classmethod
+    def from_body(cls, queue: bodies.MessageQueue) -> Self:
+        """The queue that a request or a response names."""
+        return cls(queue.topic, queue.broker_name, queue.queue_id)
+
+    def to_body(self) -> bodies.MessageQueue:
+        """The queue as requests and responses write it."""
+        return bodies.MessageQueue(
+            broker_name=self.broker_name, queue_id=self.queue_id, topic=self.topic
         )
 
 

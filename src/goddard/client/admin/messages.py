@@ -22,6 +22,8 @@ from goddard.client.admin.requests import (
 )
 from goddard.client.admin.topics import topic_groups
 from goddard.client.admin.values import FoundMessages, GroupProgress, MessageTrack, TrackKind
+from goddard.client.consume.pull import pull_command
+from goddard.client.consume.subscriptions import subscription
 from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import TraceRecord, decode_trace
@@ -32,7 +34,6 @@ from goddard.protocol.bodies_admin import ConsumerConnections
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.headers_admin import ConsumeDirectlyRequest, ResumeCheckHalfMessageRequest
-from goddard.protocol.headers_message import PullRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import iter_records
@@ -43,7 +44,6 @@ _MAX_SAME_ID: Final = 32
 _LOOK_BACK_MS: Final = 3 * 24 * 60 * 60 * 1000
 _END_OF_TIME_MS: Final = 2**63 - 1
 _TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-_SUBSCRIPTION_CARRIED: Final = 4
 
 
 def _messages(records: bytes, broker_name: str) -> list[ReceivedMessage]:
@@ -220,22 +220,16 @@ async def messages_by_queue(
 ) -> list[ReceivedMessage]:
     """Messages of a queue from an offset on; a broker gives up to 32 at a time
     [printMsgByQueue, 11]."""
-    header = PullRequest(
-        consumer_group=_TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        bname=queue.broker_name,
-        queue_offset=queue_offset,
-        max_msg_nums=max_count,
-        sys_flag=_SUBSCRIPTION_CARRIED,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=tags,
-        sub_version=0,
-        expression_type="TAG",
+    command = pull_command(
+        _TOOLS_GROUP,
+        queue,
+        queue_offset,
+        subscription(queue.topic, tags, version_ms=0),
+        max_messages=max_count,
+        suspend_ms=0,
+        carries_subscription=True,
     )
     address = await queue_address(admin, queue)
-    command = broker_api.command(RequestCode.PULL_MESSAGE, header)
     response = await admin.session.request(address, command, admin.timeout_ms)
     if response.code in (
         ResponseCode.PULL_NOT_FOUND,
@@ -280,7 +274,7 @@ def track_kind(
     """What became of a message in a group of push consumers that stands where it stands."""
     if online.message_model is MessageModel.BROADCASTING:
         return TrackKind.BROADCASTING
-    standing = progress.queues.get(MessageQueue(one.topic, one.broker_name, one.queue_id))
+    standing = progress.queues.get(one.queue)
     if standing is None or standing.consumer_offset <= one.queue_offset:
         return TrackKind.NOT_CONSUMED_YET
     wanted = online.subscription_table.get(one.topic)

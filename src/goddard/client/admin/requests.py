@@ -311,13 +311,13 @@ async def queue_address(admin: AdminLink, queue: MessageQueue) -> str:
 # --- Values ---------------------------------------------------------------------------------------
 
 
-def queue_of(key: bodies.MessageQueue) -> MessageQueue:
-    return MessageQueue(key.topic, key.broker_name, key.queue_id)
-
-
 def by_queue(table: Mapping[bodies.MessageQueue, T]) -> dict[MessageQueue, T]:
     """A table by queue, sorted."""
-    return dict(sorted(((queue_of(key), value) for key, value in table.items()), key=_queue_key))
+    return dict(
+        sorted(
+            ((MessageQueue.from_body(key), value) for key, value in table.items()), key=_queue_key
+        )
+    )
 
 
 def _queue_key(item: tuple[MessageQueue, object]) -> MessageQueue:

@@ -19,7 +19,6 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.protocol import bodies
 from goddard.protocol.bodies import ConsumeType
 from goddard.protocol.bodies_client import (
     ConsumerRunningInfo,
@@ -192,10 +191,7 @@ class Running:
             subscription_set=list(subscriptions),
         )
         for queue, assigned in self.queues.items():
-            key = bodies.MessageQueue(
-                topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id
-            )
-            info.mq_table[key] = ProcessQueueInfo(
+            info.mq_table[queue.to_body()] = ProcessQueueInfo(
                 commit_offset=self.offsets.cached(queue) or 0,
                 cached_msg_count=assigned.waiting_count,
                 cached_msg_size_in_mib=assigned.size_bytes // _MIB,

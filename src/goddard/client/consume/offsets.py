@@ -23,7 +23,6 @@ from goddard.client.errors import BrokerNotFoundError
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.files import replace_file
-from goddard.protocol import bodies
 from goddard.protocol.bodies import decode_body, encode_body
 from goddard.protocol.bodies_client import ResetOffsetBody
 from goddard.protocol.names import is_retry_topic
@@ -360,12 +359,7 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
 
 def write_offsets(path: Path, offsets: dict[MessageQueue, int]) -> None:
     """Replace a local offset file; what was there becomes its backup. Blocks."""
-    table = {
-        bodies.MessageQueue(
-            broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
-        ): offset
-        for queue, offset in offsets.items()
-    }
+    table = {queue.to_body(): offset for queue, offset in offsets.items()}
     replace_file(path, encode_body(ResetOffsetBody(offset_table=table)))
 
 
@@ -387,7 +381,4 @@ def _read(path: Path) -> bytes:
 def _parse(content: bytes) -> dict[MessageQueue, int]:
     # The body of a request to reset offsets has the same form.
     table = decode_body(content, ResetOffsetBody, max_dialect_bytes=MAX_FILE_BYTES).offset_table
-    return {
-        MessageQueue(queue.topic, queue.broker_name, queue.queue_id): offset
-        for queue, offset in table.items()
-    }
+    return {MessageQueue.from_body(queue): offset for queue, offset in table.items()}

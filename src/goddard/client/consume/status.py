@@ -9,7 +9,6 @@ from goddard.client.consume.offsets import Offsets
 from goddard.client.consume.process_queue import ProcessQueue
 from goddard.client.consume.rates import ConsumeRates
 from goddard.clock import Clock
-from goddard.protocol import bodies
 from goddard.protocol.bodies import ConsumeType
 from goddard.protocol.bodies_client import ConsumerRunningInfo, SubscriptionData
 
@@ -46,11 +45,8 @@ def running_info(
     info = ConsumerRunningInfo(properties=properties, subscription_set=wanted)
     for held in owned:
         queue = held.queue
-        key = bodies.MessageQueue(
-            broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic
-        )
         committed = offsets.cached(queue)
-        info.mq_table[key] = held.info(-1 if committed is None else committed, epoch_ms)
+        info.mq_table[queue.to_body()] = held.info(-1 if committed is None else committed, epoch_ms)
     for one in wanted:
         info.status_table[one.topic] = rates.status(one.topic, now_ms)
     if with_stacks:
