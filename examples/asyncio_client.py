@@ -1,4 +1,4 @@
-"""The same clients on asyncio: send a thousand messages at once, then read them back.
+"""Use the clients with asyncio: send a thousand messages concurrently, then read them.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/asyncio_client.py
 """
@@ -13,7 +13,7 @@ MESSAGES = 1_000
 
 async def main() -> None:
     async with Producer("asyncio_producer") as producer:
-        # One future each, all on their way together.
+        # One future for each message; all sends run concurrently.
         results = await asyncio.gather(
             *(
                 producer.send_soon(Message("TopicAsyncio", f"hello {number}".encode()))

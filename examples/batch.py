@@ -1,4 +1,4 @@
-"""Many small messages at once: as one batch, asynchronously, or gathered by the client.
+"""Send many small messages: as one batch, asynchronously, or in batches made by the client.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/batch.py
 """
@@ -13,17 +13,17 @@ def messages(count: int) -> list[Message]:
 
 
 with Producer("batch_producer") as producer:
-    # One request, or a few if the messages are too big for one; a result for each message.
+    # One request, or several if the messages are too large for one; each message has a result.
     results = producer.send_batch(messages(1_000))
-    print(f"{len(results)} sent at once, to {len({result.queue for result in results})} queue(s)")
+    print(f"{len(results)} sent as a list, to {len({result.queue for result in results})} queue(s)")
 
-    # A request each, without waiting in between.
+    # One request for each message, without waiting for the previous one.
     futures = [producer.send_async(message) for message in messages(1_000)]
     wait(futures, timeout=60)
     print(f"{sum(future.result().queue_offset >= 0 for future in futures)} sent asynchronously")
 
-# The producer itself gathers what is sent within a few milliseconds.
-with Producer("gathering_producer", accumulate=AccumulatorOptions()) as producer:
+# The producer itself makes batches of the messages that are sent within a few milliseconds.
+with Producer("batching_producer", accumulate=AccumulatorOptions()) as producer:
     futures = [producer.send_async(message) for message in messages(1_000)]
     wait(futures, timeout=60)
     print(f"{sum(future.result().queue_offset >= 0 for future in futures)} sent in batches")

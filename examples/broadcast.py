@@ -1,4 +1,4 @@
-"""Every consumer of a broadcasting group gets every message.
+"""Deliver every message to every consumer of a broadcasting group.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/broadcast.py
 """
@@ -43,7 +43,7 @@ def start_consumer(name: str, offsets_folder: Path) -> PushConsumer:
 
 
 with Producer("broadcast_producer") as producer, TemporaryDirectory() as folder:
-    # The topic has to exist before its consumers can be given queues.
+    # The topic has to exist before its queues can be assigned to the consumers.
     producer.send(Message("TopicBroadcast", b"old news"))
     consumers = [start_consumer(name, Path(folder)) for name in ("left", "right")]
     for number in range(MESSAGES):

@@ -1,4 +1,4 @@
-"""Deliver messages later: after one of the broker's delay levels.
+"""Deliver messages after a delay, which is one of the broker's delay levels.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/delayed.py
 """

@@ -1,6 +1,6 @@
-"""Keep the steps of each order in their order, while orders share the queues.
+"""Consume the messages of each key in the order in which they were sent.
 
-Messages with the same key go to the same queue, and an orderly consumer takes each queue one
+Messages with the same key go to the same queue, and an orderly consumer processes each queue one
 message at a time.
 
     NAMESRV_ADDR=127.0.0.1:9876 python examples/ordered.py
@@ -17,7 +17,7 @@ ORDERS = ["order-1", "order-2", "order-3", "order-4", "order-5"]
 with Producer("ordered_producer") as producer:
     for step in STEPS:
         for order in ORDERS:
-            # The same key, the same queue; RocketMQ's Java client chooses the same one.
+            # The same key selects the same queue, also in RocketMQ's Java client.
             producer.send(Message("TopicOrdered", step.encode(), keys=order), key=order)
 
 seen: dict[str, list[str]] = defaultdict(list)
@@ -41,4 +41,4 @@ with consumer:
     finished.wait(60)
 
 assert all(seen[order] == STEPS for order in ORDERS), dict(seen)
-print(f"{len(ORDERS)} orders, every step in its place")
+print(f"{len(ORDERS)} orders received, each in order")

@@ -9,7 +9,7 @@ from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
 
 consumer = PushConsumer(
     "please_rename_unique_group_name_4",
-    # Where a group begins that has never consumed the topic.
+    # Start offset of a group that has never consumed the topic.
     consume_from=ConsumeFrom.FIRST_OFFSET,
 )
 consumer.subscribe("TopicTest", "*")
@@ -17,7 +17,7 @@ consumer.subscribe("TopicTest", "*")
 
 @consumer.listen
 def receive(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
-    """Called by up to 20 threads. Messages come again later if it raises or returns False."""
+    """Called by up to 20 threads. If it raises or returns False, messages are redelivered."""
     for message in messages:
         print(f"{current_thread().name} Receive New Messages: {message}", flush=True)
 

@@ -9,5 +9,5 @@ from goddard import Message, Producer
 with Producer("please_rename_unique_group_name") as producer:
     for number in range(1_000):
         message = Message("TopicTest", f"Hello RocketMQ {number}".encode(), tags="TagA")
-        # Returns when the broker has the message; tries another broker if one fails.
+        # Returns when a broker has stored the message; if one fails, retries at another.
         print(producer.send(message))

@@ -1,6 +1,6 @@
-"""Subscribe to the messages whose properties fulfil a condition; the broker does the sifting.
+"""Subscribe to the messages whose properties fulfil a condition; the broker filters them.
 
-The broker must allow it: a file with ``enablePropertyFilter=true`` for ``goddard up -c FILE``.
+The broker needs ``enablePropertyFilter=true`` in its configuration: ``goddard up -c FILE``.
 
     NAMESRV_ADDR=127.0.0.1:9876 python examples/sql_filter.py
 """

@@ -1,4 +1,4 @@
-"""Test against a real broker that pytest starts: nothing to install, configure or clean up.
+"""Test against a real broker that pytest starts, without configuration and clean-up.
 
     pytest examples/test_with_pytest.py
 
@@ -10,7 +10,7 @@ from goddard.testing.plugin import NewTopic, ReadTopic
 
 
 class Shop:
-    """What is tested here."""
+    """The code under test."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer

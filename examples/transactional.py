@@ -20,10 +20,10 @@ database: dict[str, str] = {}
 
 
 class Accounts:
-    """The local side: does the work, and later knows whether it was done."""
+    """The local transaction: does the work, and later finds out whether it committed."""
 
     def execute(self, message: Message, argument: Any) -> TransactionState:
-        """Called when the broker has the message, which nobody sees yet."""
+        """Called when the broker has stored the message; no consumer can see it yet."""
         (account,) = message.keys
         match argument:
             case "enough money":
@@ -31,14 +31,14 @@ class Accounts:
                 return TransactionState.COMMIT
             case "crash after commit":
                 database[account] = "debited"
-                return TransactionState.UNKNOWN  # the broker will ask `check`
+                return TransactionState.UNKNOWN  # the broker will call `check`
             case _:
                 return TransactionState.ROLLBACK
 
     def check(self, message: ReceivedMessage) -> TransactionState:
-        """Called, perhaps in another process of the group, when the broker heard no decision."""
+        """Called if the broker got no decision, possibly in another process of the group."""
         (account,) = message.keys
-        print(f"asked about {account}")
+        print(f"check of {account}")
         return TransactionState.COMMIT if account in database else TransactionState.ROLLBACK
 
 
@@ -49,7 +49,7 @@ finished = Event()
 def receive(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
     for message in messages:
         received.update(message.keys)
-        print(f"received {message.body.decode()} of {message.keys[0]}")
+        print(f"received {message.body.decode()} for {message.keys[0]}")
     if received >= {"account-1", "account-3"}:
         finished.set()
 

@@ -15,15 +15,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WAIT_SECONDS = 90
 
 OUTCOMES: Mapping[str, str] = {
-    "ordered.py": r"5 orders, every step in its place",
+    "ordered.py": r"5 orders received, each in order",
     "delayed.py": r"level 1: wake up after \d+\.\d s(?s:.*)level 2: wake up after \d+\.\d s",
     "transactional.py": r"account-1: COMMIT\naccount-2: ROLLBACK\naccount-3: UNKNOWN(?s:.*)"
-    r"asked about account-3(?s:.*)received debit of account-3",
+    r"check of account-3(?s:.*)received debit for account-3",
     "broadcast.py": r"(left|right) has 10(?s:.*)(left|right) has 10",
     "sql_filter.py": r"(car \d: red, \d\n){3}",
     "request_reply.py": r"one: ONE\ntwo: TWO\nthree: THREE",
     "asyncio_client.py": r"1000 sent to \d queues\n1000 received",
-    "batch.py": r"1000 sent at once, to 1 queue\(s\)\n1000 sent asynchronously\n"
+    "batch.py": r"1000 sent as a list, to 1 queue\(s\)\n1000 sent asynchronously\n"
     r"1000 sent in batches",
 }
 WITH_OTHERS = {"quickstart_producer.py", "quickstart_consumer.py", "test_with_pytest.py"}
