@@ -45,11 +45,12 @@ async def answered(answerer: Answerer, request: RemotingCommand) -> RemotingComm
 
 
 class FakeBroker:
-    """One broker: ``answer`` is asked about sends, everything else succeeds."""
+    """One broker: ``answer`` answers sends, ``answers`` other codes; all else succeeds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.answer: Answerer = self.store
+        self.answers: dict[int, Answerer] = {}
         # Codes of requests that are never answered.
         self.silent: set[int] = set()
         self.requests: list[RemotingCommand] = []
@@ -97,9 +98,11 @@ class FakeBroker:
         self.asked[request.code].set()
         if request.code in self.silent:
             await mute(request)
-        if request.code not in _SENDS:
-            return request.reply()
-        return await answered(self.answer, request)
+        if request.code in _SENDS:
+            return await answered(self.answer, request)
+        if (answer := self.answers.get(request.code)) is not None:
+            return await answered(answer, request)
+        return request.reply()
 
 
 class FakeCluster:

@@ -29,8 +29,8 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     for what its result means: None or True is success; False, RECONSUME_LATER or an exception
     mean that the messages come again, after a delay that grows, until ``max_reconsume_times``
     (16 if -1; for orderly consumers -1 is for ever) was reached and they go to the group's
-    dead-letter topic. A call that takes longer than ``consume_timeout_ms`` is given up as
-    failed.
+    dead-letter topic. A call of a concurrent listener that takes longer than
+    ``consume_timeout_ms`` is given up as failed; a call of an orderly listener is waited for.
 
     With ``orderly`` the messages of a queue are consumed one batch after the other, each
     queue by one member of the group at a time; a batch that failed is consumed again after

@@ -210,7 +210,9 @@ class LitePullConsumer:
         try:
             await self._join(running)
         except BaseException:
-            await self.stop()
+            if self._state is ServiceState.RUNNING:
+                self._state = ServiceState.START_FAILED
+                await self._leave(running)
             raise
         _logger.info("the consumer [%s] start OK", self._group)
 
@@ -240,6 +242,10 @@ class LitePullConsumer:
         if running is None or self._state is not ServiceState.RUNNING:
             return
         self._state = ServiceState.STOPPED
+        await self._leave(running)
+        _logger.info("the consumer [%s] shutdown OK", self._group)
+
+    async def _leave(self, running: Running) -> None:
         await finish(
             running.tasks.stop,
             running.pulls.stop,
@@ -247,7 +253,6 @@ class LitePullConsumer:
             partial(running.session.remove_consumer, self._group),
             running.session.stop,
         )
-        _logger.info("the consumer [%s] shutdown OK", self._group)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -411,6 +416,8 @@ class LitePullConsumer:
                 noted[self._inner(queue)] = check_range(f"the offset of {queue}", offset, 0, 2**62)
         else:
             noted = running.given(self._inner_queues(offsets))
+        for queue in noted:
+            self._assigned(queue)
         for queue, offset in noted.items():
             # What is said here stands until the user asks for more.
             self._assigned(queue).done_offset = offset
@@ -536,10 +543,13 @@ class LitePullConsumer:
         for topic in list(self._subscriptions):
             try:
                 is_balanced &= await self._rebalance_topic(topic)
+            except NoRouteError as error:
+                # The topic may be created later; its queues stay as they are until then.
+                _logger.info(
+                    "doRebalance, %s, but the topic[%s] not exist: %s", self._group, topic, error
+                )
             except GoddardError as error:
-                # Of a topic without a route it was told when it was subscribed to.
-                level = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
-                _logger.log(level, "%s of %s is not rebalanced: %s", topic, self._group, error)
+                _logger.warning("rebalancing %s for %s failed: %s", topic, self._group, error)
                 is_balanced = False
         return is_balanced
 

@@ -62,8 +62,8 @@ async def share_of(
     """Which queues of one topic are ours, and whether others of the group get the rest.
 
     Without a strategy all are ours, as of everybody: broadcasting. None if it is not known: no
-    broker answers, or it knows nothing of us yet, as one that was restarted does before our next
-    heartbeat.
+    broker answers, the strategy fails, or the broker does not know us yet, as after its restart and
+    before our next heartbeat.
     """
     if strategy is None:
         return set(queues), False
@@ -71,5 +71,10 @@ async def share_of(
     members = await member_ids(session, group, ordered[0].topic)
     if members is None or session.client_id not in members:
         return None
-    share = strategy.allocate(group, session.client_id, ordered, sorted(members))
+    try:
+        share = strategy.allocate(group, session.client_id, ordered, sorted(members))
+    except Exception:
+        # The strategy may be the user's own. Queues stay where they are.
+        _logger.exception("the allocation strategy %s failed", strategy.name)
+        return None
     return set(share), len(members) > 1

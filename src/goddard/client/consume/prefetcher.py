@@ -25,11 +25,9 @@ from goddard.transport.tasks import Tasks
 
 _logger: Final = logging.getLogger("goddard.client")
 
-# RocketMQ's pauses after a refusal for load, and when a queue's offset could not be found out. The
-# first is also made after an answer that leads nowhere: a broker that does not hold pulls, though
-# asked to, would be asked without end.
+# RocketMQ's pause after a refusal for load. It is also made after an answer that leads nowhere: a
+# broker that does not hold pulls, though asked to, would be asked without end.
 _FLOW_CONTROL_SECONDS: Final = 0.02
-_NO_OFFSET_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,17 +212,13 @@ class PullAhead:
         queue = assigned.queue
         if assigned.pull_offset is None:
             settings = self._settings
-            try:
-                offset = await start_offset(
-                    self._session,
-                    self._offsets,
-                    queue,
-                    settings.consume_from,
-                    settings.consume_timestamp_ms,
-                )
-            except GoddardError as error:
-                _logger.warning("where to begin in %s is not known: %s", queue, error)
-                return _NO_OFFSET_SECONDS
+            offset = await start_offset(
+                self._session,
+                self._offsets,
+                queue,
+                settings.consume_from,
+                settings.consume_timestamp_ms,
+            )
             assigned.start(offset)
         else:
             offset = assigned.pull_offset

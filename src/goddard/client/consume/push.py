@@ -79,7 +79,8 @@ class PushConsumer:
     result means: None or True is success; False, RECONSUME_LATER or an exception mean that the
     messages come again, after a delay that grows, until ``max_reconsume_times`` (16 if -1; for
     orderly consumers -1 is for ever) was reached and they go to the group's dead-letter topic. A
-    call that takes longer than ``consume_timeout_ms`` is given up as failed.
+    call of a concurrent listener that takes longer than ``consume_timeout_ms`` is given up as
+    failed; a call of an orderly listener is waited for.
 
     With ``orderly`` the messages of a queue are consumed one batch after the other, each queue by
     one member of the group at a time; a batch that failed is consumed again after
@@ -300,7 +301,7 @@ class PushConsumer:
             )
             await session.start()
         except BaseException:
-            session.members.consumers.pop(self._group, None)
+            await session.remove_consumer(self._group)
             raise
         try:
             if self._tracer is not None:
@@ -325,7 +326,9 @@ class PushConsumer:
             _logger.warning("the first rebalance of %s failed: %s", self._group, error)
             is_balanced = False
         except BaseException:
-            await self.stop()
+            if self._state is ServiceState.RUNNING:
+                self._state = ServiceState.START_FAILED
+                await self._leave(running)
             raise
         if not is_balanced:
             session.wake_rebalance()
@@ -367,6 +370,7 @@ class PushConsumer:
         await self.stop()
 
     def _run(self) -> Running:
+        self._guard.check()
         if self._state is not ServiceState.RUNNING or self._running is None:
             raise NotRunningError(
                 f"The consumer service state not OK, {self._state.value}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from goddard.client.checks import check_hooks
-from goddard.client.listeners.listener import ConsumeResult, is_async
+from goddard.client.listeners.listener import ConsumeResult, OrderlyContext, is_async, result_of
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import ConsumeOutcome
 from goddard.clock import Clock
@@ -83,12 +83,12 @@ def with_hooks(
 
     if is_async(listener):
 
-        async def hooked_async(messages: list[ReceivedMessage], context: object) -> object:
+        async def hooked_async(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
             seen = begin(messages)
             try:
-                returned: object = await listener(messages, context)
-                seen.outcome = _outcome(returned)
-                return returned
+                result = result_of(await listener(messages, context))
+                seen.outcome = _outcome(result, context)
+                return result
             except BaseException as error:
                 seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
                 raise
@@ -97,12 +97,12 @@ def with_hooks(
 
         return hooked_async
 
-    def hooked(messages: list[ReceivedMessage], context: object) -> object:
+    def hooked(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
         seen = begin(messages)
         try:
-            returned: object = listener(messages, context)
-            seen.outcome = _outcome(returned)
-            return returned
+            result = result_of(listener(messages, context))
+            seen.outcome = _outcome(result, context)
+            return result
         except BaseException as error:
             seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
             raise
@@ -112,7 +112,9 @@ def with_hooks(
     return hooked
 
 
-def _outcome(returned: object) -> ConsumeOutcome:
-    if returned in (None, True, ConsumeResult.SUCCESS, ConsumeResult.COMMIT):
+def _outcome(result: ConsumeResult, context: object) -> ConsumeOutcome:
+    if result is ConsumeResult.SUCCESS or (
+        result is ConsumeResult.COMMIT and isinstance(context, OrderlyContext)
+    ):
         return ConsumeOutcome.SUCCESS
     return ConsumeOutcome.FAILED

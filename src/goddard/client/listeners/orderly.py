@@ -200,6 +200,9 @@ class OrderlyConsumption:
                     raise
                 turn.error = error
                 result = ConsumeResult.RECONSUME_LATER
+                _logger.warning(
+                    "the listener of the group %s failed", self._options.group, exc_info=True
+                )
             except Exception as error:
                 turn.error = error
                 result = ConsumeResult.RECONSUME_LATER

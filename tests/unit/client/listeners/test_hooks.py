@@ -7,9 +7,16 @@ import pytest
 from tests.support.clock import ManualClock
 
 from goddard.client.listeners.hooks import ConsumeHookContext, with_hooks
-from goddard.client.listeners.listener import ConsumeResult, is_async
+from goddard.client.listeners.listener import (
+    ConsumeContext,
+    ConsumeResult,
+    OrderlyContext,
+    is_async,
+    result_of,
+)
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import ConsumeOutcome
+from goddard.client.values import MessageQueue
 
 TIMEOUT_MS = 1000
 
@@ -51,28 +58,41 @@ def test_without_hooks_the_listener_is_itself() -> None:
     assert hooked(listener) is listener
 
 
+QUEUE = MessageQueue("T", "a", 0)
+CONCURRENT, ORDERLY = ConsumeContext(QUEUE), OrderlyContext(QUEUE)
+
+
 @pytest.mark.parametrize(
-    ("returned", "outcome"),
+    ("returned", "context", "outcome"),
     [
-        (None, ConsumeOutcome.SUCCESS),
-        (True, ConsumeOutcome.SUCCESS),
-        (ConsumeResult.SUCCESS, ConsumeOutcome.SUCCESS),
-        (ConsumeResult.COMMIT, ConsumeOutcome.SUCCESS),
-        (False, ConsumeOutcome.FAILED),
-        (ConsumeResult.RECONSUME_LATER, ConsumeOutcome.FAILED),
-        (ConsumeResult.ROLLBACK, ConsumeOutcome.FAILED),
+        (None, CONCURRENT, ConsumeOutcome.SUCCESS),
+        (True, CONCURRENT, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.SUCCESS, CONCURRENT, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.SUCCESS, ORDERLY, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.COMMIT, ORDERLY, ConsumeOutcome.SUCCESS),
+        # A concurrent consumer has nothing to commit: these messages are delivered again.
+        (ConsumeResult.COMMIT, CONCURRENT, ConsumeOutcome.FAILED),
+        # Equal to True, but not a result: these messages are delivered again.
+        (1, CONCURRENT, ConsumeOutcome.FAILED),
+        (1, ORDERLY, ConsumeOutcome.FAILED),
+        (False, CONCURRENT, ConsumeOutcome.FAILED),
+        (ConsumeResult.RECONSUME_LATER, CONCURRENT, ConsumeOutcome.FAILED),
+        (ConsumeResult.ROLLBACK, ORDERLY, ConsumeOutcome.FAILED),
     ],
 )
-async def test_what_a_listener_returned(returned: object, outcome: ConsumeOutcome) -> None:
+async def test_hooks_see_what_becomes_of_the_messages(
+    returned: object, context: ConsumeContext | OrderlyContext, outcome: ConsumeOutcome
+) -> None:
     recorder = Recorder()
-    assert hooked(lambda messages, context: returned, recorder)([], None) == returned
+    result = hooked(lambda messages, context: returned, recorder)([], context)
+    assert result is result_of(returned)
 
     async def listener(messages: list[ReceivedMessage], context: object) -> object:
         return returned
 
     wrapped = hooked(listener, recorder)
     assert is_async(wrapped)
-    assert await wrapped([], None) == returned
+    assert await wrapped([], context) is result
     expected = [("before", ConsumeOutcome.FAILED, None, 0), ("after", outcome, None, 0)]
     assert recorder.calls == expected * 2
 
@@ -103,7 +123,8 @@ def test_a_slow_listener() -> None:
 
 def test_a_broken_hook_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
-    assert hooked(lambda messages, context: "result", Broken(), recorder)([], None) == "result"
+    result = hooked(lambda messages, context: True, Broken(), recorder)([], CONCURRENT)
+    assert result is ConsumeResult.SUCCESS
     assert [when for when, *_ in recorder.calls] == ["before", "after"]
     assert "executeHookBefore failed" in caplog.text
     assert "executeHookAfter failed" in caplog.text

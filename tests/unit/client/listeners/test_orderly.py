@@ -149,6 +149,23 @@ async def test_no_call_is_made_before_there_is_a_lock(kind: str) -> None:
     await world.consumption.close(WAIT_SECONDS * 1000)
 
 
+async def test_a_cancellation_that_a_listener_raises_is_a_failure_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("coroutine")
+
+    def cancel(offset: int) -> None:
+        if world.seen == [0]:
+            raise asyncio.CancelledError
+
+    world.meanwhile = cancel
+    world.accept()
+    await world.until_seen()
+    assert world.seen == [0, *range(COUNT)]
+    assert "the listener of the group G failed" in caplog.text
+    await world.consumption.close(WAIT_SECONDS * 1000)
+
+
 async def test_a_queue_given_up_halfway_ends_the_turn(kind: str) -> None:
     world = World(kind)
 
