@@ -9,7 +9,7 @@ These clients block, and may be used from any thread; ``goddard.aio`` has the sa
 names are imported when they are first used, so that ``import goddard`` costs next to nothing.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # As in `typing`, which takes longer to import than all of this.
 TYPE_CHECKING = False

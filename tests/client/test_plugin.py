@@ -62,7 +62,19 @@ def test_nothing_of_the_plugin_is_loaded():
 """
 
 
-def run_project(folder: Path, program: str) -> str:
+WITHOUT_EXTRA = """\
+import sys
+
+# As if it were not installed.
+sys.modules["click"] = None
+
+
+def test_needs_a_broker(goddard_producer):
+    pass
+"""
+
+
+def run_project(folder: Path, program: str, exit_code: int = 0) -> str:
     (folder / "test_project.py").write_text(program)
     # Other plug-ins of this environment are not the project's.
     others = ("asyncio", "timeout", "hypothesispytest")
@@ -82,7 +94,7 @@ def run_project(folder: Path, program: str) -> str:
         timeout=WAIT_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -97,6 +109,13 @@ def test_a_project_that_uses_it(tmp_path: Path) -> None:
 
 def test_a_project_that_does_not_use_it(tmp_path: Path) -> None:
     assert "1 passed" in run_project(tmp_path, NOT_USING)
+
+
+def test_a_project_without_the_server_extra(tmp_path: Path) -> None:
+    output = run_project(tmp_path, WITHOUT_EXTRA, exit_code=1)
+    assert "1 error" in output
+    assert "click is not installed; it comes with the extra 'server'" in output
+    assert "Traceback" not in output
 
 
 def test_its_fixtures_are_documented(pytestconfig: pytest.Config) -> None:

@@ -1,10 +1,12 @@
-"""The wheel alone: built, put into an empty environment with what a client needs, and used there.
+"""The wheel without extras: built, installed into an empty environment, and used there.
 
-What only servers and the command line need (click, rich, numpy) is not installed there at all.
+That environment has the wheel's dependencies and nothing else, as after ``pip install .``.
 """
 
+import email
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 WAIT_SECONDS = 90
 CLIENT_NEEDS = ("isal", "lz4", "msgspec", "uvloop", "zstandard")
-SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer")
+EXTRAS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich")
+INSTALL = "pip install '.[server]' in the source folder of Goddard"
 
 USERS_PROGRAM = '''\
 """Written against the public interface, every class of it, and checked strictly."""
@@ -144,6 +147,20 @@ def run(*command: str, env: Mapping[str, str] | None = None, typed: str = "") ->
     return done.stdout
 
 
+def fail(*command: str) -> str:
+    """What a command that must fail, with nothing on standard output, writes to standard error."""
+    done = subprocess.run(
+        command,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -201,9 +218,79 @@ def test_the_wheel_says_that_it_is_typed_and_a_plugin(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "tools", "bench"))]
 
 
-def test_the_empty_environment_has_nothing_of_servers(python: str) -> None:
-    program = f"import importlib.util as u; print([n for n in {SERVERS_ONLY} if u.find_spec(n)])"
-    assert run(python, "-c", program, env=clean_environment()).strip() == "[]"
+def test_the_wheel_requires_only_what_a_client_needs(wheel: Path) -> None:
+    """So the environment of these tests is the one that pip makes."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(path))
+    requirements = metadata.get_all("Requires-Dist", [])
+    always = {re.split(r"[^\w-]", each)[0] for each in requirements if "extra ==" not in each}
+    assert always == set(CLIENT_NEEDS)
+    assert set(metadata.get_all("Provides-Extra", [])) == {"server", "spark", "lake", "all", "dev"}
+
+
+def test_the_environment_has_only_what_a_client_needs(python: str) -> None:
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    listed = run(*pip, "list", "--format=freeze").splitlines()
+    assert {line.partition("==")[0] for line in listed} == {"goddard", *CLIENT_NEEDS}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [("goddard", "up"), ("goddard", "--version"), ("mqbroker",), ("mqnamesrv", "-h")],
+)
+def test_commands_there_name_the_extra_that_they_need(
+    python: str, program: tuple[str, ...]
+) -> None:
+    name, *arguments = program
+    expected = f"{name}: click is not installed; it comes with the extra 'server': {INSTALL}\n"
+    assert fail(str(Path(python).with_name(name)), *arguments) == expected
+
+
+def test_a_module_run_there_names_the_extra_that_it_needs(python: str) -> None:
+    text = fail(python, "-m", "goddard.cli.main", "namesrv")
+    assert text == f"goddard: click is not installed; it comes with the extra 'server': {INSTALL}\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "package", "extra"),
+    [
+        ("from goddard.broker import Broker", "numpy", "server"),
+        ("from goddard.store import MessageStore", "numpy", "server"),
+        ("from goddard.spark import spark_session", "numpy", "spark"),
+        ("from goddard.spark.session import spark_session", "numpy", "spark"),
+        (
+            "import goddard.testing, pathlib; goddard.testing.Cluster(pathlib.Path())",
+            "click",
+            "server",
+        ),
+    ],
+)
+def test_imports_there_name_the_extra_that_they_need(
+    python: str, statement: str, package: str, extra: str
+) -> None:
+    last = fail(python, "-c", statement).splitlines()[-1]
+    install = INSTALL.replace("server", extra)
+    assert last == (
+        "goddard.extras.MissingExtraError: "
+        f"{package} is not installed; it comes with the extra {extra!r}: {install}"
+    )
+
+
+def test_a_name_server_runs_there(python: str) -> None:
+    program = """
+import asyncio
+from goddard.config import NameServerConfig
+from goddard.nameserver import NameServer
+
+async def main():
+    config = NameServerConfig(bind_address="127.0.0.1", listen_port=0)
+    async with NameServer(config) as server:
+        print(server.port)
+
+asyncio.run(main())
+"""
+    assert int(run(python, "-c", program, env=clean_environment())) > 0
 
 
 @pytest.mark.parametrize("site", ["goddard"], indirect=True)
@@ -217,7 +304,7 @@ def test_the_quickstart_runs_there(site: Site, python: str) -> None:
 
 @pytest.mark.parametrize("name", ["Producer", "PushConsumer", "LitePullConsumer", "Admin"])
 def test_no_client_imports_what_only_servers_need(python: str, name: str) -> None:
-    modules = (*SERVERS_ONLY, "goddard.broker", "goddard.store", "goddard.nameserver", "pytest")
+    modules = (*EXTRAS_ONLY, "goddard.broker", "goddard.store", "goddard.nameserver", "pytest")
     program = (
         f"import sys; from goddard import {name}; "
         f"print([name for name in {modules} if name in sys.modules])"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from tests.support.numbered import NumberedTopic
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 

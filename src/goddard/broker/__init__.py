@@ -9,7 +9,12 @@ by ``pull``, ``holds`` keeping the pulls that wait. ``clients``, ``locks`` and `
 consumes what; ``admin_*`` and ``queries`` are for tools; ``registration`` tells the name servers.
 """
 
-from goddard.broker.broker import Broker
-from goddard.broker.settings import BrokerConfig
+from goddard.extras import missing_extra
+
+try:
+    from goddard.broker.broker import Broker
+    from goddard.broker.settings import BrokerConfig
+except ImportError as error:
+    raise missing_extra(error) or error from None
 
 __all__ = ["Broker", "BrokerConfig"]

@@ -1,121 +1,50 @@
-"""The ``goddard`` command, and the commands of RocketMQ (``mqnamesrv``, ``mqbroker``).
+"""Entry points: ``goddard``, and RocketMQ's own commands ``mqnamesrv`` and ``mqbroker``.
 
-A subcommand's module is imported when it is run, not before: a server starts in a fraction of a
-second only if it does not import the other tools.
+They need nothing beyond the standard library, so that an installation without the extra ``server``
+gets one clear line instead of a stack trace.
 """
 
-import errno
 import importlib
-import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-import click
+from goddard.extras import missing_extra
 
-from goddard import __version__
-
-# What a shell makes of SIGINT.
+# The exit code of a shell for a process that SIGINT ended.
 _EXIT_INTERRUPTED: Final = 130
-_OUTPUT_ERRORS: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-
-
-class _Lazy(NamedTuple):
-    module: str
-    attribute: str
-    help: str
-
-
-_COMMANDS: Final = {
-    "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
-    "demo": _Lazy("goddard.cli.demo", "demo", "See it work, in a few seconds."),
-    "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
-    "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "From topics to tables with Spark."),
-    "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
-    "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
-}
-
-
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        lazy = _COMMANDS.get(cmd_name)
-        if lazy is None:
-            return None
-        command = getattr(importlib.import_module(lazy.module), lazy.attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # From the table: asking the commands themselves would import them all.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name].help) for name in sorted(_COMMANDS)])
-
-
-@click.group(
-    cls=_LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=(
-        "Completion of commands and options: put eval "
-        '"$(_GODDARD_COMPLETE=bash_source goddard)" into ~/.bashrc '
-        "(zsh_source and ~/.zshrc, fish_source and config.fish for the other shells)."
-    ),
-)
-@click.version_option(__version__, prog_name="goddard")
-def goddard() -> None:
-    """RocketMQ in Python, with Spark built in."""
 
 
 def main() -> None:
-    sys.exit(_ended("goddard", _run_goddard))
+    sys.exit(_run("goddard"))
 
 
 def mqnamesrv() -> None:
     """Run the name server as RocketMQ's own command does."""
-    sys.exit(_ended("mqnamesrv", _run_mqnamesrv))
+    sys.exit(_run("mqnamesrv"))
 
 
 def mqbroker() -> None:
     """Run the broker as RocketMQ's own command does."""
-    sys.exit(_ended("mqbroker", _run_mqbroker))
+    sys.exit(_run("mqbroker"))
 
 
-def _run_goddard() -> int:
+def _run(program: str) -> int:
+    """The exit code of a program; Ctrl-C and missing packages are not reported as crashes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control ignores SIGINT for what it starts in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        code = goddard.main(prog_name="goddard", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    return code if isinstance(code, int) else 0
-
-
-def _run_mqnamesrv() -> int:
-    serve = importlib.import_module("goddard.cli.serve")
-    return int(serve.run_mqnamesrv(sys.argv[1:]))
-
-
-def _run_mqbroker() -> int:
-    broker = importlib.import_module("goddard.cli.broker")
-    return int(broker.run_mqbroker(sys.argv[1:]))
-
-
-def _ended(program: str, command: Callable[[], int]) -> int:
-    """The exit code of a command; Ctrl-C and an output that takes nothing are no crashes."""
-    try:
-        code = command()
-        sys.stdout.flush()
-    except (KeyboardInterrupt, click.Abort):
+        commands = importlib.import_module("goddard.cli.commands")
+        return int(commands.run(program))
+    except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    except OSError as error:
-        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+    except ImportError as error:
+        explained = missing_extra(error)
+        if explained is None:
             raise
-        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
-        # What is still in the buffer would fail once more when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"{program}: {explained}", file=sys.stderr)
         return 1
-    return code
 
 
 if __name__ == "__main__":

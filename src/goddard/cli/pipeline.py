@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +21,7 @@ import click
 from goddard.cli.daemon import HELP_OPTIONS
 from goddard.cli.render import print_json, print_table
 from goddard.errors import ConfigError, GoddardError
+from goddard.extras import missing_extra, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -280,10 +280,8 @@ def _check_code(job: "Job") -> None:
     _pipelines("functions").check_functions(job)
     for sink in (job.sink, job.quarantine):
         package = None if sink is None else _LAKE.get(sink.format)
-        if sink is not None and package is not None and find_spec(package) is None:
-            raise ConfigError(
-                f"{sink.format} tables need the package {package}: pip install 'goddard[lake]'"
-            )
+        if package is not None:
+            require("lake", package)
 
 
 def _show_notes(job: "Job") -> None:
@@ -360,10 +358,8 @@ def _pairs(options: Mapping[str, str]) -> str:
 def _clear_errors() -> Iterator[None]:
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed; pipelines need: pip install 'goddard[spark]'"
-        ) from error
+    except ImportError as error:
+        raise click.ClickException(str(missing_extra(error) or error)) from error
     except GoddardError as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:

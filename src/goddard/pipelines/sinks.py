@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard.errors import ConfigError
+from goddard.extras import missing_extra
 from goddard.pipelines.batches import Batch
 from goddard.pipelines.files import Files
 from goddard.pipelines.jobs import MESSAGES, Sink
@@ -59,9 +60,10 @@ def _lake_table(sink: Sink, spark: SparkSession) -> BatchSink:
         # An extra of its own: only those who want such tables need its packages.
         lake: Any = importlib.import_module("goddard.pipelines.lake")
     except ImportError as error:
-        raise ConfigError(
-            f"{sink.format} tables need more packages: pip install 'goddard[lake]' ({error})"
-        ) from error
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        raise ConfigError(f"{sink.format} tables: {missing}") from error
     made: BatchSink
     if sink.format == "delta":
         made = lake.DeltaTable(

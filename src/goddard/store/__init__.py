@@ -12,21 +12,26 @@ does it, writes queues and index and moves the checkpoint; ``reading`` answers p
 ``tables`` keeps the metadata. Threads and locks: ``docs/ARCHITECTURE.md``.
 """
 
-from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary
-from goddard.store.errors import (
-    MessageIllegalError,
-    StoreCorruptError,
-    StoreDiskError,
-    StoreFullError,
-    StoreLayoutError,
-    StoreLockedError,
-    StoreUnavailableError,
-)
-from goddard.store.reading import GetResult, GetStatus, QueryResult
-from goddard.store.records import LogEntry, PlainRecord, PreparedRecord
-from goddard.store.recovery import RecoveryReport
-from goddard.store.store import MessageStore
+from goddard.extras import missing_extra
+
+try:
+    from goddard.store.config import FlushMode, StoreConfig
+    from goddard.store.consumequeue import Boundary
+    from goddard.store.errors import (
+        MessageIllegalError,
+        StoreCorruptError,
+        StoreDiskError,
+        StoreFullError,
+        StoreLayoutError,
+        StoreLockedError,
+        StoreUnavailableError,
+    )
+    from goddard.store.reading import GetResult, GetStatus, QueryResult
+    from goddard.store.records import LogEntry, PlainRecord, PreparedRecord
+    from goddard.store.recovery import RecoveryReport
+    from goddard.store.store import MessageStore
+except ImportError as error:
+    raise missing_extra(error) or error from None
 
 __all__ = [
     "Boundary",

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from goddard.config import format_properties
+from goddard.extras import require
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process
 
@@ -45,7 +46,11 @@ class Cluster:
     def __init__(
         self, directory: Path, *, brokers: int = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """``brokers`` are started on entering, with a name server and these ``properties``."""
+        """``brokers`` are started on entering, with a name server and these ``properties``.
+
+        MissingExtraError if the daemons' packages are not installed.
+        """
+        require("server", "click", "numpy")
         self.directory = directory
         self.name_servers: list[Daemon] = []
         self.brokers: list[Daemon] = []

@@ -64,7 +64,11 @@ def goddard_cluster(
     tmp_path_factory: pytest.TempPathFactory, goddard_broker_properties: Mapping[str, str]
 ) -> "Iterator[Site]":
     """A name server and a broker, which end with the tests."""
-    with testing.Cluster(tmp_path_factory.mktemp("goddard")) as cluster:
+    try:
+        made = testing.Cluster(tmp_path_factory.mktemp("goddard"))
+    except ImportError as error:
+        pytest.fail(str(error), pytrace=False)
+    with made as cluster:
         site = testing.Site(cluster.start_name_server())
         site.start_goddard_broker(cluster, properties=goddard_broker_properties)
         yield site

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.numbered import NumberedTopic
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goddard import __version__
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 
 
 def test_version() -> None:
@@ -48,7 +48,7 @@ def test_an_unknown_subcommand_is_refused() -> None:
 
 def test_help_imports_no_subcommand() -> None:
     program = (
-        "import sys, goddard.cli.main as m\n"
+        "import sys, goddard.cli.commands as m\n"
         "m.goddard(['--help'], standalone_mode=False)\n"
         "sys.exit(any(n.startswith(('goddard.nameserver', 'goddard.store', 'asyncio'))"
         " for n in sys.modules))"

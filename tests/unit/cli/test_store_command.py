@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support.store import SmallStore, prepared
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.cli.render import bytes_text, time_text
 from goddard.store.errors import StoreLayoutError
 

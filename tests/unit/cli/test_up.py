@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.cli.up import ClusterOptions, broker_arguments, broker_names
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.errors import ConfigError
 from goddard.pipelines import locks
 from goddard.pipelines.jobfiles import load_job

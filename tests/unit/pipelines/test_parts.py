@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
-from goddard.cli.main import goddard
+from goddard.cli.commands import goddard
 from goddard.cli.pipeline import is_not_of_py4j, stop_on_signals
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
@@ -308,10 +308,11 @@ def test_packages_that_are_not_there_are_named(
     args = ["pipeline", "validate", str(path)]
     assert CliRunner().invoke(goddard, args).exit_code == 0
     # As if it were not installed.
-    monkeypatch.setattr("goddard.cli.pipeline.find_spec", lambda _: None)
+    monkeypatch.setattr("goddard.extras.find_spec", lambda _: None)
     wrong = CliRunner().invoke(goddard, args)
     assert wrong.exit_code == 1
-    assert "delta tables need the package deltalake: pip install 'goddard[lake]'" in wrong.output
+    assert "deltalake is not installed; it comes with the extra 'lake'" in wrong.output
+    assert "pip install '.[lake]'" in wrong.output
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:

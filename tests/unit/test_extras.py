@@ -1,0 +1,64 @@
+"""The extras: declared in pyproject.toml, and explained to users who lack one."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from goddard.errors import GoddardError
+from goddard.extras import PACKAGES, MissingExtraError, missing_extra, require
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+
+
+def names(requirements: list[str]) -> set[str]:
+    found = {re.split(r"[^\w-]", requirement)[0] for requirement in requirements}
+    return found - {"goddard"}
+
+
+def test_packages_are_those_of_pyproject() -> None:
+    declared = PYPROJECT["project"]["optional-dependencies"]
+    assert {extra: names(declared[extra]) for extra in PACKAGES} == {
+        extra: set(packages) for extra, packages in PACKAGES.items()
+    }
+    assert declared["all"] == ["goddard[server,spark,lake]"]
+
+
+def test_client_dependencies_are_in_no_extra() -> None:
+    required = names(PYPROJECT["project"]["dependencies"])
+    assert required == {"isal", "lz4", "msgspec", "uvloop", "zstandard"}
+    assert not required & {name for packages in PACKAGES.values() for name in packages}
+
+
+def test_missing_package_is_one_line_with_the_command() -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        require("lake", "sys", "no_such_package")
+    assert str(caught.value) == (
+        "no_such_package is not installed; it comes with the extra 'lake': "
+        "pip install '.[lake]' in the source folder of Goddard"
+    )
+    assert isinstance(caught.value, GoddardError)
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("rich.table", "server"), ("pyspark", "spark"), ("deltalake", "lake")]
+)
+def test_failed_import_is_explained(name: str, extra: str) -> None:
+    explained = missing_extra(ModuleNotFoundError("No module", name=name))
+    assert f"pip install '.[{extra}]'" in str(explained)
+    assert explained is not None
+    assert missing_extra(explained) is explained
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'goddard.x'", name="goddard.x"),
+        ModuleNotFoundError("no name"),
+        ImportError("cannot import name 'x' from 'click'", name="click"),
+    ],
+)
+def test_other_failed_imports_are_not_explained(error: ImportError) -> None:
+    assert missing_extra(error) is None
