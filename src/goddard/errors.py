@@ -43,6 +43,10 @@ class RequestTimeoutError(RemotingError):
     """No response within the time given; the peer may or may not have acted."""
 
 
+class ServerShuttingDownError(RemotingError):
+    """The server shuts down and takes no more requests (GO_AWAY); it did not act on this one."""
+
+
 class OverloadedError(RemotingError):
     """Too much is waiting already (requests in flight, or unsent bytes); nothing was sent."""
 

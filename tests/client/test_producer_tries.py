@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable
 from typing import Any, cast
 
 import pytest
@@ -28,7 +27,12 @@ from goddard.client.produce.options import RETRY_CODES
 from goddard.client.produce.producer import Producer
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import MessageQueue, SendStatus, ServiceState
-from goddard.errors import ConnectFailedError, ProtocolError, RequestTimeoutError
+from goddard.errors import (
+    ConnectFailedError,
+    ProtocolError,
+    RequestTimeoutError,
+    ServerShuttingDownError,
+)
 from goddard.protocol.acl import verify
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
@@ -89,37 +93,63 @@ async def test_tries_alternate_and_then_fail() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(RETRY_CODES | {3, 13, 26, 29, 9999}))
-async def test_which_answers_are_tried_again(code: int) -> None:
+async def test_which_answers_are_retried(code: int) -> None:
     async with FakeCluster("a") as cluster:
         cluster.broker("a").answer = refusing(code)
         async with Producer("g", name_servers=cluster.namesrv, retries=1) as producer:
             with pytest.raises(ClientError) as failed:
                 await producer.send(Message("T", b"x"))
         sends = len(cluster.broker("a").sends)
-    if code == ResponseCode.GO_AWAY:
-        # Each of the two tries asked again over a new connection.
-        assert isinstance(failed.value, TooManyRequestsError)
-        assert sends == 4
-        return
     assert failed.value.code == code
     assert sends == (2 if code in RETRY_CODES else 1)
     assert isinstance(failed.value, SendFailedError if code in RETRY_CODES else BrokerError)
 
 
-async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection() -> None:
-    async with FakeCluster("a") as cluster:
+async def test_a_reconnect_after_go_away_is_no_attempt_and_no_fault() -> None:
+    async with FakeCluster("a", "b") as cluster:
         broker = cluster.broker("a")
         answers = [refusing(ResponseCode.GO_AWAY), broker.store] * 2
 
         def answer(request: RemotingCommand) -> Any:
-            return answers.pop(0)(request)
+            return answers.pop(0)(request) if answers else broker.store(request)
 
         broker.answer = answer
-        async with Producer("g", name_servers=cluster.namesrv, retries=0) as producer:
-            await producer.send(Message("T", b"x"))
-            await producer.send_soon(Message("T", b"x"))
-        assert len(broker.sends) == 4
-        assert len(broker.connections) >= 3
+        async with Producer(
+            "g",
+            name_servers=cluster.namesrv,
+            retries=0,
+            async_retries=0,
+            avoid_slow_brokers=FaultTimes((0, 60_000), (0, 600_000), 60_000),
+        ) as producer:
+            queue = MessageQueue("T", "a", 0)
+            await producer.send(Message("T", b"x"), queue=queue)
+            await producer.send_soon(Message("T", b"x"), queue=queue)
+            assert len(broker.sends) == 4
+            assert len(broker.connections) >= 3
+            # A broker with a fault would get no message without a chosen queue.
+            names = {(await producer.send(Message("T", b"x"))).queue.broker_name for _ in range(8)}
+            assert names == {"a", "b"}
+
+
+async def test_a_broker_that_shuts_down_is_left_for_another() -> None:
+    async with FakeCluster("a", "b") as cluster:
+        cluster.broker("a").answer = refusing(ResponseCode.GO_AWAY)
+        async with Producer(
+            "g", name_servers=cluster.namesrv, retries=1, async_retries=1
+        ) as producer:
+            for sending in (producer.send, producer.send_soon):
+                results = [await sending(Message("T", b"x")) for _ in range(8)]
+                assert {result.queue.broker_name for result in results} == {"b"}
+            at_once = await asyncio.gather(
+                *(producer.send_soon(Message("T", b"x")) for _ in range(8))
+            )
+            assert {result.queue.broker_name for result in at_once} == {"b"}
+            queue = MessageQueue("T", "a", 0)
+            for sending in (producer.send, producer.send_soon):
+                with pytest.raises(SendFailedError) as failed:
+                    await sending(Message("T", b"x"), queue=queue)
+                assert failed.value.code == ResponseCode.GO_AWAY
+                assert isinstance(failed.value.__cause__, ServerShuttingDownError)
 
 
 @pytest.mark.parametrize(
@@ -277,33 +307,6 @@ async def test_order_of_long_and_short_messages() -> None:
             await asyncio.gather(*(producer.send_soon(Message("T", b"x" * n)) for n in sizes))
         flags = [decode_send(request.fields) for request in cluster.broker("a").sends[1:]]
         assert [bool(header.sys_flag) for header in flags] == [True, False, True, False, False]
-
-
-async def test_a_refusal_after_a_try_without_answer_says_nothing_of_that() -> None:
-    """The first broker may have stored it: "nothing was sent" would be a lie."""
-    async with FakeCluster("a", "b") as cluster:
-        first = MessageQueue("T", "a", 0)
-        for broker in cluster.brokers:
-            broker.answer = refusing(ResponseCode.GO_AWAY)
-        async with Producer(
-            "g", name_servers=cluster.namesrv, retries=1, max_timeout_per_try_ms=200
-        ) as producer:
-            with pytest.raises(TooManyRequestsError, match="going away"):
-                await producer.send(Message("T", b"x"))
-            with pytest.raises(TooManyRequestsError, match="going away"):
-                await producer.send(Message("T", b"x"), queue=first)
-            # Whichever comes first is silent.
-            asked = []
-
-            def answer(request: RemotingCommand) -> RemotingCommand | Awaitable[None]:
-                asked.append(request)
-                return mute(request) if len(asked) == 1 else request.reply(ResponseCode.GO_AWAY)
-
-            for broker in cluster.brokers:
-                broker.answer = answer
-            with pytest.raises(SendFailedError) as failed:
-                await producer.send(Message("T", b"x"))
-            assert failed.value.tries == 2
 
 
 async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:

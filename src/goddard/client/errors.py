@@ -36,6 +36,7 @@ _ADVICE: Final[dict[int, str]] = {
     "(autoCreateTopicEnable)",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or let brokers create groups by "
     "themselves (autoCreateSubscriptionGroup)",
+    ResponseCode.GO_AWAY: "the broker is shutting down: send again when it, or another one, runs",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker's version does not know this request",
     ClientCode.CONNECT_BROKER: "is the broker running, and reachable from here?",
     ClientCode.ACCESS_BROKER_TIMEOUT: "the broker is slow or the link is; raise the time-out or "

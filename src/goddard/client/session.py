@@ -38,7 +38,6 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import (
     ConfigError,
     GoddardError,
-    OverloadedError,
     ProtocolError,
     RemotingError,
 )
@@ -493,20 +492,10 @@ class Session:
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        """The response, whatever its code. A server that drains itself is asked again at once,
-        over a new connection."""
+        """The response, whatever its code."""
         self._guard.check_loop()
-        started_ms = self.clock.monotonic_ms()
         self.prepare(command)
-        response = await self._client.request(address, command, timeout_ms)
-        if response.code != ResponseCode.GO_AWAY:
-            return response
-        self._client.retire(address)
-        left_ms = timeout_ms - (self.clock.monotonic_ms() - started_ms)
-        response = await self._client.request(address, command, max(1, left_ms))
-        if response.code == ResponseCode.GO_AWAY:
-            raise OverloadedError(f"{address} is going away", address)
-        return response
+        return await self._client.request(address, command, timeout_ms)
 
     async def call(
         self, address: str, command: RemotingCommand, timeout_ms: int
@@ -530,10 +519,6 @@ class Session:
         """The same, made if there is none."""
         self._guard.check_loop()
         return await self._client.connection(address, timeout_ms)
-
-    def retire(self, address: str) -> None:
-        """Make a new connection for the next request, because this server goes away."""
-        self._client.retire(address)
 
     @property
     def signs(self) -> bool:

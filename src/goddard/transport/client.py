@@ -2,6 +2,10 @@
 
 A request's time covers connecting too. Callers that find no connection share one attempt; a failed
 attempt fails them all, and the next request tries anew.
+
+A server that shuts down answers GO_AWAY to new requests. Each of them is sent once more, over a new
+connection and within its own time; if that one is refused too, it fails with
+ServerShuttingDownError. Requests that the server already works on finish on the old connection.
 """
 
 import asyncio
@@ -11,11 +15,19 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
-from goddard.errors import ConfigError, ConnectFailedError, ConnectionLostError
+from goddard.errors import (
+    ConfigError,
+    ConnectFailedError,
+    ConnectionLostError,
+    GoddardError,
+    RemotingError,
+    ServerShuttingDownError,
+)
 from goddard.protocol.frame import RemotingCommand
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import AfterHook, BeforeHook, Handlers
 from goddard.transport.options import ConnectionOptions
+from goddard.transport.pending import Waiting
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
 
@@ -116,10 +128,6 @@ class Client:
         connection = self._connections.get(address)
         return None if connection is None or connection.is_closed else connection
 
-    def retire(self, address: str) -> None:
-        """Make a new connection for the next request; what is under way on the old one goes on."""
-        self._connections.pop(address, None)
-
     async def close(self, grace_seconds: float = 1.0) -> None:
         """Close every connection; requests in flight fail. Safe to call more than once."""
         self._closed = True
@@ -143,6 +151,35 @@ class Client:
         waits = [connection.closed for connection in self._unfinished]
         if waits:
             await asyncio.wait(waits, timeout=timeout_seconds)
+
+    def _refused(self, address: str, connection: Connection, request: Waiting) -> None:
+        """A server that shuts down refused a request: send it once more over a new connection."""
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        if request.encode is None:
+            request.done(ServerShuttingDownError(f"{address} is shutting down", address))
+            return
+
+        def ended(resending: asyncio.Task[None]) -> None:
+            if resending.cancelled():
+                request.done(ConnectionLostError("the client is closed", address))
+
+        resending = self._tasks.spawn(
+            self._resend(address, request, request.encode), f"resend to {address}"
+        )
+        resending.add_done_callback(ended)
+
+    async def _resend(self, address: str, request: Waiting, encode: Callable[[int], bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
+            connection = await self.connection(address, left_ms)
+            left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
+            connection.submit(encode, request.code, left_ms, request.done, may_resend=False)
+        except RemotingError as error:
+            request.done(error)
+        except GoddardError as error:
+            request.done(RemotingError(f"the request cannot be sent again: {error}", address))
 
     async def _connect(self, address: str, timeout_seconds: float) -> Connection:
         if self._closed:
@@ -210,6 +247,9 @@ class Client:
             if self._on_open is not None:
                 self._on_open(connection)
 
+        def refused(connection: Connection, request: Waiting) -> None:
+            self._refused(address, connection, request)
+
         def lost(connection: Connection) -> None:
             if self._connections.get(address) is connection:
                 del self._connections[address]
@@ -222,6 +262,7 @@ class Client:
             on_open=opened,
             on_close=lost,
             on_finished=self._unfinished.discard,
+            on_go_away=refused,
             is_client=True,
         )
 

@@ -36,7 +36,7 @@ from goddard.protocol.frame import (
 from goddard.transport.handlers import Answer, Handlers, refusal
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.patience import Patience, Verdict
-from goddard.transport.pending import Done, PendingRequests
+from goddard.transport.pending import Done, PendingRequests, Waiting
 from goddard.transport.tls import HANDSHAKE_BYTE
 
 _logger: Final = logging.getLogger("goddard.transport")
@@ -132,10 +132,14 @@ class Connection(asyncio.Protocol):
         on_close: Callable[["Connection"], None] = _nothing,
         on_finished: Callable[["Connection"], None] = _nothing,
         on_frames: FrameHook | None = None,
+        on_go_away: Callable[["Connection", Waiting], None] | None = None,
         is_client: bool = False,
         warn: Callable[..., None] = _logger.warning,
     ) -> None:
-        """``on_close``: the peer is gone; ``on_finished``: and the last handler has ended."""
+        """``on_close``: the peer is gone; ``on_finished``: and the last handler has ended.
+
+        ``on_go_away`` takes our requests that the peer refused because it shuts down.
+        """
         self.remote = "unknown"
         self.local = "unknown"
         self.attachments: dict[str, Any] = {}
@@ -171,7 +175,11 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         # Our own requests.
-        self._pending = PendingRequests(self._loop, self._fall_silent)
+        self._pending = PendingRequests(
+            self._loop,
+            self._fall_silent,
+            None if on_go_away is None else partial(on_go_away, self),
+        )
         # What happened since the last sweep: bytes either way, a whole frame.
         self._heard = True
         self._whole = True
@@ -237,12 +245,18 @@ class Connection(asyncio.Protocol):
         return future
 
     def submit(
-        self, encode: Callable[[int], bytes], code: int, timeout_ms: int, done: Done
+        self,
+        encode: Callable[[int], bytes],
+        code: int,
+        timeout_ms: int,
+        done: Done,
+        *,
+        may_resend: bool = True,
     ) -> None:
         """Send the frame that ``encode`` makes for an opaque, and call ``done`` with the outcome.
 
         ``done`` is called once, on the loop, and must not raise; it is not called at all when this
-        raises.
+        raises. ``encode`` may be called again, for another connection, if the peer shuts down.
         """
         if self._closing:
             raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
@@ -252,7 +266,7 @@ class Connection(asyncio.Protocol):
                 f"{len(pending.waiting)} requests to {self.remote} wait for a response already",
                 self.remote,
             )
-        opaque, frame = pending.add(encode, code, timeout_ms, done)
+        opaque, frame = pending.add(encode, code, timeout_ms, done, may_resend)
         if self._writing_paused:
             pending.deferred[opaque] = frame
         else:

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from goddard.errors import ConnectionLostError, RemotingError, RequestTimeoutError
+from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 
 _logger: Final = logging.getLogger("goddard.transport")
 
+_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _MAX_OPAQUE: Final = 2**31 - 1
 _TIMER_SLACK_SECONDS: Final = 0.001
 # A timer that rings this much too late, and how long what has come meanwhile may take.
@@ -30,9 +32,10 @@ Done: TypeAlias = Callable[[RemotingCommand | RemotingError], None]
 
 
 class Waiting(NamedTuple):
-    """A request without a response yet."""
+    """A request without a response yet; ``encode`` is None if it must not be sent again."""
 
     done: Done
+    encode: Callable[[int], bytes] | None
     due_seconds: float
     code: int
     timeout_ms: int
@@ -40,6 +43,9 @@ class Waiting(NamedTuple):
 
 class PendingRequests:
     """The requests that wait for the peer. ``on_silence``: it said nothing since one that is due.
+
+    ``on_go_away`` takes a request that the peer refused because it shuts down (GO_AWAY), and sees
+    to its ``done``. Without it, that response is an outcome like any other.
 
     Whoever reads from the peer sets ``heard_seconds``, the loop's time at which it last did.
     ``deferred`` are frames that wait for their turn to be sent; they go with their requests.
@@ -49,6 +55,7 @@ class PendingRequests:
         "_catching_up",
         "_due_seconds",
         "_loop",
+        "_on_go_away",
         "_on_silence",
         "_opaque",
         "_timer",
@@ -58,13 +65,19 @@ class PendingRequests:
         "waiting",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_silence: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_silence: Callable[[], None],
+        on_go_away: Callable[[Waiting], None] | None = None,
+    ) -> None:
         self.remote = "unknown"
         self.waiting: dict[int, Waiting] = {}
         self.deferred: OrderedDict[int, bytes] = OrderedDict()
         self.heard_seconds = -math.inf
         self._loop = loop
         self._on_silence: Callable[[], None] | None = on_silence
+        self._on_go_away = on_go_away
         self._opaque = 0
         self._due_seconds = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -80,13 +93,20 @@ class PendingRequests:
                 return opaque
 
     def add(
-        self, encode: Callable[[int], bytes], code: int, timeout_ms: int, done: Done
+        self,
+        encode: Callable[[int], bytes],
+        code: int,
+        timeout_ms: int,
+        done: Done,
+        may_resend: bool = True,
     ) -> tuple[int, bytes]:
         """Number a request; its opaque and its frame. What ``encode`` raises leaves nothing."""
         opaque = self.next_opaque()
         frame = encode(opaque)
         due_seconds = self._loop.time() + timeout_ms / 1000
-        self.waiting[opaque] = Waiting(done, due_seconds, code, timeout_ms)
+        self.waiting[opaque] = Waiting(
+            done, encode if may_resend else None, due_seconds, code, timeout_ms
+        )
         if due_seconds < self._due_seconds:
             self._set_timer(due_seconds)
         return opaque, frame
@@ -97,6 +117,8 @@ class PendingRequests:
             self.deferred.pop(response.opaque, None)
         if waiting is None:
             _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
+        elif response.code == _GO_AWAY and self._on_go_away is not None:
+            self._on_go_away(waiting)
         else:
             waiting.done(response)
 

@@ -3,15 +3,17 @@
 import asyncio
 
 import pytest
-from tests.support.online import eventually
 from tests.support.proxy import FaultProxy
 
 from goddard.errors import (
+    ConnectFailedError,
     ConnectionLostError,
     OverloadedError,
     RemotingError,
     RequestTimeoutError,
+    ServerShuttingDownError,
 )
+from goddard.protocol.codes import CommandFlag, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
@@ -155,23 +157,101 @@ async def test_too_many_requests() -> None:
             connection.request_soon(RemotingCommand(ECHO), 30_000)
 
 
-async def test_a_retired_connection_finishes_its_requests() -> None:
-    async with server() as peer, Client() as client:
-        address = address_of(peer)
-        assert client.open_connection(address) is None
+class Draining:
+    """A server that answers GO_AWAY on its first ``count`` connections, except to requests it had
+    already, and echoes on others."""
+
+    def __init__(self, count: int) -> None:
+        self.connections: list[Connection] = []
+        self.bodies: list[bytes] = []
+        self.finish = asyncio.Event()
+        self._count = count
+        handlers = Handlers()
+        handlers.register(ECHO, self._echo)
+        handlers.register(LATER, self._later)
+        self.server = Server(ServerOptions(), handlers, on_open=self.connections.append)
+
+    def _echo(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        if connection in self.connections[: self._count]:
+            return request.reply(ResponseCode.GO_AWAY, "please go away")
+        self.bodies.append(bytes(request.body))
+        return request.reply(body=request.body)
+
+    async def _later(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        await self.finish.wait()
+        return request.reply(body=b"finished")
+
+
+async def test_go_away_resends_over_a_new_connection() -> None:
+    draining = Draining(1)
+    async with draining.server, Client() as client:
+        address = address_of(draining.server)
         old = await client.connection(address, 30_000)
-        assert client.open_connection(address) is old
-        under_way = old.request_soon(RemotingCommand(ECHO), 30_000)
-        client.retire(address)
-        assert client.open_connection(address) is None
-        new = await client.connection(address)
-        assert new is not old
-        assert (await under_way).code == 0
-        old.abort()
-
-        async def is_gone() -> bool:
-            return old.closed.done()
-
-        await eventually(is_gone)
+        later = old.request_soon(RemotingCommand(LATER), 30_000)
+        bodies = [b"%d" % number for number in range(100)]
+        futures = [old.request_soon(RemotingCommand(ECHO, body=body), 30_000) for body in bodies]
+        async with asyncio.timeout(60):
+            assert [bytes((await future).body) for future in futures] == bodies
+            # In the order of the requests, and over one connection for all of them.
+            assert draining.bodies == bodies
+            assert len(draining.connections) == 2
+            new = client.open_connection(address)
+            assert new is not None
+            assert new is not old
+            answer = await client.request(address, RemotingCommand(ECHO, body=b"x"), 30_000)
+            assert bytes(answer.body) == b"x"
+            # The old connection finishes what the server works on.
+            draining.finish.set()
+            assert bytes((await later).body) == b"finished"
+            old.abort()
+            await old.wait_closed()
         # Losing the old one does not take the new one away.
         assert client.open_connection(address) is new
+
+
+async def test_a_second_go_away_is_an_error() -> None:
+    draining = Draining(2)
+    async with draining.server, Client() as client:
+        address = address_of(draining.server)
+        with pytest.raises(ServerShuttingDownError, match=f"{address} is shutting down"):
+            await client.request(address, RemotingCommand(ECHO), 30_000)
+        assert len(draining.connections) == 2
+        assert client.open_connection(address) is None
+        assert (await client.request(address, RemotingCommand(ECHO), 30_000)).code == 0
+
+
+def go_away(connection: Connection) -> None:
+    """As if the server had answered the first request of a connection so."""
+    connection.data_received(
+        encode_frame(RemotingCommand(ResponseCode.GO_AWAY, opaque=1, flag=CommandFlag.RESPONSE))
+    )
+
+
+async def test_go_away_of_a_server_that_is_gone() -> None:
+    async with server() as peer, FaultProxy(address_of(peer)) as proxy, Client() as client:
+        connection = await client.connection(proxy.address, 30_000)
+        future = connection.request_soon(RemotingCommand(LATER), 30_000)
+        await proxy.refuse()
+        go_away(connection)
+        with pytest.raises(ConnectFailedError):
+            await future
+
+
+async def test_a_resend_keeps_the_time_of_the_request() -> None:
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer), 30_000)
+        future = connection.request_soon(RemotingCommand(LATER), 300)
+        go_away(connection)
+        with pytest.raises(RequestTimeoutError):
+            await future
+
+
+async def test_closing_ends_a_request_that_waits_for_its_resend() -> None:
+    async with server() as peer:
+        client = Client()
+        connection = await client.connection(address_of(peer), 30_000)
+        future = connection.request_soon(RemotingCommand(LATER), 30_000)
+        go_away(connection)
+        await client.close()
+        with pytest.raises(ConnectionLostError):
+            await future

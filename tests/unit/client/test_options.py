@@ -49,7 +49,7 @@ def test_defaults_are_rocketmqs() -> None:
     assert producer.compression is CompressionKind.ZLIB
     assert producer.max_message_bytes == 4 * 1024 * 1024
     assert (producer.default_topic, producer.default_queues) == ("TBW102", 4)
-    assert {17, 14, 1, 2, 16, 204, 205, 1500} == RETRY_CODES
+    assert {17, 14, 1, 2, 16, 204, 205} == RETRY_CODES
     assert not producer.retry_when_not_stored
 
 

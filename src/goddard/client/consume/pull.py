@@ -190,10 +190,8 @@ class PullUnderWay:
         self._future = future
         self._read = read
 
-    async def answer(self) -> PullAnswer | None:
-        """None if the server goes away: it is to be asked again, over another connection."""
-        response = await self._future
-        return None if response.code == ResponseCode.GO_AWAY else self._read(response)
+    async def answer(self) -> PullAnswer:
+        return self._read(await self._future)
 
     def give_up(self) -> None:
         self._future.cancel()

@@ -223,8 +223,9 @@ class Feeder:
     ) -> PullResult:
         """The result of the pull that is under way, or of one that is made now."""
         ahead = self._ahead.pop(held, None)
-        answer = None if ahead is None else await ahead.answer()
-        if answer is None:
+        if ahead is not None:
+            answer = await ahead.answer()
+        else:
             held.last_pull_ms = self._clock.monotonic_ms()
             answer = await self._puller.ask(
                 held.queue,

@@ -28,7 +28,6 @@ RETRY_CODES: Final = frozenset(
             ResponseCode.NO_PERMISSION,
             ResponseCode.NO_BUYER_ID,
             ResponseCode.NOT_IN_CURRENT_UNIT,
-            ResponseCode.GO_AWAY,
         )
     }
 )

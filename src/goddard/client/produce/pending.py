@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from goddard.client.errors import (
     BrokerError,
     BrokerNotFoundError,
-    ClientCode,
     ClientError,
     NotRunningError,
     SendFailedError,
@@ -25,6 +24,7 @@ from goddard.client.message import Message
 from goddard.client.produce.backpressure import SendPermits
 from goddard.client.produce.encoding import Outgoing, read_result
 from goddard.client.produce.hooks import SendContext, SendMode
+from goddard.client.produce.retry import code_of
 from goddard.client.produce.selectors import Selector
 from goddard.client.produce.sender import COMPRESS_BY_THREAD_BYTES, Courier
 from goddard.client.values import MessageQueue, SendResult
@@ -34,12 +34,9 @@ from goddard.errors import (
     RemotingError,
     RequestTimeoutError,
 )
-from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 
 _T = TypeVar("_T")
-
-_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
 
 class Flight:
@@ -226,10 +223,6 @@ class Flights:
         if isinstance(outcome, RemotingError):
             self._failed_once(flight, outcome)
             return
-        if outcome.code == _GO_AWAY:
-            self._session.retire(flight.address)
-            self._failed_once(flight, RemotingError("please go away", flight.address))
-            return
         courier = self._courier
         try:
             result = read_result(out, queue, outcome, flight.address)
@@ -362,17 +355,15 @@ class Flights:
             failure = error
         else:
             cost_ms = self.clock.monotonic_ms() - flight.started_ms
-            code = ClientCode.CONNECT_BROKER
             if isinstance(error, RequestTimeoutError):
                 text = f"wait response timeout, cost={cost_ms}"
-                code = ClientCode.ACCESS_BROKER_TIMEOUT
             elif isinstance(error, RemotingError):
                 text = "send request failed"
             else:
                 text = "unknown reason"
             failure = SendFailedError(
                 f"{text}, Topic: {flight.message.topic}",
-                code=code,
+                code=code_of(error),
                 tries=flight.tries,
                 address=address,
             )

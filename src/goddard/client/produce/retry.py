@@ -31,13 +31,21 @@ from goddard.errors import (
     ProtocolError,
     RemotingError,
     RequestTimeoutError,
+    ServerShuttingDownError,
 )
+from goddard.protocol.codes import ResponseCode
 
 _logger: Final = logging.getLogger("goddard.client")
 
 _NO_TIME: Final = "no time was left for a try: raise timeout_ms, or send_timeout_ms"
 # Failures after which a message is certainly not stored.
-_NOT_SENT: Final = (OverloadedError, ConnectFailedError, BrokerNotFoundError, BrokerError)
+_NOT_SENT: Final = (
+    OverloadedError,
+    ConnectFailedError,
+    ServerShuttingDownError,
+    BrokerNotFoundError,
+    BrokerError,
+)
 
 
 class Tries:
@@ -144,4 +152,6 @@ def code_of(error: Exception) -> int:
         return error.code
     if isinstance(error, RequestTimeoutError):
         return ClientCode.ACCESS_BROKER_TIMEOUT
+    if isinstance(error, ServerShuttingDownError):
+        return ResponseCode.GO_AWAY
     return ClientCode.CONNECT_BROKER

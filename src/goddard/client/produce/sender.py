@@ -35,8 +35,7 @@ from goddard.client.produce.selectors import Selector, by_hash
 from goddard.client.routes import PublishRoute
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendResult
-from goddard.errors import OverloadedError, RemotingError
-from goddard.protocol.codes import ResponseCode
+from goddard.errors import RemotingError
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import PROPERTY_UNIQUE_ID
 
@@ -44,7 +43,6 @@ from goddard.protocol.message import PROPERTY_UNIQUE_ID
 COMPRESS_BY_THREAD_BYTES: Final = 32 * 1024
 # Templates are made anew when there are more queues than this.
 _MAX_TEMPLATES: Final = 16_384
-_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
 
 class Courier:
@@ -226,20 +224,14 @@ class Courier:
         self, out: Outgoing, queue: MessageQueue, address: str, timeout_ms: int
     ) -> RemotingCommand:
         session, clock = self.session, self.session.clock
-        ends_ms = clock.monotonic_ms() + timeout_ms
-        for _ in range(2):
-            connection = session.connection(address)
-            if connection is None:
-                connection = await session.connect(address, max(1, timeout_ms))
-                timeout_ms = ends_ms - clock.monotonic_ms()
-            response = await connection.request_encoded(
-                lambda opaque: self.frame(out, queue, opaque), out.code, max(1, timeout_ms)
-            )
-            if response.code != _GO_AWAY:
-                return response
-            session.retire(address)
+        connection = session.connection(address)
+        if connection is None:
+            ends_ms = clock.monotonic_ms() + timeout_ms
+            connection = await session.connect(address, max(1, timeout_ms))
             timeout_ms = ends_ms - clock.monotonic_ms()
-        raise OverloadedError(f"{address} is going away", address)
+        return await connection.request_encoded(
+            lambda opaque: self.frame(out, queue, opaque), out.code, max(1, timeout_ms)
+        )
 
     async def carry_oneway(
         self, out: Outgoing, messages: Sequence[Message], queue: MessageQueue
