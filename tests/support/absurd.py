@@ -11,7 +11,7 @@ from typing import Final
 
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers import REQUEST_HEADERS
+from tests.support.headers import REQUEST_HEADERS
 
 ABSURD_VALUES: Final = (
     "",

@@ -1,12 +1,12 @@
 """RocketMQ's wire formats: bytes in, values out, and back. No I/O, no clock, no logging.
 
-``frame`` cuts streams into commands; ``header`` and the ``headers_*`` modules give their fields
-types; ``bodies*`` and ``fastjson`` do so for JSON bodies; ``message`` and ``record`` for messages;
-``filter`` and ``sql92`` choose among them. Whatever a peer sends, decoding it raises ProtocolError
-or nothing.
+``frame`` splits a byte stream into commands; ``header`` and ``headers_*`` define typed header
+fields; ``bodies*`` and ``fastjson`` read and write JSON bodies; ``message`` and ``record`` define
+messages; ``filter`` and ``sql92`` select messages. Decoding malformed bytes raises ProtocolError
+and nothing else.
 
-What every peer needs can be imported from here. Messages and records are imported from their own
-modules. Only ``bulk_hashing`` brings NumPy along, which clients and name servers do without.
+The names that every peer needs are imported from here. Messages and records are imported from their
+own modules. Only ``bulk_hashing`` imports NumPy, which clients and name servers do not need.
 """
 
 from goddard.errors import HeaderError, ProtocolError

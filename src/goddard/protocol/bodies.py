@@ -1,12 +1,12 @@
-"""JSON bodies: how they are read and written, and those of topics, routes and registration.
+"""JSON bodies: decoding and encoding, and the bodies of topics, routes and registration.
 
-A body is a struct whose fields stand in the order of their wire names, the order in which Java
-writes them. A field that is None is left out, all others are always written; use ``written`` for
-their defaults, since msgspec would leave out plain ones.
+A body is a struct whose fields are declared in the order of their wire names, which is the order in
+which Java writes them. A field that is None is omitted; all others are always written. Declare
+their defaults with ``written``: msgspec would omit plain defaults.
 
-Reading is as lenient as fastjson: unknown fields are ignored, a missing or null one keeps its
-default, numbers may be text, enums may be ordinals, and fastjson's dialect is understood. What
-cannot be read raises ProtocolError and nothing else.
+Decoding is as lenient as fastjson: unknown fields are ignored, a missing or null field gets its
+default, numbers may be text, enums may be ordinals, and fastjson's dialect is accepted. Malformed
+JSON raises ProtocolError and nothing else.
 
 The compressed registration body is one zlib stream of::
 
@@ -33,8 +33,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 MAX_REGISTER_BYTES: Final = 16 * 1024 * 1024
-# What msgspec does not read at once goes through Python, at up to three microseconds a byte. This
-# much is right for an event loop; more is for a caller with a thread to spare.
+# JSON that msgspec cannot decode directly is parsed in Python, at up to three microseconds per
+# byte. This limit suits an event loop; a caller that decodes in a thread may allow more.
 MAX_SLOW_BYTES: Final = 64 * 1024
 
 _I32: Final = Struct(">i")
@@ -42,12 +42,12 @@ _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
 def written(default: Any, *, name: str | None = None) -> Any:
-    """A default that is written like any other value; ``list``, ``dict`` and the like mean empty.
+    """A default that is written like any other value; ``list`` or ``dict`` means an empty one.
 
-    ``name`` is the wire name where it is not the camelCase of the field's.
+    ``name`` is the wire name, if it differs from the field's name in camelCase.
     """
-    # msgspec leaves out values that are the default itself or an empty list, dict or set made by
-    # that very type, but never those of another factory.
+    # msgspec omits values equal to the default, and empty collections if the default factory is
+    # list, dict or set itself; it never omits values of any other factory.
     if isinstance(default, type):
         return msgspec.field(default_factory=functools.partial(default), name=name)
     return msgspec.field(default_factory=lambda: default, name=name)
@@ -58,7 +58,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class FrozenBody(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Base of those that are values: they cannot change, and can be keys."""
+    """Base of immutable bodies, which can be dict keys."""
 
 
 # --- Enums, in the order of their ordinals --------------------------------------------------------
@@ -100,7 +100,7 @@ class RequestMode(StrEnum):
     POP = "POP"
 
 
-# --- Reading and writing --------------------------------------------------------------------------
+# --- Decoding and encoding ------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -126,12 +126,12 @@ def decode_body(
     *,
     max_dialect_bytes: int = MAX_SLOW_BYTES,
 ) -> T:
-    """Read a body of the kind given: a Body, or any type that msgspec knows, as ``list[User]``.
+    """Decode a body as ``kind``: a Body, or any type that msgspec supports, such as ``list[User]``.
 
-    ``max_dialect_bytes`` is the limit for what is not standard JSON, or does not fit its kind as it
-    stands and has to be looked through for nulls and ordinals.
+    ``max_dialect_bytes`` limits the bodies that msgspec cannot decode directly: fastjson's dialect,
+    and bodies with nulls or with ordinals of enums.
     """
-    # A reference would read as an object whose fields are all missing.
+    # msgspec would decode a reference as an object whose fields are all missing.
     if b'"$ref"' not in bytes(data):
         try:
             body: T = _decoder(cast(Hashable, kind)).decode(data)
@@ -141,14 +141,14 @@ def decode_body(
             return body
     if len(data) > max_dialect_bytes:
         raise ProtocolError(
-            f"a body of {len(data)} bytes is no plain {kind.__name__}; in fastjson's dialect, or "
-            f"with nulls, {max_dialect_bytes} are the limit"
+            f"a body of {len(data)} bytes is not standard JSON of a {kind.__name__}; the limit for "
+            f"fastjson's dialect and for nulls is {max_dialect_bytes} bytes"
         )
     value = _lenient(fastjson.loads(data, max_dialect_bytes=max_dialect_bytes))
     try:
         return msgspec.convert(value, kind, strict=False, str_keys=True)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"the body is no {kind.__name__}: {error}") from error
+        raise ProtocolError(f"the body is not a valid {kind.__name__}: {error}") from error
 
 
 def _lenient(value: Any) -> Any:
@@ -168,7 +168,7 @@ def _lenient_field(key: Any, value: Any) -> Any:
 
 
 def encode_body(value: Any, *, unquoted_int_keys: bool = False) -> bytes:
-    """Write a body; integer keys as fastjson does, if so wanted, else as standard JSON has them."""
+    """Encode a body. ``unquoted_int_keys`` writes integer keys as fastjson does: without quotes."""
     return fastjson.dumps(value, unquoted_int_keys=unquoted_int_keys)
 
 
@@ -176,7 +176,7 @@ def encode_body(value: Any, *, unquoted_int_keys: bool = False) -> bytes:
 
 
 class DataVersion(FrozenBody, frozen=True):
-    """Which version of a table a broker has; equal versions mean equal tables."""
+    """The version of a table of a broker; equal versions mean equal tables."""
 
     counter: Int64 = written(0)
     state_version: Int64 = written(0)
@@ -194,7 +194,7 @@ class KvTable(Body):
 
 
 class TopicList(Body):
-    # Where more of them can be asked for.
+    # A broker that can be asked for more topics.
     broker_addr: str | None = None
     topic_list: list[str] = written(list)
 
@@ -226,7 +226,7 @@ class TopicQueueMapping(Body):
 
 
 class QueueMappingItem(Body):
-    """A stretch of a logical queue that lies on one physical queue; -1 is open-ended."""
+    """A segment of a logical queue, stored in one physical queue; -1 means open-ended."""
 
     bname: str | None = None
     end_offset: Int64 = written(-1)
@@ -283,7 +283,7 @@ class BrokerData(Body):
 
 
 class TopicRoute(Body):
-    """Where a topic lives (Java: TopicRouteData)."""
+    """The brokers and queues of a topic (Java: TopicRouteData)."""
 
     broker_datas: list[BrokerData] = written(list)
     filter_server_table: dict[str, list[str]] = written(dict)
@@ -294,7 +294,7 @@ class TopicRoute(Body):
 
 class ClusterInfo(Body):
     broker_addr_table: dict[str, BrokerData] = written(dict)
-    # A set in Java; a list here, so that the order is ours.
+    # A set in Java; a list here, so that the order is deterministic.
     cluster_addr_table: dict[str, list[str]] = written(dict)
 
 
@@ -309,19 +309,19 @@ class BrokerMemberGroupAnswer(Body):
 
 
 def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
-    """Write a route: standard JSON, or the form for clients that do not say they understand it.
+    """Encode a route: standard JSON, or the old form for clients that do not request standard JSON.
 
-    Those are older than 4.9.4 or written in Go. They take unquoted broker ids (Go's parser takes a
-    quoted one for 0) and know a queue's topicSysFlag by its old name, which is written as well.
+    Such clients are older than 4.9.4 or written in Go. They need unquoted broker ids (Go's parser
+    reads a quoted id as 0) and the old name of a queue's topicSysFlag, written in addition.
     """
     if standard:
         return encode_body(route)
-    named_twice = [
+    with_old_names = [
         msgspec.structs.replace(queue, topic_syn_flag=queue.topic_sys_flag)
         for queue in route.queue_datas
     ]
     return encode_body(
-        msgspec.structs.replace(route, queue_datas=named_twice), unquoted_int_keys=True
+        msgspec.structs.replace(route, queue_datas=with_old_names), unquoted_int_keys=True
     )
 
 
@@ -340,10 +340,10 @@ def decode_register_body(
     max_bytes: int = MAX_REGISTER_BYTES,
     max_dialect_bytes: int = MAX_SLOW_BYTES,
 ) -> RegisterBrokerBody:
-    """Read a registration; ``version`` is the broker's, ``max_bytes`` the limit after inflation.
+    """Decode a registration. ``version`` is the broker's; ``max_bytes`` limits the inflated size.
 
-    No body is an empty registration. A zlib stream is known by its first byte too, as 5.4.0 sends
-    one with ``compressed`` false.
+    An empty body is an empty registration. A zlib stream is also recognised by its first byte,
+    because 5.4.0 sends one with ``compressed`` false.
     """
     if not data:
         return RegisterBrokerBody()
@@ -352,7 +352,7 @@ def decode_register_body(
     reader = _SectionReader(_inflate(data, max_bytes))
     table = TopicConfigTable(data_version=decode_body(reader.section(), DataVersion))
     for _ in range(reader.count()):
-        topic = _topic_of_text(reader.text())
+        topic = _parse_topic(reader.text())
         table.topic_config_table[topic.topic_name] = topic
     filter_servers = decode_body(reader.section(), list[str])
     if version >= VERSION_5_0_0:
@@ -371,14 +371,14 @@ def decode_register_body(
 def encode_register_body(
     body: RegisterBrokerBody, *, compressed: bool = False, version: int = CURRENT_VERSION
 ) -> bytes:
-    """Write a registration as a broker of that version does."""
+    """Encode a registration as a broker of this version does."""
     if not compressed:
         return encode_body(body)
     table = body.topic_config_serialize_wrapper
     has_mappings = version >= VERSION_5_0_0
     topics = table.topic_config_table.values()
     parts = [_section(encode_body(table.data_version)), _I32.pack(len(topics))]
-    parts += [_section(_text_of_topic(topic, has_attributes=has_mappings)) for topic in topics]
+    parts += [_section(_format_topic(topic, has_attributes=has_mappings)) for topic in topics]
     parts.append(_section(encode_body(body.filter_server_list)))
     if has_mappings:
         mappings = table.topic_queue_mapping_info_map.values()
@@ -392,16 +392,16 @@ def _inflate(data: bytes | memoryview, max_bytes: int) -> bytes:
     try:
         inflated = inflater.decompress(data, max_bytes + 1)
     except zlib.error as error:
-        raise ProtocolError(f"the registration is no zlib stream: {error}") from error
+        raise ProtocolError(f"the registration is not a zlib stream: {error}") from error
     if len(inflated) > max_bytes:
         raise ProtocolError(f"the registration inflates to more than {max_bytes} bytes")
     if not inflater.eof:
-        raise ProtocolError("the registration's zlib stream is cut short")
+        raise ProtocolError("the registration's zlib stream is truncated")
     return inflated
 
 
 class _SectionReader:
-    """Reads counts and length-prefixed sections off the inflated registration."""
+    """Reads counts and length-prefixed sections of the inflated registration."""
 
     __slots__ = ("_data", "_position")
 
@@ -411,7 +411,7 @@ class _SectionReader:
 
     def _number(self) -> int:
         if len(self._data) - self._position < 4:
-            raise ProtocolError("the registration is cut short")
+            raise ProtocolError("the registration is truncated")
         (number,) = _I32.unpack_from(self._data, self._position)
         self._position += 4
         return int(number)
@@ -442,7 +442,7 @@ def _section(data: bytes) -> bytes:
     return _I32.pack(len(data)) + data
 
 
-def _text_of_topic(topic: TopicConfig, *, has_attributes: bool) -> bytes:
+def _format_topic(topic: TopicConfig, *, has_attributes: bool) -> bytes:
     text = (
         f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} "
         f"{topic.perm} {topic.topic_filter_type}"
@@ -450,16 +450,16 @@ def _text_of_topic(topic: TopicConfig, *, has_attributes: bool) -> bytes:
     return text + b" " + encode_body(topic.attributes) if has_attributes else text
 
 
-def _topic_of_text(text: str) -> TopicConfig:
+def _parse_topic(text: str) -> TopicConfig:
     parts = text.split(" ", 5)
     if len(parts) < 5:
-        raise ProtocolError(f"a topic of the registration is written wrong: {text[:200]!r}")
+        raise ProtocolError(f"malformed topic in the registration: {text[:200]!r}")
     name, reads, writes, permission, filter_type = parts[:5]
     numbers = {"readQueueNums": reads, "writeQueueNums": writes, "perm": permission}
     try:
         topic = msgspec.convert(numbers, TopicConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"a topic of the registration is written wrong: {error}") from error
+        raise ProtocolError(f"malformed topic in the registration: {error}") from error
     topic.topic_name = name
     topic.topic_filter_type = filter_type
     if len(parts) == 6 and parts[5]:

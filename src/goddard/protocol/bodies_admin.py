@@ -1,6 +1,6 @@
 """JSON bodies of administration: groups, connections, statistics, offset tables, users, replicas.
 
-See ``goddard.protocol.bodies`` for how bodies are read and written.
+See ``goddard.protocol.bodies`` for how bodies are decoded and encoded.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ class TopicConfigList(Body):
 
 
 class TopicConfigAndMapping(Body):
-    """A TopicConfig, and the mapping of a static topic."""
+    """A TopicConfig with the queue mapping of a static topic."""
 
     attributes: dict[str, str] = written(dict)
     mapping_detail: TopicQueueMappingDetail | None = None
@@ -75,7 +75,7 @@ class ConsumeQueueAnswer(Body):
 
 
 class ExponentialRetryPolicy(Body):
-    """Milliseconds."""
+    """Delays in milliseconds."""
 
     initial: Int64 = written(5_000)
     max: Int64 = written(7_200_000)
@@ -83,7 +83,7 @@ class ExponentialRetryPolicy(Body):
 
 
 class CustomizedRetryPolicy(Body):
-    """Milliseconds before each attempt."""
+    """Delays in milliseconds, one for each retry."""
 
     next: list[Int64] = written(list)
 
@@ -125,7 +125,7 @@ class SubscriptionGroupList(Body):
 
 class SubscriptionGroupTable(Body):
     data_version: DataVersion = written(DataVersion)
-    # Group, then topic: bits of what is forbidden.
+    # Group, then topic: bits of the forbidden operations.
     forbidden_table: dict[str, dict[str, Int32]] = written(dict)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = written(dict)
 
@@ -177,7 +177,7 @@ class ProducerInfo(Body):
 
 
 class ProducerTable(Body):
-    """Every producer, by group."""
+    """All producers, by group."""
 
     data: dict[str, list[ProducerInfo]] = written(dict)
 
@@ -186,7 +186,7 @@ class ProducerTable(Body):
 
 
 class ConsumeOffsets(Body):
-    """Where a group stands in one queue (Java: OffsetWrapper)."""
+    """The offsets of a group in one queue (Java: OffsetWrapper)."""
 
     broker_offset: Int64 = written(0)
     consumer_offset: Int64 = written(0)
@@ -209,7 +209,7 @@ class BrokerConsumeStats(Body):
 
 
 class QueueTimeSpan(Body):
-    """Milliseconds, and the same as ``yyyy-MM-dd#HH:mm:ss:SSS`` for tools."""
+    """Times in milliseconds, and as ``yyyy-MM-dd#HH:mm:ss:SSS`` for tools."""
 
     consume_time_stamp: Int64 = written(0)
     consume_time_stamp_str: str | None = None
@@ -272,7 +272,7 @@ class UserInfo(Body):
     username: str | None = None
 
     def __repr__(self) -> str:
-        """Without the password: what is printed ends up in logs."""
+        """Omits the password, because a repr may be logged."""
         return f"UserInfo({self.username!r}, {self.user_type}, {self.user_status})"
 
 
@@ -307,7 +307,7 @@ class AccessKey(Body):
     white_remote_address: str | None = None
 
     def __repr__(self) -> str:
-        """Without the secret: what is printed ends up in logs."""
+        """Omits the secret, because a repr may be logged."""
         return f"AccessKey({self.access_key!r}, admin={self.admin})"
 
 
@@ -360,8 +360,8 @@ class EpochCache(Body):
     max_offset: Int64 = written(0)
 
 
-class ReplicaPlace(Body):
-    """A replica as a controller knows it."""
+class ReplicaIdentity(Body):
+    """A replica in the metadata of a controller."""
 
     alive: bool | None = None
     broker_address: str | None = None
@@ -369,19 +369,19 @@ class ReplicaPlace(Body):
     broker_name: str | None = None
 
 
-class ReplicasOfBroker(Body):
-    in_sync_replicas: list[ReplicaPlace] = written(list)
+class ReplicasInfo(Body):
+    in_sync_replicas: list[ReplicaIdentity] = written(list)
     master_address: str | None = None
     master_broker_id: Int64 | None = None
     master_epoch: Int32 | None = None
-    not_in_sync_replicas: list[ReplicaPlace] = written(list)
+    not_in_sync_replicas: list[ReplicaIdentity] = written(list)
     sync_state_set_epoch: Int32 | None = None
 
 
 class BrokerReplicas(Body):
     """By broker name (Java: BrokerReplicasInfo)."""
 
-    replicas_info_table: dict[str, ReplicasOfBroker] = written(dict)
+    replicas_info_table: dict[str, ReplicasInfo] = written(dict)
 
 
 class SyncStateSet(Body):
@@ -393,7 +393,7 @@ class SyncStateSet(Body):
 
 
 class RocksdbProgress(Body):
-    """0 is all right, 1 is not, 2 still running, 3 failed."""
+    """``check_status``: 0 OK, 1 not OK, 2 still running, 3 failed."""
 
     check_result: str | None = None
     check_status: Int32 = written(0)
@@ -403,7 +403,7 @@ class RocksdbProgress(Body):
 
 
 class TimerMetrics(Body):
-    """Passed on as it is: a slave copies its master's."""
+    """Forwarded unchanged: a slave copies the metrics of its master."""
 
     data_version: DataVersion | None = None
     timing_count: dict[str, Any] = written(dict)

@@ -1,6 +1,6 @@
 """JSON bodies of producers and consumers: heartbeats, subscriptions, locks, offsets, popping.
 
-See ``goddard.protocol.bodies`` for how bodies are read and written.
+See ``goddard.protocol.bodies`` for how bodies are decoded and encoded.
 """
 
 from goddard.protocol.bodies import (
@@ -20,13 +20,13 @@ from goddard.protocol.bodies import (
 
 
 class SubscriptionData(Body):
-    """What a consumer wants of a topic: an expression, and for tags their names and hashes."""
+    """A subscription to a topic: an expression and, for tags, their names and hashes."""
 
     class_filter_mode: bool = written(False)
     code_set: list[Int32] = written(list)
     expression_type: str = written("TAG")
     sub_string: str = written("*")
-    # Milliseconds; the newer of two subscriptions of a group counts.
+    # Milliseconds; a broker uses the newest subscription of a group.
     sub_version: Int64 = written(0)
     tags_set: list[str] = written(list)
     topic: str = written("")
@@ -95,7 +95,7 @@ class QueueOffset(Body):
 
 
 class ResetOffsetList(Body):
-    """ResetOffsetBody for the C++ client, whose parser knows no object keys."""
+    """ResetOffsetBody for the C++ client, whose parser does not support object keys."""
 
     offset_table: list[QueueOffset] = written(list)
 
@@ -107,7 +107,7 @@ class ClientOffsets(Body):
 
 
 class GroupOffsets(Body):
-    """The answer to code 223: by client id."""
+    """The answer to code 223, by client id."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = written(dict)
 
@@ -151,7 +151,7 @@ class PopProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """Rates of a consumer; RT are milliseconds, TPS messages a second."""
+    """Rates of a consumer: RT in milliseconds, TPS in messages per second."""
 
     consume_failed_msgs: Int64 = written(0)
     consume_failed_tps: float = written(0.0, name="consumeFailedTPS")
@@ -162,7 +162,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """How a consumer is doing. A broker passes the bytes on; only tools and clients use this."""
+    """The state of a running consumer. Brokers forward the bytes; clients and tools decode them."""
 
     jstack: str | None = None
     mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = written(dict)
@@ -177,7 +177,7 @@ class ConsumerRunningInfo(Body):
 
 
 class BatchAck(Body):
-    """Acknowledges many messages of one pop: one-letter names, as they are sent often."""
+    """Acknowledges many messages of one pop. Wire names are short: it is sent often."""
 
     bits: str = written("", name="b")
     consumer_group: str = written("", name="c")
@@ -210,7 +210,7 @@ class QueueAssignment(Body):
 
 
 class QueryAssignmentAnswer(Body):
-    # None: keep what you have.
+    # None: keep the current assignment.
     message_queue_assignments: list[QueueAssignment] | None = None
 
 
@@ -222,6 +222,6 @@ class SetRequestModeBody(Body):
 
 
 class RequestModeTable(Body):
-    """Topic, then group."""
+    """Request modes by topic, then group."""
 
     message_request_mode_map: dict[str, dict[str, SetRequestModeBody]] = written(dict)

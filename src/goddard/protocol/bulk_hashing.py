@@ -1,4 +1,4 @@
-"""Java's String.hashCode of many texts at once, with NumPy; see ``goddard.protocol.hashing``."""
+"""Java's String.hashCode of many strings at once, with NumPy; see ``goddard.protocol.hashing``."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
     if not units.size:
         return hashes.view(np.int32)
     ends = np.cumsum(lengths)
-    # Each unit counts with 31 to the number of units after it in its own text.
+    # A unit is multiplied by 31 to the power of the number of units after it in its text.
     exponents = np.repeat(ends, lengths) - np.arange(1, units.size + 1)
     units *= _powers(int(lengths.max()))[exponents]
-    # reduceat sums from each start to the next one; an empty text has no start of its own.
+    # reduceat sums from each start to the next one, so empty texts must be left out.
     filled = lengths > 0
     hashes[filled] = np.add.reduceat(units, (ends - lengths)[filled], dtype=np.uint32)
     return hashes.view(np.int32)

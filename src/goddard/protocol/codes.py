@@ -1,7 +1,6 @@
 """Numbers and names of the remoting protocol: request and response codes, flags, languages.
 
-The values are wire facts and match Apache RocketMQ's; a name is RocketMQ's own, so that logs and
-tools of both worlds read alike.
+Values and names are Apache RocketMQ's, so that logs and tools of both show the same names.
 """
 
 from enum import IntEnum, IntFlag
@@ -172,7 +171,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """The result of a request."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -243,7 +242,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The language a peer is written in, as it says itself."""
+    """The implementation language that a peer reports."""
 
     JAVA = 0
     CPP = 1
@@ -289,7 +288,7 @@ VERSION_4_9_4: Final = 401
 VERSION_5_0_0: Final = 413
 VERSION_5_3_1: Final = 475
 VERSION_5_4_0: Final = 493
-# What we say we are in every command: the newest release whose behaviour we follow.
+# The version that our commands carry: the newest release whose behaviour we implement.
 CURRENT_VERSION: Final = VERSION_5_4_0
 
 MASTER_ID: Final = 0

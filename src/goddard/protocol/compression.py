@@ -1,6 +1,6 @@
 """Compressed bodies: a zlib stream, an LZ4 frame or a zstd frame, as the system flag says.
 
-Decompression is bounded: output beyond the given limit is never produced, whatever a body claims.
+Decompression is bounded: it stops at the given limit, whatever size a body declares.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from goddard.protocol.message import SysFlag
 # The package has no type information.
 _lz4: Final[Any] = importlib.import_module("lz4.frame")
 
-# RocketMQ's client: bodies from 4 KiB on, level 5 for every kind.
+# RocketMQ's client compresses bodies of 4 KiB and more, with level 5 for every kind.
 COMPRESS_FROM_BYTES: Final = 4096
 COMPRESSION_LEVEL: Final = 5
 
@@ -32,7 +32,7 @@ class CompressionKind(IntEnum):
 
 
 def compression_kind(sys_flag: int) -> CompressionKind:
-    """Which compression a system flag names; clients before 5.0 name none and use zlib."""
+    """The compression that a system flag names; clients before 5.0 name none and use zlib."""
     value = (sys_flag & _KIND_MASK) >> _KIND_SHIFT
     try:
         return CompressionKind(value or CompressionKind.ZLIB)
@@ -41,12 +41,12 @@ def compression_kind(sys_flag: int) -> CompressionKind:
 
 
 def with_compression(sys_flag: int, kind: CompressionKind) -> int:
-    """The system flag of a body compressed so."""
+    """The system flag of a body compressed with ``kind``."""
     return sys_flag & ~_KIND_MASK | kind << _KIND_SHIFT | _COMPRESSED
 
 
 def without_compression(sys_flag: int) -> int:
-    """The system flag after decompressing: the kind stays, as it does in RocketMQ's client."""
+    """The system flag after decompression; as in RocketMQ's client, the kind stays set."""
     return sys_flag & ~_COMPRESSED
 
 
@@ -58,16 +58,16 @@ def compress(
     if kind is CompressionKind.ZLIB:
         return zlib.compress(body, level)
     if kind is CompressionKind.LZ4:
-        # RocketMQ's LZ4 reader takes only frames of independent blocks.
-        made: bytes = _lz4.compress(body, compression_level=level, block_linked=False)
-        return made
+        # RocketMQ's LZ4 reader accepts only frames of independent blocks.
+        compressed: bytes = _lz4.compress(body, compression_level=level, block_linked=False)
+        return compressed
     return zstandard.ZstdCompressor(level=level).compress(body)
 
 
 def decompress(body: bytes | memoryview, sys_flag: int, max_bytes: int) -> bytes:
-    """The body as its producer gave it; itself if the flag says that it is not compressed.
+    """Decompress a body; return it unchanged if the flag says that it is not compressed.
 
-    ProtocolError if it is damaged, cut short, or longer than ``max_bytes`` when whole.
+    Raises ProtocolError if it is damaged, truncated, or decompresses to more than ``max_bytes``.
     """
     if not sys_flag & _COMPRESSED:
         return bytes(body)
@@ -84,13 +84,13 @@ def decompress(body: bytes | memoryview, sys_flag: int, max_bytes: int) -> bytes
 
 
 def _inflate(decompressor: Any, body: bytes | memoryview, max_bytes: int) -> bytes:
-    """For the decompressors with the interface of zlib's: bounded output, then ``eof`` or not."""
-    whole: bytes = decompressor.decompress(body, max_bytes + 1)
-    if len(whole) > max_bytes:
+    """Decompress with an object that has the interface of zlib's ``decompressobj``."""
+    output: bytes = decompressor.decompress(body, max_bytes + 1)
+    if len(output) > max_bytes:
         raise _too_long(max_bytes)
     if not decompressor.eof:
-        raise ProtocolError("a compressed body is cut short")
-    return whole
+        raise ProtocolError("a compressed body is truncated")
+    return output
 
 
 def _read_zstd(body: bytes | memoryview, max_bytes: int) -> bytes:
@@ -100,15 +100,16 @@ def _read_zstd(body: bytes | memoryview, max_bytes: int) -> bytes:
         raise _too_long(max_bytes)
     if announced >= 0:
         return decompressor.decompress(body)
-    # A frame from a stream, as Java writes it. The reader can be bounded but ends quietly on a cut
-    # frame; the object tells a cut frame but has no bound. So the first measures for the second.
+    # Java writes a frame without its size. stream_reader can be bounded but does not report a
+    # truncated frame; decompressobj reports it but cannot be bounded: check the size with the
+    # first.
     if len(decompressor.stream_reader(body).read(max_bytes + 1)) > max_bytes:
         raise _too_long(max_bytes)
     stream = decompressor.decompressobj()
-    whole = stream.decompress(body)
+    output = stream.decompress(body)
     if not stream.eof:
-        raise ProtocolError("a compressed body is cut short")
-    return whole
+        raise ProtocolError("a compressed body is truncated")
+    return output
 
 
 def _too_long(max_bytes: int) -> ProtocolError:

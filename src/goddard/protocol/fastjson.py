@@ -1,13 +1,13 @@
-"""The JSON dialect of Java's fastjson, which RocketMQ writes its bodies in.
+"""The JSON dialect of Java's fastjson, in which RocketMQ writes its bodies.
 
-Beyond standard JSON it has unquoted integer keys ``{0:"a"}``, objects as keys
-``{{"queueId":0}:1}`` and references to a value written before, ``{"$ref":"$.path[0]"}``.
+It adds to standard JSON: unquoted integer keys ``{0:"a"}``, objects as keys ``{{"queueId":0}:1}``
+and references to earlier values, ``{"$ref":"$.path[0]"}``.
 
-``loads`` gives an ``int`` for an unquoted key and an ``ObjectKey`` for an object, resolves the
-references, and raises ProtocolError and nothing else. Input cannot make it work or recurse without
-bound: standard JSON goes through msgspec; the dialect, parsed here, has a size limit of its own, as
-pure Python is slow; nesting is limited for both; references may neither form a cycle nor multiply
-the document by more than a fixed number of values.
+``loads`` returns an ``int`` for an unquoted key and an ``ObjectKey`` for an object used as a key,
+resolves the references, and raises ProtocolError and nothing else. Its work is bounded: msgspec
+reads standard JSON; the dialect, which is parsed here in Python and therefore slowly, has its own
+size limit; both have a limit of nesting; references may not form a cycle, nor expand the document
+by more than a fixed number of values.
 """
 
 import math
@@ -23,10 +23,10 @@ MAX_DEPTH: Final = 64
 MAX_DIALECT_BYTES: Final = 4 * 1024 * 1024
 MAX_EXPANDED_VALUES: Final = 100_000
 MAX_REFERENCE_LENGTH: Final = 256
-# A Java long has 19 digits; what is longer is no number of this protocol.
+# A Java long has 19 digits; the protocol has no longer numbers.
 _MAX_NUMBER_LENGTH: Final = 40
-# Longer numbers are refused in keys: among them it is easy to find thousands of one hash value, and
-# a table of these takes time in the square of its size.
+# Larger numbers are rejected in keys: thousands of them with equal hashes are easy to find, and a
+# dict of these takes quadratic time.
 _MAX_KEY_NUMBER: Final = 2**63
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -35,7 +35,7 @@ _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: Final = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
-# One step of a reference: .name, [3] or ["name"]; fastjson escapes odd characters by a backslash.
+# One step of a reference: .name, [3] or ["name"]; fastjson escapes special characters with \.
 _STEP: Final = re.compile(r'\.((?:[^.\[\]\\"]|\\.)+)|\[([0-9]{1,9})\]|\["((?:[^"\\]|\\.)*)"\]')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
@@ -44,20 +44,20 @@ _encode_standard: Final = msgspec.json.Encoder().encode
 
 
 class _Reference(NamedTuple):
-    """Stands for a value elsewhere in the document until the whole of it is known."""
+    """A reference to another value of the document; resolved after parsing."""
 
     path: str
 
 
 class ObjectKey(Mapping[str, Any]):
-    """A JSON object used as a key of another: read-only, hashable, with scalar values only."""
+    """A JSON object used as a key: read-only, hashable, with scalar values only."""
 
     __slots__ = ("_fields",)
 
     def __init__(self, fields: Mapping[Any, Any]) -> None:
         for name, value in fields.items():
             if not isinstance(name, str) or isinstance(value, dict | list | _Reference):
-                raise ProtocolError("an object that is a key may hold only names and plain values")
+                raise ProtocolError("an object used as a key may hold only scalar values")
             if isinstance(value, int) and abs(value) > _MAX_KEY_NUMBER:
                 raise ProtocolError("a number in a key is out of range")
         self._fields = dict(fields)
@@ -79,7 +79,7 @@ class ObjectKey(Mapping[str, Any]):
 
 
 def loads(data: bytes | memoryview, *, max_dialect_bytes: int = MAX_DIALECT_BYTES) -> Any:
-    """Read one JSON value, standard or fastjson's."""
+    """Decode one JSON value, standard or in fastjson's dialect."""
     data = bytes(data)
     if b'"$ref"' not in data:
         try:
@@ -94,7 +94,7 @@ def loads(data: bytes | memoryview, *, max_dialect_bytes: int = MAX_DIALECT_BYTE
             return value
     if len(data) > max_dialect_bytes:
         raise ProtocolError(
-            f"JSON of {len(data)} bytes in fastjson's dialect; {max_dialect_bytes} are the limit"
+            f"JSON in fastjson's dialect of {len(data)} bytes; the limit is {max_dialect_bytes}"
         )
     try:
         text = data.decode()
@@ -135,14 +135,14 @@ class _Parser:
     def document(self) -> Any:
         value = self._value(0)
         if self._next() != "":
-            raise self._malformed("more text after the value")
+            raise self._malformed("extra text after the value")
         return value
 
     def _malformed(self, what: str) -> ProtocolError:
         return ProtocolError(f"malformed JSON at character {self.position}: {what}")
 
     def _next(self) -> str:
-        """The next character that is no space, not yet consumed; empty at the end."""
+        """The next character that is not a space, without consuming it; empty at the end."""
         space = _SPACE.match(self.text, self.position)
         if space is not None:
             self.position = space.end()
@@ -150,7 +150,7 @@ class _Parser:
 
     def _take(self, character: str) -> None:
         if self._next() != character:
-            raise self._malformed(f"{character!r} expected")
+            raise self._malformed(f"expected {character!r}")
         self.position += 1
 
     def _value(self, depth: int) -> Any:
@@ -175,26 +175,26 @@ class _Parser:
             return plain[1]
         literal = _STRING.match(self.text, self.position)
         if literal is None:
-            raise self._malformed("a string without end")
+            raise self._malformed("unterminated string")
         try:
             value = _decode_standard(literal[0])
         except (msgspec.MsgspecError, ValueError) as error:
-            raise self._malformed(f"a string with a wrong escape or character: {error}") from error
+            raise self._malformed(f"invalid escape or character in a string: {error}") from error
         self.position = literal.end()
         return str(value)
 
     def _number(self) -> int | float:
         number = _NUMBER.match(self.text, self.position)
         if number is None:
-            raise self._malformed("a value expected")
+            raise self._malformed("expected a value")
         if number.end() - number.start() > _MAX_NUMBER_LENGTH:
-            raise self._malformed("a number too long")
+            raise self._malformed("number too long")
         self.position = number.end()
         if number[1] is None and number[2] is None:
             return int(number[0])
         value = float(number[0])
         if math.isinf(value):
-            raise self._malformed("a number out of range")
+            raise self._malformed("number out of range")
         return value
 
     def _array(self, depth: int) -> list[Any]:
@@ -243,7 +243,7 @@ class _Parser:
             return key if isinstance(key, _Reference) else ObjectKey(key)
         number = _INTEGER.match(self.text, self.position)
         if number is None or number.end() - number.start() > _MAX_NUMBER_LENGTH:
-            raise self._malformed("a key expected")
+            raise self._malformed("expected a key")
         key_number = int(number[0])
         if abs(key_number) > _MAX_KEY_NUMBER:
             raise self._malformed("a number in a key is out of range")
@@ -256,7 +256,7 @@ class _Parser:
 
 
 class _Expansion:
-    """Replaces the references of a document by copies of what they refer to, within a budget."""
+    """Replaces references with copies of their targets, up to a number of values."""
 
     __slots__ = ("_active", "_budget", "_root")
 
@@ -269,11 +269,11 @@ class _Expansion:
         return self._copy(self._root, 0)
 
     def _copy(self, node: Any, depth: int) -> Any:
-        # What no reference leads to is there once, and so bounded by the document.
+        # Only values reached through a reference use the budget; all others are copied once.
         if self._active:
             self._budget -= 1
         if self._budget < 0 or depth > MAX_DEPTH:
-            raise ProtocolError("the references of the JSON multiply it beyond reason")
+            raise ProtocolError("the references of the JSON expand to too many values")
         if isinstance(node, _Reference):
             return self._resolve(node.path, depth)
         if isinstance(node, list):
@@ -292,7 +292,9 @@ class _Expansion:
             return ObjectKey(target)
         if isinstance(target, ObjectKey | str | int):
             return target
-        raise ProtocolError(f"the JSON reference {key.path} is a key but refers to no object")
+        raise ProtocolError(
+            f"the JSON reference {key.path} is used as a key but does not refer to a key"
+        )
 
     def _resolve(self, path: str, depth: int) -> Any:
         # ".." (the parent), "@" (itself) and "$" (the root) can only form cycles.
@@ -305,13 +307,13 @@ class _Expansion:
 
     def _find(self, path: str) -> Any:
         if len(path) > MAX_REFERENCE_LENGTH or not path.startswith("$"):
-            raise ProtocolError(f"the JSON reference {path[:40]!r} is not understood")
+            raise ProtocolError(f"the JSON reference {path[:40]!r} is not supported")
         node = self._root
         position = 1
         while position < len(path):
             step = _STEP.match(path, position)
             if step is None:
-                raise ProtocolError(f"the JSON reference {path!r} is not understood")
+                raise ProtocolError(f"the JSON reference {path!r} is not supported")
             position = step.end()
             name, index, quoted = step.groups()
             if index is not None and isinstance(node, list) and int(index) < len(node):
@@ -319,27 +321,27 @@ class _Expansion:
                 continue
             key = index if index is not None else _ESCAPED.sub(r"\1", name or quoted or "")
             if not isinstance(node, dict) or (key not in node and not key.isdecimal()):
-                raise ProtocolError(f"the JSON reference {path!r} leads nowhere")
+                raise ProtocolError(f"the JSON reference {path!r} refers to nothing")
             if key in node:
                 node = node[key]
             elif int(key) in node:
                 node = node[int(key)]
             else:
-                raise ProtocolError(f"the JSON reference {path!r} leads nowhere")
+                raise ProtocolError(f"the JSON reference {path!r} refers to nothing")
         return node
 
 
 def dumps(value: Any, *, unquoted_int_keys: bool = False) -> bytes:
-    """Write compact JSON.
+    """Encode as compact JSON.
 
     Integer keys are quoted unless ``unquoted_int_keys``; objects and structs as keys are written as
-    fastjson does. Numbers that are not finite become null.
+    fastjson writes them. Numbers that are not finite become null.
     """
     if not unquoted_int_keys:
         try:
             return _encode_standard(value)
         except TypeError:
-            # Keys that standard JSON does not have.
+            # Keys that standard JSON does not allow.
             pass
     parts: list[bytes] = []
     _write(value, parts, unquoted_int_keys)
@@ -381,7 +383,7 @@ def _write_key(key: Any, parts: list[bytes], unquoted: bool) -> None:
 
 
 def _fields_of(struct: msgspec.Struct) -> dict[str, Any]:
-    """The fields under their wire names, those left out that msgspec would leave out: None."""
+    """The fields by wire name, without those that are None."""
     names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
     fields = ((wire_name, getattr(struct, name)) for name, wire_name in names)
     return {wire_name: value for wire_name, value in fields if value is not None}

@@ -1,7 +1,7 @@
 """Message filters: tag expressions, SQL92 expressions, and the Bloom positions of a subscription.
 
-A consume-queue entry holds 64 bits for the tag, whose low 32 are Java's hash of it. The broker
-compares hashes only; two tags may share one, so that the client compares the text again.
+A consume-queue entry holds 64 bits for the tag; the low 32 are Java's hash of it. The broker
+compares hashes only; two tags may have the same hash, so the client also compares the text.
 """
 
 from collections.abc import Collection
@@ -47,7 +47,7 @@ def is_tag_type(expression_type: str | None) -> bool:
 class TagFilter:
     """A tag subscription: ``subString``, ``tagsSet`` and ``codeSet`` of the wire.
 
-    Only the expression ``*`` itself means all; ``A || *`` wants a tag that is called ``*``.
+    Only the expression ``*`` selects all tags; ``A || *`` selects a tag named ``*``.
     """
 
     expression: str
@@ -58,7 +58,7 @@ class TagFilter:
     def of_subscription(
         cls, expression: str, tags: Collection[str], codes: Collection[int]
     ) -> "TagFilter":
-        """What a consumer sent; its codes count, for they are all that a broker compares."""
+        """The filter that a consumer sent; a broker uses the codes alone."""
         return cls(expression, tuple(tags), frozenset(codes))
 
     @property
@@ -66,18 +66,18 @@ class TagFilter:
         return self.expression == ALL_TAGS
 
     def matches_code(self, tags_code: int | None) -> bool:
-        """The broker's check. An entry whose code is not known (None) passes."""
+        """The broker's check. An entry with an unknown code (None) passes."""
         if tags_code is None or self.matches_all:
             return True
         return ((tags_code & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000 in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
-        """The client's check, which tells tags of the same hash apart."""
+        """The client's check: compares the text, because tags may have equal hashes."""
         return not self.tags or tag in self.tags
 
 
 def parse_tags(expression: str | None) -> TagFilter:
-    """``A || B``; ``*``, nothing and None are all tags. FilterSyntaxError if it names none."""
+    """Parse ``A || B``; ``*``, empty text and None select all tags, ``||`` alone is an error."""
     if not expression or expression == ALL_TAGS:
         return TagFilter(ALL_TAGS, (), frozenset())
     if len(expression) > MAX_EXPRESSION_CHARS:
@@ -85,8 +85,8 @@ def parse_tags(expression: str | None) -> TagFilter:
         raise FilterSyntaxError(reason, MAX_EXPRESSION_CHARS)
     parts = expression.split("||")
     if not any(parts):
-        raise FilterSyntaxError("no tag between the bars; write * for all", 0)
-    # Java trims control characters too. Parts of spaces alone are left out, even if none remains.
+        raise FilterSyntaxError("no tag beside ||; write * for all tags", 0)
+    # Java also trims control characters. Blank parts are dropped, even if no part remains.
     trimmed = (part.strip(_JAVA_TRIMMED) for part in parts)
     tags = tuple(dict.fromkeys(tag for tag in trimmed if tag))
     return TagFilter(expression, tags, frozenset(map(tag_code, tags)))
@@ -98,7 +98,7 @@ _BLOOM_HASHES: Final = 3
 
 
 def bloom_positions(group: str, topic: str) -> tuple[int, ...]:
-    """The bits of a group's SQL92 subscription, as consumerFilter.json and bit maps hold them."""
+    """The bits of an SQL92 subscription in consumerFilter.json and in bit maps."""
     value = _murmur3_64(f"{group}#{topic}".encode("utf-8", "replace"))
     low, high = value & 0xFFFFFFFF, value >> 32
     positions = []

@@ -8,7 +8,7 @@ Layout, all integers big-endian::
     ROCKETMQ header (1)    code:i16 language:u8 version:i16 opaque:i32 flag:i32
                            remark_length:i32 remark  ext_length:i32 (klen:i16 key vlen:i32 value)*
 
-Nothing here does I/O. Every length is checked before it sizes anything; malformed bytes raise
+Nothing here does I/O. Every length is checked before it is used; malformed bytes raise
 ProtocolError and nothing else. A decoder belongs to one connection and one thread.
 """
 
@@ -30,8 +30,8 @@ from goddard.protocol.codes import (
 
 # RocketMQ's com.rocketmq.remoting.frameMaxLength.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-# Longer than any real header by far (a message's properties end at 32 KiB). Fields are read one by
-# one: a header as long as a frame may be would take seconds.
+# Far longer than any real header (a message's properties have at most 32 KiB). Fields are decoded
+# one by one: a header as long as the longest frame would take seconds.
 MAX_HEADER_BYTES: Final = 1024 * 1024
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
@@ -77,7 +77,7 @@ class RemotingCommand:
         return self.ext_fields if self.ext_fields is not None else {}
 
     def __str__(self) -> str:
-        """As RocketMQ's logs show a command; the body is left out."""
+        """The format of RocketMQ's logs; without the body."""
         fields = ", ".join(f"{name}={value}" for name, value in self.fields.items())
         return (
             f"RemotingCommand [code={self.code:d}, "
@@ -107,7 +107,7 @@ class RemotingCommand:
 
 
 class _JsonHeader(msgspec.Struct):
-    """A header as peers send it: anything may be missing, numbers may be text."""
+    """A header as received: any field may be missing, numbers may be text."""
 
     code: _Int32 = 0
     ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
@@ -119,7 +119,7 @@ class _JsonHeader(msgspec.Struct):
 
 
 class _RawHeader(msgspec.Struct):
-    """The same for peers whose field values are JSON numbers or booleans (the C++ client's are)."""
+    """A header whose field values are JSON numbers or booleans, as the C++ client sends."""
 
     code: _Int32 = 0
     ext_fields: dict[str, msgspec.Raw] | None = msgspec.field(name="extFields", default=None)
@@ -131,7 +131,7 @@ class _RawHeader(msgspec.Struct):
 
 
 class _WrittenHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A header as Java writes it: these keys in this order, nulls left out."""
+    """A header as Java writes it: these keys in this order, without nulls."""
 
     code: int
     ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
@@ -231,7 +231,7 @@ def _decode_fields(ext: memoryview) -> dict[str, str]:
     fields: dict[str, str] = {}
     while position < size:
         if size - position < 6:
-            raise ProtocolError("a header field is cut short")
+            raise ProtocolError("a header field is truncated")
         (key_length,) = _KEY_LENGTH.unpack_from(ext, position)
         position += 2
         if not 0 <= key_length <= size - position - 4:
@@ -248,7 +248,7 @@ def _decode_fields(ext: memoryview) -> dict[str, str]:
 
 
 def decode_frame(frame: memoryview) -> RemotingCommand:
-    """Decode one frame, given without its length word (as FrameDecoder hands it out)."""
+    """Decode one frame, given without its length word (as FrameDecoder returns it)."""
     size = len(frame)
     if size < 4:
         raise ProtocolError(f"a frame has at least 4 bytes after its length, not {size}")
@@ -290,9 +290,9 @@ def _encode_binary_header(command: RemotingCommand) -> bytes:
 
 
 def encode_head(command: RemotingCommand, body_length: int) -> bytes:
-    """Everything of a frame before its body; for bodies that are written without copying."""
+    """A frame up to its body, for callers that write the body without copying it."""
     try:
-        # The binary header has 16 bits for the code: POP's codes do not fit and go as JSON.
+        # The binary header has 16 bits for the code: POP's codes do not fit and need JSON.
         if command.serialize_type == SerializeType.ROCKETMQ and -0x8000 <= command.code <= 0x7FFF:
             header = _encode_binary_header(command)
             kind = int(SerializeType.ROCKETMQ)
@@ -320,38 +320,38 @@ def encode_head(command: RemotingCommand, body_length: int) -> bytes:
 
 
 def encode_frame(command: RemotingCommand) -> bytes:
-    """The whole frame."""
+    """Encode a whole frame."""
     body = command.body
     head = encode_head(command, len(body))
     return b"".join((head, body)) if body else head
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames, however it is chunked.
+    """Splits a byte stream into frames; a chunk may end anywhere.
 
-    ``feed`` returns the frames that became whole, each without its length word. After bytes that
-    cannot be a frame, ``failure`` is set, nothing more is returned, and the connection is to be
-    closed; frames before the bad bytes are still handed out.
+    ``feed`` returns the frames that are complete, each without its length word. Bytes that cannot
+    be a frame set ``failure``: the frames before them are still returned, later calls return
+    nothing, and the caller must close the connection.
     """
 
-    __slots__ = ("_awaited", "_max_frame_bytes", "_partial", "failure")
+    __slots__ = ("_max_frame_bytes", "_needed_bytes", "_partial", "failure")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._partial = bytearray()
-        self._awaited = 4
+        self._needed_bytes = 4
         self.failure: ProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Received bytes of an incomplete frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[memoryview]:
         if self.failure is not None:
             return []
         if self._partial:
-            if len(self._partial) + len(data) < self._awaited:
+            if len(self._partial) + len(data) < self._needed_bytes:
                 self._partial += data
                 return []
             data = b"".join((self._partial, data))
@@ -360,7 +360,7 @@ class FrameDecoder:
         view = memoryview(data)
         size = len(data)
         if 8 <= size <= self._max_frame_bytes and _I32.unpack_from(data)[0] == size - 4:
-            return [view[4:]]  # one request, as whoever waits for each answer sends
+            return [view[4:]]  # the common case: one whole frame
         position = 0
         while size - position >= 4:
             (length,) = _I32.unpack_from(data, position)
@@ -376,7 +376,7 @@ class FrameDecoder:
             position = end
         if position < size:
             self._partial += view[position:]
-            self._awaited = 4
+            self._needed_bytes = 4
             if size - position >= 4:
-                self._awaited = 4 + int(_I32.unpack_from(data, position)[0])
+                self._needed_bytes = 4 + int(_I32.unpack_from(data, position)[0])
         return frames

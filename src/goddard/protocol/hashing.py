@@ -1,8 +1,9 @@
 """Hashes that RocketMQ writes to disk: Java's String.hashCode, and CRC-32.
 
 ``java_hash`` is ``h = 31 * h + unit`` over the UTF-16 units of a text, wrapped to a signed 32-bit
-number. Consume queues hold it for tags, the key index for ``topic#key``. ``bulk_hashing`` does many
-texts at once and is several times cheaper each; this module does without NumPy, for clients.
+number. Consume queues hold it for tags, the key index for ``topic#key``. ``bulk_hashing`` hashes
+many texts at once, several times faster per text; this module does not need NumPy, so clients can
+use it.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,12 @@ from typing import Final
 
 try:
     from isal.isal_zlib import crc32
-except ImportError:  # no isal for this processor
+except ImportError:  # isal is not available for this processor
     from zlib import crc32
 
 __all__ = ("body_crc", "crc32", "index_hash", "java_hash", "tag_code")
 
-# Without wrapping the number grows by five bits a unit; so many at a time keep it short.
+# Without wrapping, the number grows by five bits per unit; wrap it after this many units.
 _UNWRAPPED_UNITS: Final = 64
 
 
@@ -49,16 +50,16 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tag_code(tag: str) -> int:
-    """What a consume-queue entry holds for a tag; 0 when there is none. Few tags come often."""
+    """The code of a tag in a consume-queue entry; 0 for no tag. Cached: few tags are in use."""
     return java_hash(tag)
 
 
 def index_hash(key: str) -> int:
-    """What the key index holds for ``topic#key``: never negative; 0 for -2**31."""
+    """The hash of ``topic#key`` in the key index: never negative; 0 for -2**31."""
     value = abs(java_hash(key))
     return value if value <= 0x7FFFFFFF else 0
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
-    """The CRC-32 that a record holds: without the sign bit."""
+    """The CRC-32 in a record: without the sign bit."""
     return crc32(body) & 0x7FFFFFFF

@@ -1,12 +1,12 @@
 """Declarative command headers: a class per header, a line per field.
 
-A field is written snake_case here and camelCase on the wire; ``wire("name")`` gives another wire
-name. Annotations say the wire type: ``str``, ``bool``, ``Int32``, ``Int64``, each also ``| None``
-for optional. A field without default is required: its absence raises HeaderError, as Java's
+A field is snake_case here and camelCase on the wire; ``wire("name")`` sets another wire name.
+Annotations define the wire type: ``str``, ``bool``, ``Int32``, ``Int64``; with ``| None`` the
+field is optional. A field without default is required: its absence raises HeaderError, as Java's
 ``@CFNotNull`` does.
 
-Java's leniency is kept: unknown fields are ignored, only "true" in any case is true, a null or
-empty value of a number or boolean counts as absent, numbers must fit their type.
+Decoding is as lenient as Java: unknown fields are ignored, only "true" in any case is true, a null
+or empty number or boolean is treated as absent, numbers must fit their type.
 """
 
 import types
@@ -19,7 +19,7 @@ from goddard.errors import HeaderError
 Int32 = Annotated[int, 32]
 Int64 = Annotated[int, 64]
 
-# In the place of a default, for a field that has none.
+# The default of a field that has no default.
 _MISSING: Final = object()
 
 
@@ -29,7 +29,7 @@ class _Wire(NamedTuple):
 
 
 def wire(name: str, *, default: Any = _MISSING) -> Any:
-    """A field whose wire name is not the camelCase of its own."""
+    """A field whose wire name is not its own name in camelCase."""
     return _Wire(name, default)
 
 
@@ -42,8 +42,8 @@ def _parse_int(bits: int) -> Callable[[str], int]:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def parse(text: str) -> int:
-        # Java's parseInt takes ASCII digits with a sign and nothing else; int() would also take
-        # spaces, underscores and other scripts' digits, and be slow on absurd lengths.
+        # Java's parseInt accepts ASCII digits with a sign and nothing else; int() would also accept
+        # spaces, underscores and other digits, and is slow for very long text.
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
             raise ValueError(f"{text[:40]!r} is not a number")
@@ -66,7 +66,7 @@ def _write_bool(value: Any) -> str:
 class _Field(NamedTuple):
     name: str
     wire_name: str
-    parse: Callable[[str], Any] | None  # None: text, taken as it is
+    parse: Callable[[str], Any] | None  # None: text, used unchanged
     write: Callable[[Any], str] | None
     default: Any
 
@@ -91,30 +91,30 @@ def _field_of(name: str, annotation: Any, default: Any) -> _Field:
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
 class Header:
-    """Base of all headers. What a subclass declares are its fields, given by keyword.
+    """Base of all headers. The annotations of a subclass are its fields, passed by keyword.
 
-    There are more than a hundred, and few are used by any one program: the annotations of a class
-    are looked at when it is first used, which leaves next to nothing to do when it is imported.
+    There are more than a hundred headers, and a program uses few of them: the annotations of a
+    class are resolved when it is first used, which keeps the import fast.
     """
 
     _fields: ClassVar[tuple[_Field, ...] | None] = None
-    # The attributes of an instance that was given nothing.
+    # The attributes of an instance created without arguments.
     _template: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
 
     def __init__(self, **values: Any) -> None:
-        fields = self._fields or self._look()
-        made = vars(self)
-        made.update(self._template)
-        made.update(values)
-        if len(made) != len(fields) or _MISSING in made.values():
-            self._refuse(values)
+        fields = self._fields or self._resolve_fields()
+        attributes = vars(self)
+        attributes.update(self._template)
+        attributes.update(values)
+        if len(attributes) != len(fields) or _MISSING in attributes.values():
+            self._raise_wrong_fields(values)
 
     @classmethod
-    def _look(cls) -> tuple[_Field, ...]:
-        """Find the fields of a class, those of its parents first."""
+    def _resolve_fields(cls) -> tuple[_Field, ...]:
+        """The fields of a class from its annotations, those of its parents first."""
         hints = typing.get_type_hints(cls, include_extras=True)
         fields = tuple(
             _field_of(name, hint, getattr(cls, name, _MISSING))
@@ -122,21 +122,21 @@ class Header:
             if typing.get_origin(hint) is not ClassVar
         )
         cls._template = {field.name: field.default for field in fields}
-        # Last: whoever sees it sees the other.
+        # Set last: a thread that sees _fields must see _template.
         cls._fields = fields
         return fields
 
-    def _refuse(self, values: dict[str, Any]) -> None:
+    def _raise_wrong_fields(self, values: dict[str, Any]) -> None:
         name = type(self).__name__
         if unknown := sorted(values.keys() - self._template.keys()):
             raise TypeError(f"{name} has no field {', '.join(unknown)}")
-        missing = [each for each, value in vars(self).items() if value is _MISSING]
+        missing = [field for field, value in vars(self).items() if value is _MISSING]
         raise TypeError(f"{name} needs {', '.join(missing)}")
 
     @classmethod
     def wire_names(cls) -> dict[str, str]:
-        """The fields by name, and what they are called on the wire."""
-        return {field.name: field.wire_name for field in cls._fields or cls._look()}
+        """The wire name of each field, by field name."""
+        return {field.name: field.wire_name for field in cls._fields or cls._resolve_fields()}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -152,10 +152,10 @@ class Header:
 
     @classmethod
     def decode(cls, fields: Mapping[str, str]) -> Self:
-        """Read the header from a command's fields; HeaderError names the field that is wrong."""
+        """Decode the header from a command's fields; HeaderError names the invalid field."""
         header = cls.__new__(cls)
         values = vars(header)
-        for name, wire_name, parse, _, default in cls._fields or cls._look():
+        for name, wire_name, parse, _, default in cls._fields or cls._resolve_fields():
             text = fields.get(wire_name)
             if text is None or (not text and parse is not None):
                 if default is _MISSING:
@@ -171,10 +171,10 @@ class Header:
         return header
 
     def encode(self) -> dict[str, str]:
-        """The header as a command's fields; None is left out."""
+        """Encode the header as a command's fields, without those that are None."""
         encoded: dict[str, str] = {}
         values = vars(self)
-        for name, wire_name, _, write, _ in self._fields or self._look():
+        for name, wire_name, _, write, _ in self._fields or self._resolve_fields():
             value = values[name]
             if value is not None:
                 encoded[wire_name] = value if write is None else write(value)

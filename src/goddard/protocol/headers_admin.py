@@ -1,7 +1,7 @@
 """Headers of the administration requests: topics, groups, statistics, users and ACLs.
 
-Fields stand in RocketMQ's order. A request code without a class here or in the sister modules has
-no header of its own.
+Fields are in RocketMQ's order. A request code without a class here or in the other ``headers_*``
+modules has no header.
 """
 
 from goddard.protocol.header import Header, Int32, Int64, wire
@@ -21,7 +21,7 @@ class ViewBrokerStatsRequest(Header):
 
 
 class SetReadAheadRequest(Header):
-    # 0 as the system likes, 1 none (MADV_NORMAL, MADV_RANDOM).
+    # 0: the system's default (MADV_NORMAL), 1: no read-ahead (MADV_RANDOM).
     mode: Int32 = wire("READ_AHEAD_MODE")
 
 
@@ -37,7 +37,7 @@ class CreateTopicRequest(TopicRequest):
     topic_filter_type: str
     topic_sys_flag: Int32 | None = None
     order: bool = False
-    # Changes: "+key=value,-key".
+    # The changes: "+key=value,-key".
     attributes: str | None = None
     force: bool | None = None
 
@@ -106,7 +106,7 @@ class GetGroupConfigRequest(RpcRequest):
 class DeleteGroupRequest(RpcRequest):
     group_name: str
     clean_offset: bool | None = None
-    # What clean_offset was called in 4.9.
+    # The name of clean_offset in 4.9.
     remove_offset: bool | None = None
 
 
@@ -172,9 +172,9 @@ class ResetOffsetRequest(TopicRequest):
     group: str
     topic: str
     queue_id: Int32 | None = None
-    # None or -1: by the timestamp.
+    # None or -1: use the timestamp.
     offset: Int64 | None = None
-    # Below 0: the end.
+    # Negative: the end.
     timestamp: Int64
     is_force: bool = False
 

@@ -1,6 +1,6 @@
-"""Headers of the name server's requests, of brokers among themselves, and of the controller.
+"""Headers of the requests to name servers, between brokers, and to controllers.
 
-Fields stand in RocketMQ's order. A request code without a class here has no header.
+Fields are in RocketMQ's order. A request code without a class here has no header.
 """
 
 from goddard.protocol.header import Header, Int32, Int64, wire
@@ -79,10 +79,10 @@ class RegisterBrokerRequest(Header):
     ha_server_addr: str
     broker_id: Int64
     heartbeat_timeout_millis: Int64 | None = None
-    # Absent: a broker older than 5.0, which does not know acting masters.
+    # Absent: a broker older than 5.0, which has no acting masters.
     enable_acting_master: bool | None = None
     compressed: bool = False
-    # Of the body as sent, sign bit cleared; 0: not to be checked.
+    # CRC-32 of the body as sent, without the sign bit; 0: not checked.
     body_crc32: Int32 = 0
     zone_name: str | None = wire("__ZONE_NAME", default=None)
 

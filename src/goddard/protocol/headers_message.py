@@ -1,7 +1,7 @@
 """Headers of sending, pulling, popping, acknowledging, transactions, offsets and membership.
 
-Fields stand in RocketMQ's order. A request code without a class here or in the sister modules has
-no header of its own.
+Fields are in RocketMQ's order. A request code without a class here or in the other ``headers_*``
+modules has no header.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from goddard.protocol.header import Header, Int32, Int64, wire
 
 
 class RpcRequest(Header):
-    """What 5.x adds to most requests: name space, broker name, one-way."""
+    """The fields that 5.x adds to most requests: namespace, broker name, one-way."""
 
     ns: str | None = None
     nsd: bool | None = None
@@ -39,10 +39,10 @@ class OffsetResponse(Header):
 class SendRequest(TopicRequest):
     producer_group: str
     topic: str
-    # The topic whose settings an automatically created one gets.
+    # The topic whose settings an auto-created topic gets.
     default_topic: str
     default_topic_queue_nums: Int32
-    # Below 0: any.
+    # Negative: any queue.
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -55,7 +55,7 @@ class SendRequest(TopicRequest):
 
 
 class SendRequestV2(Header):
-    """SendRequest with one-letter wire names; the same names here."""
+    """SendRequest with one-letter wire names."""
 
     producer_group: str = wire("a")
     topic: str = wire("b")
@@ -85,7 +85,7 @@ class SendRequestV2(Header):
 
 
 def decode_send(fields: Mapping[str, str]) -> SendRequest:
-    """Read a send's header, short or long names: clients mix them, so the code does not tell."""
+    """Decode a send header by its names: clients send short and long ones with any send code."""
     return SendRequestV2.decode(fields).to_v1() if "b" in fields else SendRequest.decode(fields)
 
 
@@ -101,7 +101,7 @@ class SendResponse(Header):
 
 
 class ReplyRequest(TopicRequest):
-    """A reply message pushed to the client that asked."""
+    """A reply, pushed to the client that sent the request."""
 
     producer_group: str
     topic: str
@@ -120,7 +120,7 @@ class ReplyRequest(TopicRequest):
 
 
 class SendBackRequest(RpcRequest):
-    # Physical.
+    # The physical offset.
     offset: Int64
     group: str
     delay_level: Int32
@@ -298,7 +298,7 @@ class GetEarliestStoreTimeResponse(Header):
     timestamp: Int64
 
 
-# --- Looking messages up --------------------------------------------------------------------------
+# --- Looking up messages --------------------------------------------------------------------------
 
 
 class QueryMessageRequest(TopicRequest):
@@ -307,7 +307,7 @@ class QueryMessageRequest(TopicRequest):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    # K keys, U unique key, T tag.
+    # K: keys, U: unique key, T: tag.
     index_type: str | None = None
     by_unique_key: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
 
@@ -319,7 +319,7 @@ class QueryMessageResponse(Header):
 
 class ViewMessageRequest(Header):
     topic: str | None = None
-    # Physical.
+    # The physical offset.
     offset: Int64
 
 

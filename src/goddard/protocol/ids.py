@@ -1,4 +1,4 @@
-"""Message ids: where a message is stored, and who made it when.
+"""Message ids: offset ids (where a message is stored), unique ids (which client created it when).
 
 Both are upper-case hexadecimal, 32 digits with an IPv4 address and 56 with IPv6::
 
@@ -6,7 +6,7 @@ Both are upper-case hexadecimal, 32 digits with an IPv4 address and 56 with IPv6
     unique id   client_ip  pid:u16  process_hash:i32  month_ms:u32  counter:u16
 
 ``month_ms`` counts from the start of the month in the client's time zone. Nothing here reads a
-clock: the time comes as an argument. A UniqueIds belongs to one thread.
+clock: the time is an argument. A UniqueIds belongs to one thread.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -19,13 +19,13 @@ from goddard.protocol.record import Host
 _OFFSET_TAIL: Final = Struct(">iq")
 _UNIQUE_TAIL: Final = Struct(">HiIH")
 _ID_BYTES: Final = {16: 4, 28: 16}  # length of an id: length of its address, for both kinds
-# Java forgives a clock that a time server set back by less than this.
+# Java tolerates a clock that was set back by less than this.
 _CLOCK_STEP_MS: Final = 1_000_000
 
 
 def _id_bytes(text: str) -> tuple[bytes, int]:
     """An id as bytes, and how many of them are its address."""
-    # fromhex takes spaces too, and one day perhaps more: length and alphabet are checked first.
+    # fromhex also accepts spaces, so length and characters are checked first.
     if len(text) not in (32, 56) or not (text.isascii() and text.isalnum()):
         raise ProtocolError(f"{text[:80]!r} is not a message id of 32 or 56 hexadecimal digits")
     try:
@@ -45,12 +45,12 @@ def parse_offset_message_id(text: str) -> tuple[Host, int]:
     raw, ip_length = _id_bytes(text)
     port, physical_offset = _OFFSET_TAIL.unpack_from(raw, ip_length)
     if not 0 <= port <= 0xFFFF or physical_offset < 0:
-        raise ProtocolError(f"{text} names no place of a message: it may be a unique id")
+        raise ProtocolError(f"{text} is not an offset message id; it may be a unique id")
     return Host(raw[:ip_length], port), physical_offset
 
 
 class UniqueId(NamedTuple):
-    """What a client writes into the UNIQ_KEY of a message."""
+    """The id that a client writes into the property UNIQ_KEY of a message."""
 
     ip: bytes
     pid: int
@@ -63,8 +63,8 @@ class UniqueId(NamedTuple):
         return (self.ip + tail).hex().upper()
 
     def created_ms(self, now_ms: int, zone: tzinfo | None = None) -> int:
-        """When it was made: its time in the month of ``now_ms``, or of the month before if that
-        is not past."""
+        """When the id was created: in the month of ``now_ms``, or in the previous month if that
+        time is not before ``now_ms``."""
         start_ms, _ = _month_of(now_ms, zone)
         if start_ms + self.month_ms >= now_ms:
             start_ms, _ = _month_of(start_ms - 1, zone)
@@ -77,10 +77,10 @@ def parse_unique_id(text: str) -> UniqueId:
 
 
 def _month_of(now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    """Start of the month around ``now_ms`` and of the next one, in the zone; None is the local."""
+    """Start of the month of ``now_ms`` and of the next one; a zone of None is the local one."""
     moment = datetime.fromtimestamp(now_ms // 1000, UTC).astimezone(zone)
     first = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    # Any day of the next month; from there to its first.
+    # 32 days after the first of a month is a day of the next month.
     after = (first + timedelta(days=32)).replace(day=1)
     return _local_ms(first, zone), _local_ms(after, zone)
 
@@ -92,10 +92,10 @@ def _local_ms(moment: datetime, zone: tzinfo | None) -> int:
 
 
 class UniqueIds:
-    """Makes the unique ids of one process.
+    """Generates the unique ids of one process.
 
-    ``process_hash`` tells processes of one address and pid apart (Java takes its class loader's
-    hash); any number that differs from process to process will do.
+    ``process_hash`` distinguishes processes with the same address and pid (Java uses the hash of
+    its class loader); any number that differs between processes works.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class UniqueIds:
         self._prefix = (ip + head).hex().upper()
         self._zone = zone
         self._counter = 0
-        # The part that ids of one millisecond share.
+        # The prefix of the ids of one millisecond.
         self._last_ms = -1
         self._timed_prefix = ""
         self._month_start_ms = 0
@@ -133,10 +133,10 @@ class UniqueIds:
         return f"{self._timed_prefix}{counter:04X}"
 
     def reserve(self, now_ms: int, count: int) -> tuple[str, int]:
-        """Many new ids, for whoever writes them out: what they begin with, and the counter of the
-        first. The others have those that follow, which wrap as in ``next``."""
+        """Reserve ``count`` ids: returns their common prefix and the counter of the first id. The
+        counters of the others follow, and wrap as in ``next``."""
         if not 0 < count <= 1 << 16:
-            raise ValueError(f"1 to 65536 ids can be had at once, not {count}")
+            raise ValueError(f"1 to 65536 ids can be reserved at once, not {count}")
         first = int(self.next(now_ms)[-4:], 16)
         self._counter = (first + count) & 0xFFFF
         return self._timed_prefix, first

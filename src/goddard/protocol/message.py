@@ -1,10 +1,10 @@
-"""Messages as producers make them: properties, system flags, batch bodies.
+"""Messages as producers create them: properties, system flags, batch bodies.
 
 Properties travel as ``name 0x01 value 0x02 ...`` in UTF-8. The last separator is optional when
-reading (clients 4.9.1 to 5.1.4 leave it out) and always written. A pair with an empty name or value
-does not exist; of duplicates the last one counts. As in Java, malformed UTF-8 reads as U+FFFD.
+reading (clients 4.9.1 to 5.1.4 omit it) and always written. A pair with an empty name or value is
+ignored; the last of duplicate names is used. As in Java, malformed UTF-8 is decoded as U+FFFD.
 
-A batch body is messages back to back::
+A batch body is a sequence of messages::
 
     total_size:i32 magic:i32=0 body_crc:i32=0 flag:i32 body_length:i32 body
     properties_length:i16 properties
@@ -81,13 +81,13 @@ PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_CRC32: Final = "__CRC32#"
 PROPERTY_DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
-# A property of this prefix is never stored.
+# A property with this prefix is never stored.
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 
 RESERVED_PROPERTIES: Final = frozenset(
     value for name, value in dict(globals()).items() if name.startswith("PROPERTY_")
 ) - {
-    # Names that a user may set: RocketMQ leaves them out of its own list (MessageConst).
+    # Names that a user may set: they are not in RocketMQ's own list (MessageConst).
     PROPERTY_INNER_NUM,
     PROPERTY_INNER_BASE,
     PROPERTY_CHECK_IMMUNITY_SECONDS,
@@ -99,7 +99,7 @@ RESERVED_PROPERTIES: Final = frozenset(
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_TRACE_CONTEXT,
 }
-"""Names that a user's own property may not have."""
+"""Names that a user's property may not have."""
 
 KEY_SEPARATOR: Final = " "
 NAME_END: Final = "\x01"
@@ -109,12 +109,12 @@ _PAIR_END_BYTE: Final = 2
 _BATCH_HEAD: Final = Struct(">iiiii")
 _I16: Final = Struct(">h")
 BATCH_ENTRY_BYTES: Final = _BATCH_HEAD.size + _I16.size
-"""What a message takes in a batch body beside its own body and properties."""
+"""The bytes of a batch entry besides its body and properties."""
 
 
 class SysFlag(IntFlag):
-    """Bits that the system keeps about a message; 2-3 are the TransactionType, 8-10 the kind of
-    compression."""
+    """Bits of a message's system flag. Bits 2-3 hold the TransactionType, bits 8-10 the
+    CompressionKind."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2
@@ -146,7 +146,7 @@ def with_transaction_type(sys_flag: int, kind: TransactionType) -> int:
 
 @dataclass(slots=True)
 class Message:
-    """A message as a producer gives it: uncompressed, without a place in any queue."""
+    """A message as a producer receives it: uncompressed, not in a queue yet."""
 
     topic: str
     body: bytes
@@ -167,12 +167,12 @@ class Message:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Properties as the text that a send header carries; pairs with an empty part are left out."""
+    """Encode properties as the text of a send header, without pairs that have an empty part."""
     pairs = [
         f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items() if name and value
     ]
     text = "".join(pairs)
-    # Counted over the whole, which is faster than looking into each.
+    # Counting in the whole text is faster than searching each pair.
     if text.count(PAIR_END) != len(pairs) or text.count(NAME_END) != len(pairs):
         for name, value in properties.items():
             if name and value and (NAME_END in name or PAIR_END in name + value):
@@ -181,7 +181,7 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Properties as records and batches hold them."""
+    """Encode properties as the bytes in records and batches."""
     encoded = format_properties(properties).encode("utf-8", "replace")
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise ProtocolError(
@@ -191,7 +191,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(properties: str | Buffer) -> dict[str, str]:
-    """Read properties, from a header's text or a record's bytes; anything is readable."""
+    """Decode properties from the text of a header or the bytes of a record; never fails."""
     text = properties if isinstance(properties, str) else str(properties, "utf-8", "replace")
     decoded: dict[str, str] = {}
     for pair in text.split(PAIR_END):
@@ -202,7 +202,7 @@ def decode_properties(properties: str | Buffer) -> dict[str, str]:
 
 
 def find_property(properties: Buffer, name: bytes) -> bytes | None:
-    """One property out of raw bytes: what ``decode_properties`` would give, without reading all."""
+    """Find one property in raw bytes, as ``decode_properties`` would, without decoding them."""
     raw = properties if isinstance(properties, bytes) else bytes(properties)
     wanted = name + b"\x01"
     found = raw.rfind(wanted)
@@ -218,7 +218,7 @@ def find_property(properties: Buffer, name: bytes) -> bytes | None:
 
 
 def join_properties(first: bytes, second: bytes) -> bytes:
-    """Both, one after the other; those of ``second`` win."""
+    """Concatenate properties; those of ``second`` override those of ``first``."""
     if first and second and first[-1] != _PAIR_END_BYTE:
         return first + b"\x02" + second
     return first + second
@@ -233,7 +233,7 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """The body of a batch send."""
+    """Encode the body of a batch send."""
     parts: list[bytes] = []
     for body, properties, flag in entries:
         if len(properties) > MAX_PROPERTIES_BYTES:
@@ -255,7 +255,7 @@ def iter_batch(body: Buffer) -> Iterator[BatchEntry]:
     position = 0
     while position < end:
         if end - position < BATCH_ENTRY_BYTES:
-            raise ProtocolError(f"{end - position} bytes at the end of a batch are no message")
+            raise ProtocolError(f"{end - position} bytes at the end of a batch are not a message")
         size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(body, position)
         if not BATCH_ENTRY_BYTES <= size <= end - position:
             raise ProtocolError(f"a message of {size} bytes does not fit the rest of its batch")
@@ -267,7 +267,7 @@ def iter_batch(body: Buffer) -> Iterator[BatchEntry]:
         position += size
         if properties_length < 0 or properties_at + properties_length != position:
             raise ProtocolError(
-                f"a message of {size} bytes cannot end with {properties_length} of properties"
+                f"a message of {size} bytes cannot end with {properties_length} bytes of properties"
             )
         yield BatchEntry(
             bytes(body[body_at : body_at + body_length]),

@@ -1,14 +1,15 @@
-"""Names of topics and groups: what is allowed, the reserved prefixes, the system's own topics.
+"""Names of topics and groups: allowed characters, reserved prefixes, system topics.
 
-``topic_problem`` and ``group_problem`` return RocketMQ's own texts, because they travel as remarks
-and clients show them. Lengths are counted in characters, as Java does; the allowed ones are ASCII.
+``topic_problem`` and ``group_problem`` return RocketMQ's own texts, because they are sent as
+remarks and clients show them. Lengths are counted in characters, as Java does; the allowed ones are
+ASCII.
 """
 
 import re
 from typing import Final
 
 MAX_TOPIC_LENGTH: Final = 127
-# Retry and dead-letter topics carry a group's name behind their prefix.
+# The names of retry and dead-letter topics are a prefix and the name of a group.
 MAX_RETRY_TOPIC_LENGTH: Final = 255
 # RocketMQ 5.4 allows 120; every release before it allowed 255, and such groups exist.
 MAX_GROUP_LENGTH: Final = 255
@@ -55,7 +56,7 @@ SYSTEM_TOPICS: Final = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
-"""The same in every cluster. Each broker adds its own, named after it and its cluster."""
+"""The system topics of every cluster. A broker adds topics named after itself and its cluster."""
 
 UNSENDABLE_TOPICS: Final = frozenset(
     {
@@ -76,7 +77,7 @@ _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
 
 
 def topic_problem(topic: object) -> str | None:
-    """Why this cannot be a topic's name, in RocketMQ's words; None if it can."""
+    """Why this is not a valid topic name, in RocketMQ's words; None if it is valid."""
     if not isinstance(topic, str):
         return f"The specified topic is {topic!r}; it has to be text"
     if not topic.strip():
@@ -98,7 +99,7 @@ def topic_problem(topic: object) -> str | None:
 
 
 def group_problem(group: object) -> str | None:
-    """Why this cannot be a group's name, in RocketMQ's words; None if it can."""
+    """Why this is not a valid group name, in RocketMQ's words; None if it is valid."""
     if not isinstance(group, str):
         return f"The specified group is {group!r}; it has to be text"
     if not group.strip():
@@ -142,7 +143,7 @@ def dlq_topic(group: str) -> str:
 
 
 def pop_retry_topic(group: str, topic: str, *, is_v2: bool = False) -> str:
-    """Where POP keeps the retries of one topic; V2 parts group and topic without ambiguity."""
+    """POP's retry topic of one topic; V2 separates group and topic unambiguously."""
     return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
 
 
@@ -155,7 +156,7 @@ def revive_topic(cluster: str) -> str:
 
 
 def with_namespace(name: str, namespace: str) -> str:
-    """A topic or group as a 4.x client with a namespace names it; system names stay as they are."""
+    """Add the namespace to a topic or group as 4.x clients do; system names are unchanged."""
     if not namespace or not name or is_system_topic(name) or is_system_group(name):
         return name
     prefix, bare = _split_prefix(name)

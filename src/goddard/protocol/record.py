@@ -1,4 +1,4 @@
-"""The stored message record: what the commit log holds, and what pull and query answers carry.
+"""The stored message record, the format of the commit log and of pull and query answers.
 
 Layout, all integers big-endian; a host is ip (4 bytes, or 16 when the system flag says so) + i32
 port, and 91 bytes are fixed with IPv4 hosts and a V1 magic::
@@ -8,8 +8,8 @@ port, and 91 bytes are fixed with IPv4 hosts and a V1 magic::
     reconsume_times:i32 prepared_transaction_offset:i64 body_length:i32 body
     topic_length:i8 (V2: i16) topic  properties_length:i16 properties
 
-Decoding trusts nothing: every length is checked against the buffer before it is used, and the
-total must be the exact sum of the parts. Malformed bytes raise ProtocolError and nothing else.
+Every length is checked against the buffer before it is used, and the total must be the exact sum of
+the parts. Malformed bytes raise ProtocolError and nothing else.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ BLANK_BYTES: Final = 8
 MAX_TOPIC_BYTES_V1: Final = 127
 MAX_TOPIC_BYTES: Final = 32767
 MAX_PROPERTIES_BYTES: Final = 32767
-# No body of a record is longer than a frame that could have carried it.
+# A body cannot be longer than the frame that carried it.
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 
 BORN_HOST_V6: Final = 0x10
@@ -48,11 +48,11 @@ _SYS_FLAG_POSITION: Final = 36
 _I32: Final = Struct(">i")
 _I16: Final = Struct(">h")
 _MIN_BYTES: Final = _HEADS[0].size + 3
-_BODY_LENGTH: Final = 16  # its place among the values of a head
+_BODY_LENGTH: Final = 16  # its index among the values of a head
 
 
 class Host(NamedTuple):
-    """An address as records and message ids hold it: 4 or 16 address bytes and a port."""
+    """An address in records and message ids: 4 or 16 address bytes and a port."""
 
     ip: bytes
     port: int
@@ -88,8 +88,8 @@ class Host(NamedTuple):
 class Record:
     """One stored message. ``body`` and ``properties`` are as stored: compressed, undecoded.
 
-    The host bits of ``sys_flag`` follow the hosts when the record is encoded. A ``body_crc`` of
-    None is computed then.
+    Encoding a record sets the host bits of ``sys_flag`` from its hosts, and computes a ``body_crc``
+    that is None.
     """
 
     topic: str
@@ -110,10 +110,10 @@ class Record:
 
 
 class RecordSummary(NamedTuple):
-    """What dispatch and scans need of a record; positions are those of the buffer it was read in.
+    """The parts of a record that dispatch and scans need.
 
-    The topic is text and ``properties`` raw bytes (see message.find_property); the body stays where
-    it is, at ``body_position``.
+    The topic is text, ``properties`` are raw bytes (see message.find_property). The body is not
+    copied: ``body_position`` is its position in the buffer.
     """
 
     size: int
@@ -140,14 +140,14 @@ def record_size(
     is_born_v6: bool = False,
     is_store_v6: bool = False,
 ) -> int:
-    """The total size of a record with parts of these many bytes."""
+    """The total size of a record whose parts have these lengths in bytes."""
     head = _HEADS[is_born_v6 | is_store_v6 << 1].size
     topic_word = 1 if topic_length <= MAX_TOPIC_BYTES_V1 else 2
     return head + body_length + topic_word + topic_length + 2 + properties_length
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record: V1, or V2 when the topic needs it."""
+    """Encode a record: V1, or V2 if the topic is too long for V1."""
     topic = record.topic.encode("utf-8", "replace")
     body = record.body
     properties = record.properties
@@ -202,10 +202,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def _check_start(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Size and magic of a record, once it is known to lie within the buffer."""
+    """Read the size and the magic of a record; check that it lies within the buffer."""
     available = len(buffer) - position
     if position < 0 or available < _MIN_BYTES:
-        raise ProtocolError(f"a record has at least {_MIN_BYTES} bytes, here are {available}")
+        raise ProtocolError(f"a record has at least {_MIN_BYTES} bytes, not {available}")
     size, magic = _START.unpack_from(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise ProtocolError(f"{magic:#010x} is not the magic of a record")
@@ -217,14 +217,14 @@ def _check_start(buffer: Buffer, position: int) -> tuple[int, int]:
 def _check(
     buffer: Buffer, position: int, max_body_bytes: int
 ) -> tuple[tuple[Any, ...], int, int, int]:
-    """The values of the head, then where body, topic and properties begin; all lengths checked."""
+    """Check all lengths; return the head's values and the positions of body, topic, properties."""
     size, magic = _check_start(buffer, position)
     end = position + size
     (sys_flag,) = _I32.unpack_from(buffer, position + _SYS_FLAG_POSITION)
     head = _HEADS[(sys_flag & _HOSTS_V6) >> 4]
     topic_word = 1 if magic == MAGIC_V1 else 2
     body_at = position + head.size
-    # What is left for the body: all but the head and the lengths of topic and properties.
+    # The bytes left for body, topic and properties.
     room = end - body_at - topic_word - 2
     if room < 0:
         raise ProtocolError(f"a record of {size} bytes is too short for its hosts")
@@ -245,7 +245,7 @@ def _check(
     (properties_length,) = _I16.unpack_from(buffer, properties_at - 2)
     if properties_length < 0 or properties_at + properties_length != end:
         raise ProtocolError(
-            f"a record of {size} bytes cannot end with {properties_length} of properties"
+            f"a record of {size} bytes cannot end with {properties_length} bytes of properties"
         )
     return values, body_at, topic_at, properties_at
 
@@ -292,7 +292,7 @@ def decode_record(
         body_length,
     ) = values
     body = bytes(buffer[body_at : body_at + body_length])
-    # As in Java, the field of an empty body means nothing.
+    # As in Java, the CRC of an empty body is ignored.
     if check_crc and body and body_crc(body) != crc:
         raise ProtocolError(f"the body of a record has CRC {body_crc(body):#x}, not {crc:#x}")
     end = position + size
@@ -319,8 +319,8 @@ def decode_record(
 def read_summary(
     buffer: Buffer, position: int = 0, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> RecordSummary:
-    """The record at ``position`` without its body; checked as fully as ``decode_record``, but for
-    the CRC and the hosts' ports."""
+    """The record at ``position`` without its body. Checks what ``decode_record`` checks, except the
+    CRC and the hosts' ports."""
     values, body_at, topic_at, properties_at = _check(buffer, position, max_body_bytes)
     return RecordSummary(
         values[0],
@@ -341,7 +341,7 @@ def read_summary(
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = True) -> Iterator[Record]:
-    """The records of a pull or query body, back to back to the end of the buffer."""
+    """The records of a pull or query body, one after another to the end of the buffer."""
     position = 0
     while position < len(buffer):
         record, position = decode_record(buffer, position, check_crc=check_crc)
@@ -349,5 +349,5 @@ def iter_records(buffer: Buffer, *, check_crc: bool = True) -> Iterator[Record]:
 
 
 def encode_blank(space_bytes: int) -> bytes:
-    """What closes a commit-log file whose last ``space_bytes`` hold no record."""
+    """The marker before the unused last ``space_bytes`` of a commit-log file, which it covers."""
     return _START.pack(space_bytes, MAGIC_BLANK)

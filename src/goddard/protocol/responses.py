@@ -1,6 +1,6 @@
-"""Response codes as exceptions: what a server raises to refuse, and a client sees when refused.
+"""Response codes as exceptions: servers raise them to reject requests, clients on such responses.
 
-``ResponseError.of(code, remark)`` picks the class; other codes give ResponseError itself.
+``ResponseError.of(code, remark)`` selects the class; codes without a class give ResponseError.
 """
 
 from typing import ClassVar
@@ -11,7 +11,7 @@ from goddard.protocol.frame import RemotingCommand
 
 
 class ResponseError(GoddardError):
-    """A request was answered with something other than success."""
+    """The response to a request was not a success."""
 
     _by_code: ClassVar[dict[int, type["ResponseError"]]] = {}
 
@@ -100,7 +100,7 @@ class GoAwayError(ResponseError, code=ResponseCode.GO_AWAY): ...
 
 
 def check(response: RemotingCommand, address: str = "") -> RemotingCommand:
-    """The response itself when it says success, else the error that it stands for."""
+    """Return the response if it is a success; else raise its ResponseError."""
     if response.code != ResponseCode.SUCCESS:
         raise ResponseError.of(response.code, response.remark, address)
     return response

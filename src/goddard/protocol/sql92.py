@@ -1,21 +1,20 @@
-"""SQL92 filter expressions over message properties: parsed once, then run as closures.
+"""SQL92 filter expressions over message properties: parsed once, evaluated as closures.
 
     conditions   OR, then AND, then = <> IS [NOT] NULL, then > >= < <= and the postfix tests
                  [NOT] CONTAINS|STARTSWITH|ENDSWITH 'x', [NOT] BETWEEN a AND b, [NOT] IN ('x', 'y')
     operands     + - NOT (binding tighter than any comparison), literal, property, parentheses
 
-What an expression means is what RocketMQ's SelectorParser makes of it, surprises included, for the
-same subscription must select the same messages on either broker:
+Expressions mean what they mean to RocketMQ's SelectorParser, including its surprises, because a
+subscription must select the same messages on both brokers:
 
-- Nothing looks for the end of the text: what follows a complete expression is ignored, but for the
-  one token after it, which must be a token.
-- Every property is a string or null. Beside a number it is read as a number of that number's type
-  (32 bits, 64 bits, double), and what cannot be read that way is an evaluation error.
-- With null on its right ``=`` is false, on its left unknown, on both true. CONTAINS and its like
-  are false for null, with and without NOT.
+- Text after a complete expression is ignored, except that one valid token or the end must follow.
+- Every property is a string or null. Compared with a number, it is parsed as a number of the same
+  type (32 bits, 64 bits, double); a property that cannot be parsed is an evaluation error.
+- ``=`` is false if only its right side is null, unknown if only its left side is null, true if both
+  are null. CONTAINS, STARTSWITH and ENDSWITH are false for null, with and without NOT.
 
-A text comes from a peer: its length and its nesting are bounded, the parser and the closures never
-go deeper than a multiple of ``MAX_EXPRESSION_DEPTH`` frames, and time is linear in the length.
+Expressions come from peers: their length and nesting are bounded, parser and closures use at most a
+multiple of ``MAX_EXPRESSION_DEPTH`` stack frames, and time is linear in the length.
 """
 
 import re
@@ -36,19 +35,19 @@ from goddard.protocol.sql92_conditions import (
     Predicate,
     Property,
     Width,
-    always,
-    among,
-    cast,
-    equal,
-    inverse,
+    abbreviated,
+    combine,
+    compare,
+    constant,
+    equals,
     is_condition,
-    joined,
-    null_tested,
+    is_in,
+    is_null,
+    negate,
     number_in,
-    orders,
-    related,
-    shown,
-    text_tested,
+    property_as_condition,
+    sort_keys,
+    text_test,
 )
 
 __all__ = (
@@ -74,7 +73,7 @@ class FilterSyntaxError(ProtocolError):
 
 
 class _Token(NamedTuple):
-    """``kind`` is the upper-case keyword, the operator itself, or a name in lower case."""
+    """``kind`` is a keyword in upper case, an operator, or a token class in lower case."""
 
     kind: str
     text: str
@@ -102,12 +101,12 @@ _TOKEN: Final = re.compile(
 
 
 class _Lexer:
-    """Reads a token when asked to: text that the parser never asks for may be anything."""
+    """Reads tokens on demand: text that the parser does not reach is never checked."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
-        # A line comment needs its line end; without one, two minus signs are two minus signs.
+        # A line comment must end with a line end; otherwise -- is two minus signs.
         self._line_comments_end = max(text.rfind("\n"), text.rfind("\r")) + 1
 
     def read(self) -> _Token:
@@ -156,11 +155,11 @@ class _Parser:
         self.identifiers: set[str] = set()
 
     def parse(self) -> Predicate:
-        return self._predicate(self._alternatives())
+        return self._predicate(self._disjunction())
 
-    # Grammar, loosest first.
+    # Grammar, lowest precedence first.
 
-    def _alternatives(self) -> Node:
+    def _disjunction(self) -> Node:
         alternatives: list[Node] = []
         while True:
             conjunction = [self._equality()]
@@ -177,12 +176,12 @@ class _Parser:
             if self._accept("=") or self._accept("<>"):
                 right = self._comparison()
                 self._check_equatable(left, right, token)
-                predicate = equal(left, right, inverted=token.kind == "<>")
+                predicate = equals(left, right, inverted=token.kind == "<>")
                 left = self._condition(predicate, left, right)
             elif self._accept("IS"):
                 inverted = self._accept("NOT")
                 self._expect("NULL")
-                left = self._condition(null_tested(left, inverted=inverted), left)
+                left = self._condition(is_null(left, inverted=inverted), left)
             else:
                 return left
 
@@ -199,7 +198,7 @@ class _Parser:
             if test.kind in TEXT_TESTS:
                 self._advance()
                 search = self._string()
-                predicate = text_tested(left, TEXT_TESTS[test.kind], search, inverted=inverted)
+                predicate = text_test(left, TEXT_TESTS[test.kind], search, inverted=inverted)
                 left = self._condition(predicate, left)
             elif self._accept("BETWEEN"):
                 left = self._between(left, test, inverted=inverted)
@@ -218,11 +217,11 @@ class _Parser:
             outside = (self._relate(value, "<", low, token), self._relate(value, ">", high, token))
             return self._join(outside, decisive=True)
         inside = (self._relate(value, ">=", low, token), self._relate(value, "<=", high, token))
-        # Java checks bounds that are literals; a minus sign makes them something else.
+        # Java checks only literal bounds; a bound with a minus sign is not a literal.
         if isinstance(low, Literal) and isinstance(high, Literal):
             low_number, high_number = number_in(low), number_in(high)
             if low_number is not None and high_number is not None:
-                low_order, high_order = orders(low_number, high_number)
+                low_order, high_order = sort_keys(low_number, high_number)
                 if low_order > high_order:
                     reason = "BETWEEN with a low bound above the high one"
                     raise FilterSyntaxError(reason, low.position)
@@ -236,7 +235,7 @@ class _Parser:
         self._expect(")")
         if not isinstance(value, Property):
             raise FilterSyntaxError("IN needs a property on its left", token.position)
-        return self._condition(among(value.name, frozenset(choices), inverted=inverted), value)
+        return self._condition(is_in(value.name, frozenset(choices), inverted=inverted), value)
 
     def _unary(self) -> Node:
         signs: list[_Token] = []
@@ -250,7 +249,7 @@ class _Parser:
                 depth = self._deeper(node)
                 node = Negative(node.evaluate, negated, sign.position, depth)
             elif sign.kind == "NOT":
-                node = self._condition(inverse(self._predicate(node)), node)
+                node = self._condition(negate(self._predicate(node)), node)
         return node
 
     def _primary(self) -> Node:
@@ -277,7 +276,7 @@ class _Parser:
         self._open_parentheses += 1
         self._check_depth(self._open_parentheses)
         self._advance()
-        node = self._alternatives()
+        node = self._disjunction()
         self._expect(")")
         self._open_parentheses -= 1
         return node
@@ -306,7 +305,7 @@ class _Parser:
 
     def _fail(self, expected: str) -> NoReturn:
         token = self._token
-        found = "the end" if token.kind == "end" else shown(token.text)
+        found = "the end" if token.kind == "end" else abbreviated(token.text)
         raise FilterSyntaxError(f"expected {expected}, found {found}", token.position)
 
     # Nodes.
@@ -328,15 +327,15 @@ class _Parser:
         if len(nodes) == 1:
             return nodes[0]
         predicates = tuple(self._predicate(node) for node in nodes)
-        return self._condition(joined(predicates, decisive=decisive), *nodes)
+        return self._condition(combine(predicates, decisive=decisive), *nodes)
 
     def _predicate(self, node: Node) -> Predicate:
         if isinstance(node, Condition):
             return node.evaluate
         if isinstance(node, Property):
-            return cast(node.name)
+            return property_as_condition(node.name)
         if isinstance(node, Literal) and (node.value is None or isinstance(node.value, bool)):
-            return always(node.value)
+            return constant(node.value)
         raise FilterSyntaxError("a value where a condition is needed", node.position)
 
     def _relate(self, left: Node, relation: str, right: Node, token: _Token) -> Condition:
@@ -345,7 +344,7 @@ class _Parser:
             if is_text or is_condition(node):
                 what = "a string literal" if is_text else "a condition"
                 raise FilterSyntaxError(f"{what} cannot be compared by size", token.position)
-        return self._condition(related(left, RELATIONS[relation], right), left, right)
+        return self._condition(compare(left, RELATIONS[relation], right), left, right)
 
     def _check_equatable(self, left: Node, right: Node, token: _Token) -> None:
         literals = [node.value for node in (left, right) if isinstance(node, Literal)]
@@ -357,11 +356,11 @@ class _Parser:
 
 def _integer_literal(token: _Token) -> Number:
     digits = token.text.rstrip("lL")
-    # 19 digits always fit int(), which bounds the length of what it reads.
+    # int() limits the length of its input; 19 digits are constant allowed.
     value = int(digits) if len(digits) <= 19 else 1 << 63
     if value >= 1 << 63:
         raise FilterSyntaxError("a number of more than 64 bits", token.position)
-    # The suffix changes nothing: what fits 32 bits is a 32-bit number.
+    # The suffix has no effect: a value that fits 32 bits is a 32-bit number.
     return Number(Width.INT if value < 1 << 31 else Width.LONG, value)
 
 
@@ -374,26 +373,26 @@ def _float_literal(token: _Token) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A compiled expression; immutable, so that any thread may use it."""
+    """A compiled expression; immutable, so any thread may use it."""
 
     text: str
     identifiers: frozenset[str]
     _evaluate: Predicate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message passes: only when the expression is true, not unknown, not an error."""
+        """Whether the expression is true; false if it is unknown or an evaluation error."""
         try:
             return self._evaluate(properties) is True
         except FilterEvaluationError:
             return False
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """True, False, None for unknown, or FilterEvaluationError."""
+        """True, False, or None for unknown; raises FilterEvaluationError."""
         return self._evaluate(properties)
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """Compile an expression, or say in a FilterSyntaxError what is wrong with it and where."""
+    """Compile an expression; FilterSyntaxError says what is wrong at which position."""
     if len(text) > MAX_EXPRESSION_CHARS:
         raise FilterSyntaxError(
             f"{len(text)} characters; at most {MAX_EXPRESSION_CHARS} are allowed",

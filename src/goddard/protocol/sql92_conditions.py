@@ -1,8 +1,8 @@
-"""What SQL92 filter expressions compute: values, comparisons, and the closures made of them.
+"""Evaluation of SQL92 filter expressions: values, comparisons, and the closures that compute them.
 
-A value is a string, a truth value, a number or null (None). A number keeps the type that Java would
-give it, for that type decides how a string beside it is read and when precision is lost. Numbers,
-and texts read as numbers, are compared as integers that sort in the same order.
+A value is a string, a boolean, a number or null (None). A number keeps the type that Java would
+give it, because the type decides how a string compared with it is parsed and when precision is
+lost. Numbers, and strings parsed as numbers, are compared by their sort keys, which are integers.
 """
 
 import operator
@@ -27,29 +27,29 @@ __all__ = (
     "Predicate",
     "Property",
     "Width",
-    "always",
-    "among",
-    "cast",
-    "equal",
-    "inverse",
+    "abbreviated",
+    "combine",
+    "compare",
+    "constant",
+    "equals",
     "is_condition",
-    "joined",
-    "null_tested",
+    "is_in",
+    "is_null",
+    "negate",
     "number_in",
-    "orders",
-    "related",
-    "shown",
-    "text_tested",
+    "property_as_condition",
+    "sort_keys",
+    "text_test",
 )
 
 _SHOWN_CHARS: Final = 40
 
 
 class FilterEvaluationError(GoddardError):
-    """An expression has no value for these properties: a comparison of what does not compare."""
+    """An expression has no value for these properties: two values cannot be compared."""
 
 
-def shown(text: str) -> str:
+def abbreviated(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
 
 
@@ -68,9 +68,9 @@ class Number:
         return Number(self.width, -self.value)
 
     def order(self, width: Width) -> int:
-        """A number that sorts as this one does among others of that width."""
+        """An integer that sorts as this number does among numbers of that width."""
         if width is Width.DOUBLE:
-            return _double_order(float(self.value))
+            return _double_sort_key(float(self.value))
         return int(self.value)
 
 
@@ -95,8 +95,8 @@ _BITS_OF_DOUBLE: Final = struct.Struct(">d")
 _NAN_ORDER: Final = 0x7FF8_0000_0000_0000
 
 
-def _double_order(value: float) -> int:
-    """An integer that sorts as Double.compareTo does: -0.0 below 0.0, NaN on top of all."""
+def _double_sort_key(value: float) -> int:
+    """An integer that sorts as Double.compareTo does: -0.0 below 0.0, NaN above all."""
     if value != value:
         return _NAN_ORDER
     (bits,) = _BITS.unpack(_BITS_OF_DOUBLE.pack(value))
@@ -104,11 +104,12 @@ def _double_order(value: float) -> int:
 
 
 def _unreadable(text: str, kind: str) -> FilterEvaluationError:
-    return FilterEvaluationError(f"{shown(text)} is not {kind}")
+    return FilterEvaluationError(f"{abbreviated(text)} is not {kind}")
 
 
 def _read_integer(text: str, limit: int, kind: str) -> int:
-    # Java takes any decimal digit of the basic plane, as int() does, but no space or underscore.
+    # Java and int() accept decimal digits of all scripts, Java only those up to U+FFFF; int() also
+    # accepts spaces and underscores.
     if _INTEGER.fullmatch(text) is None or not (text.isascii() or max(text) <= "\uffff"):
         raise _unreadable(text, kind)
     digits = text.lstrip("+-0")
@@ -129,16 +130,16 @@ def _read_long(text: str) -> int:
 
 
 def _read_double(text: str) -> int:
-    """The order of a text as Double.valueOf reads it: also hex, 1f, 1d, NaN, Infinity, spaces."""
+    """The sort key of a text parsed as Double.valueOf does: hex, 1f, 1d, NaN, Infinity, spaces."""
     text = text.strip(_JAVA_TRIMMED)
     found = _DOUBLE.fullmatch(text)
     if found is None:
         raise _unreadable(text, "a number")
     if found["special"]:
-        return _double_order(float(text))
+        return _double_sort_key(float(text))
     if found["hex"]:
-        return _double_order(_hex_double(text.rstrip("fFdD")))
-    return _double_order(float(text.rstrip("fFdD")))
+        return _double_sort_key(_hex_double(text.rstrip("fFdD")))
+    return _double_sort_key(float(text.rstrip("fFdD")))
 
 
 def _hex_double(text: str) -> float:
@@ -155,8 +156,8 @@ _READERS: Final[Mapping[Width, Callable[[str], int]]] = {
 }
 
 
-def orders(left: str | Number, right: str | Number) -> tuple[int, int]:
-    """Both sides of a comparison as integers that sort alike; two strings are read as doubles."""
+def sort_keys(left: str | Number, right: str | Number) -> tuple[int, int]:
+    """The sort keys of both sides of a comparison; two strings are parsed as doubles."""
     if isinstance(left, Number):
         if isinstance(right, Number):
             width = max(left.width, right.width)
@@ -173,18 +174,18 @@ def _is_equal(left: Value, right: Value) -> bool | None:
     if left is None:
         return None
     if isinstance(left, bool):
-        if isinstance(right, str):  # the cast in Java's conversion is of the wrong side
+        if isinstance(right, str):  # Java casts the wrong side and fails
             raise FilterEvaluationError("a condition = a string; write the string on the left")
         return left is right
     if isinstance(right, bool):
         return isinstance(left, str) and (left.lower() == "true") is right
     if isinstance(left, str) and isinstance(right, str):
         return left == right
-    left_order, right_order = orders(left, right)
+    left_order, right_order = sort_keys(left, right)
     return left_order == right_order
 
 
-# Nodes: what the parser knows of a sub-expression, and the closure that evaluates it.
+# Nodes: the kind of a sub-expression and the closure that evaluates it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A minus before something: null unless it is a number. Not a literal to Java's checks."""
+    """A negated operand: null unless it is a number. Java's checks do not see it as a literal."""
 
     evaluate_operand: Evaluate
     number: Number | None
@@ -218,7 +219,7 @@ class Negative:
     def evaluate(self, properties: Properties) -> Value:
         if self.number is not None:
             return self.number
-        self.evaluate_operand(properties)  # for its errors
+        self.evaluate_operand(properties)  # only for its errors
         return None
 
 
@@ -246,16 +247,16 @@ def is_condition(node: Node) -> bool:
 # Closures.
 
 
-def always(value: bool | None) -> Predicate:
+def constant(value: bool | None) -> Predicate:
     return lambda _properties: value
 
 
-def cast(name: str) -> Predicate:
-    """A property where a condition is expected: no string is true."""
+def property_as_condition(name: str) -> Predicate:
+    """A property used as a condition: false, because no string is true; unknown for null."""
     return lambda properties: None if properties.get(name) is None else False
 
 
-def inverse(predicate: Predicate) -> Predicate:
+def negate(predicate: Predicate) -> Predicate:
     def evaluate(properties: Properties) -> bool | None:
         value = predicate(properties)
         return None if value is None else not value
@@ -263,8 +264,8 @@ def inverse(predicate: Predicate) -> Predicate:
     return evaluate
 
 
-def joined(predicates: Sequence[Predicate], *, decisive: bool) -> Predicate:
-    """AND is decided by the first false (decisive=False), OR by the first true."""
+def combine(predicates: Sequence[Predicate], *, decisive: bool) -> Predicate:
+    """AND ends at the first false (decisive=False), OR at the first true (decisive=True)."""
 
     def evaluate(properties: Properties) -> bool | None:
         result: bool | None = not decisive
@@ -279,7 +280,7 @@ def joined(predicates: Sequence[Predicate], *, decisive: bool) -> Predicate:
     return evaluate
 
 
-def equal(left: Node, right: Node, *, inverted: bool) -> Predicate:
+def equals(left: Node, right: Node, *, inverted: bool) -> Predicate:
     if isinstance(left, Property):
         name, number = left.name, number_in(right)
         if isinstance(right, Literal) and isinstance(right.value, str):
@@ -315,7 +316,7 @@ RELATIONS: Final[Mapping[str, _Relation]] = {
 }
 
 
-def related(left: Node, relation: _Relation, right: Node) -> Predicate:
+def compare(left: Node, relation: _Relation, right: Node) -> Predicate:
     number = number_in(right)
     if isinstance(left, Property) and number is not None:
         return _property_related(left.name, relation, number)
@@ -328,10 +329,10 @@ def related(left: Node, relation: _Relation, right: Node) -> Predicate:
         right_value = evaluate_right(properties)
         if right_value is None:
             return None
-        # The parser lets no condition in here, so that neither value is a bool.
+        # The parser rejects conditions here, so neither value is a bool.
         assert isinstance(left_value, (str, Number))
         assert isinstance(right_value, (str, Number))
-        return relation(*orders(left_value, right_value))
+        return relation(*sort_keys(left_value, right_value))
 
     return evaluate
 
@@ -354,9 +355,9 @@ TEXT_TESTS: Final[Mapping[str, _TextTest]] = {
 }
 
 
-def text_tested(node: Node, test: _TextTest, search: str, *, inverted: bool) -> Predicate:
+def text_test(node: Node, test: _TextTest, search: str, *, inverted: bool) -> Predicate:
     if not search:
-        return always(False)
+        return constant(False)
     evaluate_node = node.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
@@ -366,7 +367,7 @@ def text_tested(node: Node, test: _TextTest, search: str, *, inverted: bool) -> 
     return evaluate
 
 
-def among(name: str, choices: frozenset[str], *, inverted: bool) -> Predicate:
+def is_in(name: str, choices: frozenset[str], *, inverted: bool) -> Predicate:
     def evaluate(properties: Properties) -> bool | None:
         text = properties.get(name)
         return None if text is None else (text in choices) is not inverted
@@ -374,6 +375,6 @@ def among(name: str, choices: frozenset[str], *, inverted: bool) -> Predicate:
     return evaluate
 
 
-def null_tested(node: Node, *, inverted: bool) -> Predicate:
+def is_null(node: Node, *, inverted: bool) -> Predicate:
     evaluate_node = node.evaluate
     return lambda properties: (evaluate_node(properties) is None) is not inverted

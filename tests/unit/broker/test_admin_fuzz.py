@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.support.administration import AdminBench
 from tests.support.consumers import tags
+from tests.support.headers import REQUEST_HEADERS
 
 from goddard.broker import admin_clients
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.headers import REQUEST_HEADERS
 
 CODES = (
     12, 17, 18, 21, 25, 26, 28, 33, 43, 45, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225,

@@ -6,7 +6,7 @@ from goddard.protocol import acl
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
 
 
-def test_what_is_signed() -> None:
+def test_signed_content() -> None:
     command = RemotingCommand(
         10, {"b": "2", "a": "1", "Signature": "old", "B": "0"}, b"body\xff", remark="not signed"
     )
@@ -16,13 +16,13 @@ def test_what_is_signed() -> None:
     assert acl.signed_content(RemotingCommand(10)) == b""
 
 
-def test_the_order_of_names_is_javas() -> None:
+def test_fields_are_signed_in_java_order() -> None:
     # In UTF-16 the surrogates of U+1F600 (D83D DE00) come before U+FFFD; in Python they do not.
     command = RemotingCommand(10, {"\ufffd": "last", "\U0001f600": "first"})
     assert acl.signed_content(command) == b"firstlast"
 
 
-def test_a_field_that_old_clients_added_after_signing() -> None:
+def test_unique_key_field_is_not_signed_by_old_clients() -> None:
     fields = {"_UNIQUE_KEY_QUERY": "true", "a": "1"}
     assert acl.signed_content(RemotingCommand(12, fields, version=399)) == b"1"
     assert acl.signed_content(RemotingCommand(12, fields, version=400)) == b"true1"
@@ -43,7 +43,7 @@ def test_sign_and_verify() -> None:
     assert not acl.verify(received, "Secret")
 
 
-def test_any_change_is_noticed() -> None:
+def test_verify_fails_after_any_change() -> None:
     command = RemotingCommand(10, None, b"body")
     acl.sign(command, "key", "secret")
     fields = command.fields
@@ -61,7 +61,7 @@ def test_any_change_is_noticed() -> None:
         assert not acl.verify(changed, "secret")
 
 
-def test_signing_twice_is_signing_once() -> None:
+def test_signing_is_idempotent() -> None:
     command = RemotingCommand(10, {"a": "1"})
     acl.sign(command, "key", "secret")
     once = dict(command.fields)

@@ -1,4 +1,4 @@
-"""Bodies: lenient reading, the exact text written, and the compressed registration."""
+"""Bodies: lenient decoding, the exact encoding, and the compressed registration."""
 
 import struct
 import zlib
@@ -61,11 +61,11 @@ class TestEveryBody:
         assert body == kind()
         assert decode_body(encode_body(body), kind) == body
 
-    def test_writes_its_fields_in_java_s_order(self, kind: type[msgspec.Struct]) -> None:
+    def test_writes_its_fields_in_java_order(self, kind: type[msgspec.Struct]) -> None:
         names = kind.__struct_encode_fields__
         assert list(names) == sorted(names)
 
-    def test_writes_all_but_none(self, kind: type[msgspec.Struct]) -> None:
+    def test_writes_all_fields_except_none(self, kind: type[msgspec.Struct]) -> None:
         body = kind()
         written = msgspec.json.decode(encode_body(body))
         expected = {
@@ -77,7 +77,7 @@ class TestEveryBody:
         }
         assert written.keys() == expected
 
-    def test_takes_null_for_missing(self, kind: type[msgspec.Struct]) -> None:
+    def test_null_field_gets_its_default(self, kind: type[msgspec.Struct]) -> None:
         nulls = msgspec.json.encode(dict.fromkeys(kind.__struct_encode_fields__))
         assert decode_body(nulls, kind) == kind()
 
@@ -89,7 +89,7 @@ class TestEveryBody:
                 assert value is not getattr(second, name)
 
 
-class TestLenience:
+class TestLenientDecoding:
     def test_a_heartbeat_as_the_cpp_client_sends_it(self) -> None:
         heartbeat = decode_body(
             b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,'
@@ -145,7 +145,7 @@ class TestLenience:
         )
         assert body.mq_set == [MessageQueue(broker_name="b", queue_id=1, topic="t")] * 2
 
-    def test_the_dialect_can_be_limited(self) -> None:
+    def test_dialect_size_can_be_limited(self) -> None:
         body = b'{"brokerAddrs":{0:"a:1"}}'
         assert decode_body(body, BrokerData, max_dialect_bytes=len(body)).broker_addrs == {0: "a:1"}
         with pytest.raises(ProtocolError, match="limit"):
@@ -153,7 +153,7 @@ class TestLenience:
         standard = b'{"brokerAddrs":{"0":"a:1"}}'
         assert decode_body(standard, BrokerData, max_dialect_bytes=0).broker_addrs == {0: "a:1"}
 
-    def test_what_is_read_slowly_is_limited_unless_told_otherwise(self) -> None:
+    def test_slow_decoding_is_limited_by_default(self) -> None:
         padding = b'"x":[' + b"[]," * MAX_SLOW_BYTES + b"1]"
         mistyped = b'{"counter":null,' + padding + b"}"
         with pytest.raises(ProtocolError, match="limit"):
@@ -162,7 +162,7 @@ class TestLenience:
         plain = b'{"counter":7,' + padding + b"}"
         assert decode_body(plain, DataVersion).counter == 7
 
-    def test_text_that_only_looks_like_a_reference(self) -> None:
+    def test_text_that_looks_like_a_reference(self) -> None:
         assert decode_body(b'{"table":{"a":"\\"$ref\\""}}', KvTable).table == {"a": '"$ref"'}
 
     @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ class TestLenience:
         ],
         ids=lambda value: repr(value)[:30],
     )
-    def test_what_is_refused(self, data: bytes, kind: Any) -> None:
+    def test_malformed_data_is_rejected(self, data: bytes, kind: Any) -> None:
         with pytest.raises(ProtocolError):
             decode_body(data, kind)
 
@@ -284,7 +284,7 @@ class TestRegistration:
         assert decode_register_body(b"", False, 493) == RegisterBrokerBody()
         assert decode_register_body(b"", True, 401) == RegisterBrokerBody()
 
-    def test_compressed_but_not_said_to_be(self) -> None:
+    def test_zlib_stream_without_compressed_flag(self) -> None:
         data = zlib.compress(VERSION + count(1) + TOPIC + SERVERS + count(0))
         assert "T" in self.topics(decode_register_body(data, False, 493))
 
@@ -299,7 +299,7 @@ class TestRegistration:
         with pytest.raises(ProtocolError, match="more than"):
             decode_register_body(data, True, 493, size - 1)
 
-    def test_every_cut_is_refused(self) -> None:
+    def test_every_truncation_is_rejected(self) -> None:
         inflated = VERSION + count(1) + TOPIC + SERVERS + count(0)
         decode_register_body(zlib.compress(inflated), True, 493)
         for size in range(len(inflated)):
@@ -327,11 +327,11 @@ class TestRegistration:
             VERSION + count(0) + SERVERS + count(1) + section(b'{"bname":"b"}'),
         ],
     )
-    def test_what_is_refused(self, inflated: bytes) -> None:
+    def test_malformed_data_is_rejected(self, inflated: bytes) -> None:
         with pytest.raises(ProtocolError):
             decode_register_body(zlib.compress(inflated), True, 493)
 
-    def test_no_zlib_stream(self) -> None:
+    def test_data_that_is_not_a_zlib_stream(self) -> None:
         with pytest.raises(ProtocolError, match="zlib"):
             decode_register_body(b'{"filterServerList":[]}', True, 493)
 

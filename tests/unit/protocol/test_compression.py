@@ -19,7 +19,7 @@ KINDS = list(CompressionKind)
 
 
 def java_zstd(body: bytes) -> bytes:
-    """A zstd frame from a stream: its length is not in its head."""
+    """A zstd frame without its size, as Java writes it."""
     out = io.BytesIO()
     with zstandard.ZstdCompressor(level=5).stream_writer(out, closefd=False) as writer:
         writer.write(body)
@@ -41,7 +41,7 @@ def test_a_body_that_is_not_compressed() -> None:
     assert decompress(memoryview(BODY), 0, 1) == BODY
 
 
-def test_old_clients_name_no_kind() -> None:
+def test_kind_defaults_to_zlib() -> None:
     assert decompress(zlib.compress(BODY), 1, len(BODY)) == BODY
 
 
@@ -58,17 +58,17 @@ def test_a_zstd_stream_of_unknown_length() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cut_short(kind: CompressionKind) -> None:
+def test_truncated_body(kind: CompressionKind) -> None:
     made = compress(BODY, kind)
     flag = with_compression(0, kind)
-    # The last four bytes of an LZ4 frame are its end mark, and it counts as well.
+    # The last four bytes of an LZ4 frame are its end mark; it is required too.
     for end in range(len(made)):
         with pytest.raises(ProtocolError):
             decompress(made[:end], flag, len(BODY))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bomb_is_not_inflated(kind: CompressionKind) -> None:
+def test_decompression_is_bounded(kind: CompressionKind) -> None:
     made = compress(bytes(100_000_000), kind)
     assert len(made) < 500_000
     with pytest.raises(ProtocolError, match="longer than 1000 bytes"):
@@ -94,5 +94,5 @@ def test_flags() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    # Bit 5 of the byte after the magic; RocketMQ's reader refuses frames without it.
+    # Bit 5 of the byte after the magic; RocketMQ's reader rejects frames without it.
     assert compress(BODY, CompressionKind.LZ4)[4] & 0x20

@@ -16,7 +16,7 @@ from goddard.protocol.hashing import tag_code
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_star_and_nothing_are_all_tags(expression: str | None) -> None:
+def test_star_and_empty_text_select_all_tags(expression: str | None) -> None:
     everything = parse_tags(expression)
     assert everything == TagFilter("*", (), frozenset())
     assert everything.matches_code(0)
@@ -51,12 +51,12 @@ def test_bars_separate_tags(expression: str, tags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", "||||"])
-def test_bars_alone_are_refused(expression: str) -> None:
+def test_bars_without_tags_are_rejected(expression: str) -> None:
     with pytest.raises(FilterSyntaxError, match="no tag"):
         parse_tags(expression)
 
 
-def test_a_long_tag_expression_is_refused() -> None:
+def test_long_tag_expression_is_rejected() -> None:
     parse_tags("A" * MAX_EXPRESSION_CHARS)
     with pytest.raises(ProtocolError, match="at most 65536"):
         parse_tags("A" * (MAX_EXPRESSION_CHARS + 1))
@@ -77,7 +77,7 @@ def test_an_entry_without_a_code_passes() -> None:
     assert parse_tags("A").matches_code(None)
 
 
-def test_the_client_tells_tags_of_the_same_hash_apart() -> None:
+def test_client_distinguishes_tags_with_equal_hashes() -> None:
     wanted = parse_tags("Aa")
     assert wanted.matches_code(tag_code("BB"))
     assert wanted.matches_tag("Aa")
@@ -85,7 +85,7 @@ def test_the_client_tells_tags_of_the_same_hash_apart() -> None:
     assert not wanted.matches_tag(None)
 
 
-def test_a_subscription_from_the_wire_counts_by_its_codes() -> None:
+def test_subscription_from_the_wire_uses_its_codes() -> None:
     sent = TagFilter.of_subscription("A || B", ["A", "B"], [65])
     assert sent.matches_code(65)
     assert not sent.matches_code(66)

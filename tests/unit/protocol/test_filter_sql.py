@@ -61,7 +61,7 @@ def verdict(text: str, properties: Mapping[str, str] = PROPERTIES) -> bool | str
         ("a = 5 AND b = 10 OR s = 'x'", True),
         ("a < 9 = TRUE", True),
         ("NOT (a = 5)", False),
-        # NOT takes the property alone, whose truth value is false.
+        # NOT applies to the property alone, whose truth value is false.
         ("NOT a = 5", False),
         ("NOT a = TRUE", True),
         ("NOT NOT TRUE", True),
@@ -221,7 +221,7 @@ def test_null(text: str, expected: bool | str | None) -> None:
         *(("TRUE OR NULL", True), ("NULL OR TRUE", True), ("NULL OR NULL", None)),
         *(("FALSE OR NULL", None), ("NULL OR FALSE", None), ("FALSE OR FALSE", False)),
         *(("NOT NULL", None), ("NOT TRUE", False), ("NOT FALSE", True)),
-        # Decided before the error is met, or not.
+        # Decided before or after the error is reached.
         *(("FALSE AND s > 1", False), ("s > 1 AND FALSE", E), ("NULL AND s > 1", E)),
         *(("TRUE OR s > 1", True), ("s > 1 OR TRUE", E), ("NULL OR s > 1 OR TRUE", E)),
     ],
@@ -382,13 +382,13 @@ def test_syntax_errors_say_what_and_where(text: str, position: int, reason: str)
     assert isinstance(caught.value, ProtocolError)
 
 
-def test_a_long_token_is_shown_in_part() -> None:
+def test_long_token_is_abbreviated() -> None:
     with pytest.raises(FilterSyntaxError) as caught:
         compile_sql("a IS " + "x" * 10_000)
     assert len(str(caught.value)) < 200
 
 
-def test_identifiers_are_the_properties_that_count() -> None:
+def test_identifiers_are_the_evaluated_properties() -> None:
     compiled = compile_sql("a = 1 AND (b IN ('x') OR NOT c) AND 'd' = a) e = 1")
     assert compiled.identifiers == {"a", "b", "c"}
     assert compile_sql("TRUE").identifiers == frozenset()
@@ -432,7 +432,7 @@ def test_the_deepest_expression_fits_the_stack() -> None:
         compile_sql("(" * (depth + 1) + "a = 5" + ")" * (depth + 1))
 
 
-def test_the_parser_leaves_half_of_the_stack_to_its_caller() -> None:
+def test_parser_uses_at_most_half_of_the_stack() -> None:
     depth = MAX_EXPRESSION_DEPTH
 
     def call_from(frames: int) -> bool:
@@ -450,7 +450,7 @@ def test_a_long_chain_is_not_deep() -> None:
     assert compile_sql("+" * 30_000 + "a = 5").matches({"a": "5"})
 
 
-def test_a_huge_text_is_refused() -> None:
+def test_long_expression_is_rejected() -> None:
     text = "a = 1 OR " * 120_000
     with pytest.raises(FilterSyntaxError, match="at most 65536"):
         compile_sql(text)

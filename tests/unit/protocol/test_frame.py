@@ -1,4 +1,4 @@
-"""Frames: both header encodings, the decoder under any chunking, and bytes that are no frame."""
+"""Frames: both header encodings, the decoder under any chunking, and malformed bytes."""
 
 import json
 import struct
@@ -74,7 +74,7 @@ class TestDecoder:
         assert commands == COMMANDS + BINARY
         assert decoder.buffered_bytes == 0
 
-    def test_what_follows_is_kept(self) -> None:
+    def test_start_of_the_next_frame_is_kept(self) -> None:
         decoder = FrameDecoder()
         first = encode_frame(COMMANDS[0])
         second = encode_frame(COMMANDS[1])
@@ -95,12 +95,12 @@ class TestDecoder:
         assert decoder.feed(good) == []
 
     @pytest.mark.parametrize("length", range(4))
-    def test_a_chunk_that_is_one_frame_too_short_to_be_one(self, length: int) -> None:
+    def test_frame_below_the_minimum_length(self, length: int) -> None:
         decoder = FrameDecoder()
         assert decoder.feed(struct.pack(">i", length) + bytes(length)) == []
         assert isinstance(decoder.failure, ProtocolError)
 
-    def test_a_bad_length_is_seen_as_soon_as_it_is_there(self) -> None:
+    def test_bad_length_fails_before_the_frame_arrives(self) -> None:
         decoder = FrameDecoder()
         for byte in b"\x7f\xff\xff":
             assert decoder.feed(bytes([byte])) == []
@@ -119,7 +119,7 @@ class TestDecoder:
 
 
 class TestJsonHeader:
-    def test_is_written_as_java_does(self) -> None:
+    def test_encoding_equals_java(self) -> None:
         command = RemotingCommand(105, {"topic": "T"}, opaque=3)
         header = encode_frame(command)[8:]
         assert header == (
@@ -134,7 +134,7 @@ class TestJsonHeader:
             assert decoded.ext_fields == fields
             assert decoded.remark == remark
 
-    def test_values_that_are_not_text_keep_their_spelling(self) -> None:
+    def test_values_that_are_not_text_are_kept_as_written(self) -> None:
         header = (
             b'{"code":"11","extFields":{"a":7,"b":true,"c":1.50,"d":null,"e":"x\\u00e9",'
             b'"f":12345678901234567890123},"flag":0,"opaque":1,"language":1,"version":"317"}'
@@ -151,7 +151,7 @@ class TestJsonHeader:
             "f": "12345678901234567890123",
         }
 
-    def test_the_last_of_equal_keys_counts(self) -> None:
+    def test_last_duplicate_key_is_used(self) -> None:
         header = b'{"code":1,"code":2,"extFields":{"a":"1","a":"2"}}'
         command = decode(frame_of(header))
         assert command.code == 2
@@ -199,7 +199,7 @@ class TestJsonHeader:
         ],
         ids=lambda header: repr(header[:24]),
     )
-    def test_what_is_no_header(self, header: bytes) -> None:
+    def test_malformed_headers_are_rejected(self, header: bytes) -> None:
         with pytest.raises(ProtocolError):
             decode(frame_of(header))
 
@@ -229,7 +229,7 @@ class TestBinaryHeader:
         assert command.remark is None
         assert command.ext_fields is None
 
-    def test_codes_beyond_16_bits_go_as_json(self) -> None:
+    def test_codes_beyond_16_bits_are_sent_as_json(self) -> None:
         command = RemotingCommand(
             RequestCode.POP_MESSAGE, {"topic": "T"}, serialize_type=SerializeType.ROCKETMQ
         )
@@ -237,7 +237,7 @@ class TestBinaryHeader:
         assert decoded.code == RequestCode.POP_MESSAGE
         assert decoded.serialize_type == SerializeType.JSON
 
-    def test_every_cut_is_refused(self) -> None:
+    def test_every_truncation_is_rejected(self) -> None:
         header = self.header(b"remark", b"\0\3key\0\0\0\5value")
         decode(frame_of(header, kind=1))
         for size in range(len(header)):
@@ -282,7 +282,7 @@ class TestFrame:
             decode(struct.pack(">iI", 6, 3) + b"{}")
 
     @pytest.mark.parametrize("kind", list(SerializeType))
-    def test_a_header_over_the_limit_is_not_looked_at(self, kind: SerializeType) -> None:
+    def test_header_over_the_limit_is_not_decoded(self, kind: SerializeType) -> None:
         with pytest.raises(ProtocolError, match="limit"):
             decode(frame_of(b"x" * (MAX_HEADER_BYTES + 1), kind=kind))
         longest = b'{"code":1,"remark":"' + b"x" * (MAX_HEADER_BYTES - 22) + b'"}'
@@ -297,14 +297,14 @@ class TestFrame:
         body = bytes(range(256))
         assert decode(frame_of(b'{"code":1}', body)).body == body
 
-    def test_head_and_body_may_be_written_apart(self) -> None:
+    def test_head_and_body_may_be_written_separately(self) -> None:
         command = RemotingCommand(11, body=memoryview(b"body"))
         assert encode_head(command, 4) + b"body" == encode_frame(command)
 
 
-class TestEncodeRefuses:
+class TestEncodeRejects:
     @pytest.mark.parametrize("kind", list(SerializeType))
-    def test_half_a_surrogate_pair(self, kind: SerializeType) -> None:
+    def test_lone_surrogate(self, kind: SerializeType) -> None:
         for command in (
             RemotingCommand(0, remark="\ud800", serialize_type=kind),
             RemotingCommand(0, {"a": "\udfff"}, serialize_type=kind),
@@ -333,7 +333,7 @@ class TestEncodeRefuses:
 
 
 class TestReply:
-    def test_answers_in_kind(self) -> None:
+    def test_reply_uses_the_encoding_of_the_request(self) -> None:
         for request in COMMANDS + BINARY:
             reply = request.reply(ResponseCode.SYSTEM_BUSY, "later", {"a": "b"}, b"body")
             assert reply.is_response

@@ -47,14 +47,14 @@ def test_defaults_and_unknown_fields() -> None:
     assert header.wanted is None
 
 
-def test_an_heir_has_the_fields_of_its_parent() -> None:
+def test_subclass_inherits_fields() -> None:
     header = Extended.decode({**REQUIRED, "extra": "e", "_ODD": "o"})
     assert header.odd == "o"
     assert header.encode()["extra"] == "e"
     assert "extra" not in Example(topic_name="T", queue_id=1).encode()
 
 
-def test_fields_are_given_by_name_and_all_of_them() -> None:
+def test_constructor_needs_all_fields_by_keyword() -> None:
     values: dict[str, Any] = {"topic_name": "T"}
     with pytest.raises(TypeError, match="Example needs queue_id"):
         Example(**values)
@@ -84,7 +84,7 @@ def test_empty_values() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("1", False), ("yes", False), ("x", False)]
 )
-def test_only_true_is_true(text: str, value: bool) -> None:
+def test_only_the_word_true_is_true(text: str, value: bool) -> None:
     assert Example.decode({**REQUIRED, "isForce": text}).is_force is value
 
 
@@ -121,7 +121,7 @@ def test_numbers(text: str, value: int) -> None:
         "9" * 5000,
     ],
 )
-def test_what_is_no_number(text: str) -> None:
+def test_invalid_numbers_are_rejected(text: str) -> None:
     with pytest.raises(HeaderError, match="queueId"):
         Example.decode({**REQUIRED, "queueId": text})
 
@@ -133,7 +133,7 @@ def test_long_numbers() -> None:
         Example.decode({**REQUIRED, "startOffset": str(2**63)})
 
 
-def test_a_type_that_no_header_can_have() -> None:
+def test_unsupported_annotation_is_rejected() -> None:
     class Wrong(Header):
         score: float
 

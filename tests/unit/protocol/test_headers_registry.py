@@ -3,16 +3,16 @@
 import inspect
 
 import pytest
+from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.errors import HeaderError
 from goddard.protocol import headers_admin, headers_cluster, headers_message
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.header import Header
-from goddard.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 from goddard.protocol.headers_cluster import GetRouteRequest, RegisterBrokerRequest
 from goddard.protocol.headers_message import PullRequest, SendRequest, SendRequestV2, decode_send
 
-# Parents of others, of no code themselves.
+# Base classes, which no request code has.
 SHARED = {
     headers_message.RpcRequest,
     headers_message.TopicRequest,
@@ -30,7 +30,7 @@ def test_every_header_belongs_to_a_code() -> None:
     assert defined - SHARED == {*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}
 
 
-def test_names_say_what_they_are() -> None:
+def test_class_names_end_with_request_or_response() -> None:
     assert all(kind.__name__.rstrip("V2").endswith("Request") for kind in REQUEST_HEADERS.values())
     assert all(kind.__name__.endswith("Response") for kind in RESPONSE_HEADERS.values())
 
@@ -90,7 +90,7 @@ class TestSend:
         assert "b" not in encoded
         assert decode_send(encoded) == send
 
-    def test_missing_fields_are_named_as_they_were_sent(self) -> None:
+    def test_missing_field_is_reported_by_its_wire_name(self) -> None:
         with pytest.raises(HeaderError, match="field g is"):
             decode_send({key: value for key, value in SHORT.items() if key != "g"})
         with pytest.raises(HeaderError, match="producerGroup"):
@@ -137,7 +137,7 @@ def test_fields_of_parents_are_on_the_wire() -> None:
     assert PullRequest.decode(encoded) == request
 
 
-def test_requests_without_a_header_are_few() -> None:
+def test_some_requests_have_no_header() -> None:
     assert RequestCode.GET_BROKER_CLUSTER_INFO not in REQUEST_HEADERS
     assert RequestCode.GET_NAMESRV_CONFIG not in REQUEST_HEADERS
     assert len(REQUEST_HEADERS) > 100

@@ -57,7 +57,7 @@ def test_offset_ids_with_v6() -> None:
         "AC1415A200002A9F8000000000000000",
     ],
 )
-def test_texts_that_are_no_offset_ids(text: str) -> None:
+def test_invalid_offset_ids_are_rejected(text: str) -> None:
     with pytest.raises(ProtocolError):
         parse_offset_message_id(text)
 
@@ -72,7 +72,7 @@ def test_unique_ids_both_ways() -> None:
 
 
 @pytest.mark.parametrize("ip", [bytes([10, 0, 0, 7]), bytes(range(16))])
-def test_made_ids(ip: bytes) -> None:
+def test_generated_ids(ip: bytes) -> None:
     ids = UniqueIds(ip, 70000, -2, zone=UTC)
     now = ms(2024, 2, 10, 11, 12, 13)
     first, second = (parse_unique_id(ids.next(now)) for _ in range(2))
@@ -92,7 +92,7 @@ def test_the_counter_wraps() -> None:
     assert made[-1] == made[0]
 
 
-def test_many_ids_at_once_are_those_that_would_have_come() -> None:
+def test_reserved_ids_equal_ids_generated_one_by_one() -> None:
     ids, one_by_one = (UniqueIds(bytes(4), 1, 1, zone=UTC) for _ in range(2))
     made = []
     for now_ms, count in ((5, 1), (5, 65_000), (6, 65_536), (6, 3)):
@@ -118,7 +118,7 @@ def test_a_clock_set_back() -> None:
     start = ms(2025, 3, 1)
     ids.next(start + 5)
     assert parse_unique_id(ids.next(start - 1000)).month_ms == 0
-    # Too far back to be a correction: it wraps, as it does in Java.
+    # Too far back for a clock correction: the value wraps, as in Java.
     assert parse_unique_id(ids.next(start - 2_000_000)).month_ms == 2**32 - 2_000_000
 
 
@@ -147,7 +147,7 @@ def local_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[ZoneInfo]:
 
 
 @pytest.mark.parametrize("month", range(1, 13))
-def test_the_local_zone_is_the_rule(local_zone: ZoneInfo, month: int) -> None:
+def test_the_local_zone_is_the_default(local_zone: ZoneInfo, month: int) -> None:
     now = ms(2024, month, 20, 1)
     made = parse_unique_id(UniqueIds(bytes(4), 1, 1).next(now))
     assert made.month_ms == now - ms(2024, month, 1, zone=local_zone)

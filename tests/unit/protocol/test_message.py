@@ -55,7 +55,7 @@ def test_writing_properties() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("a\x01", "b"), ("a\x02", "b"), ("a", "b\x02")])
-def test_separators_inside_are_refused(name: str, value: str) -> None:
+def test_separators_in_properties_are_rejected(name: str, value: str) -> None:
     with pytest.raises(ProtocolError, match="separator"):
         encode_properties({name: value})
 
@@ -147,7 +147,7 @@ def test_malformed_batches(raw: bytes) -> None:
         decode_batch(raw)
 
 
-def test_batches_that_cannot_be_written() -> None:
+def test_batches_that_cannot_be_encoded() -> None:
     with pytest.raises(ProtocolError, match="32767"):
         encode_batch([BatchEntry(b"", b"x" * 32768)])
     with pytest.raises(ProtocolError, match="number"):

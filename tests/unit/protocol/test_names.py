@@ -6,7 +6,7 @@ from goddard.protocol import names
 @pytest.mark.parametrize(
     "topic", ["A", "a-b_c|d%e9", "t" * 127, "%RETRY%" + "g" * 248, "%DLQ%" + "g" * 250, "TBW102"]
 )
-def test_good_topics(topic: str) -> None:
+def test_valid_topics(topic: str) -> None:
     assert names.topic_problem(topic) is None
 
 
@@ -28,7 +28,7 @@ def test_good_topics(topic: str) -> None:
         ),
     ],
 )
-def test_bad_topics(topic: str, problem: str) -> None:
+def test_invalid_topics(topic: str, problem: str) -> None:
     assert names.topic_problem(topic) == problem
 
 
@@ -61,7 +61,7 @@ def test_kinds_of_topics() -> None:
     assert names.UNSENDABLE_TOPICS < names.SYSTEM_TOPICS
 
 
-def test_made_names() -> None:
+def test_derived_names() -> None:
     assert names.retry_topic("G") == "%RETRY%G"
     assert names.dlq_topic("G") == "%DLQ%G"
     assert names.pop_retry_topic("G", "T") == "%RETRY%G_T"

@@ -93,7 +93,7 @@ def test_hosts_and_versions(born: Host, store: Host, topic: str) -> None:
     assert summary.body_position == 6 + raw.index(b"hello")
 
 
-def test_stale_host_bits_follow_the_hosts() -> None:
+def test_host_bits_are_set_from_the_hosts() -> None:
     record = make_record()
     record.sys_flag = BORN_HOST_V6 | STORE_HOST_V6 | 0x4
     decoded, _ = decode_record(encode_record(record))
@@ -130,7 +130,7 @@ def test_a_wrong_crc() -> None:
     assert encode_record(record) == damaged
 
 
-def test_the_crc_of_an_empty_body_means_nothing() -> None:
+def test_the_crc_of_an_empty_body_is_ignored() -> None:
     raw = changed(encode_record(make_record(body=b"")), 8, b"\x00\x00\x00\x07")
     record, _ = decode_record(raw)
     assert (record.body, record.body_crc) == (b"", 7)
@@ -173,7 +173,7 @@ def test_a_body_above_the_limit() -> None:
         read_summary(GOLDEN, max_body_bytes=4)
 
 
-def test_what_cannot_be_written() -> None:
+def test_records_that_cannot_be_encoded() -> None:
     with pytest.raises(ProtocolError, match="topic"):
         encode_record(make_record("t" * 32768))
     too_many_properties = make_record()
@@ -213,6 +213,6 @@ def test_hosts_as_text(text: str, written: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", ":", "1.2.3.4", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:65536", "1.2.3:1", "host:1"]
 )
-def test_texts_that_are_no_hosts(text: str) -> None:
+def test_invalid_hosts_are_rejected(text: str) -> None:
     with pytest.raises(ProtocolError):
         Host.parse(text)

@@ -12,12 +12,12 @@ from goddard.protocol.responses import (
 )
 
 
-def test_success_is_handed_back() -> None:
+def test_check_returns_a_success() -> None:
     response = RemotingCommand(ResponseCode.SUCCESS, remark="not set any response code", flag=1)
     assert check(response) is response
 
 
-def test_a_refusal_is_raised_as_what_it_is() -> None:
+def test_check_raises_the_class_of_the_code() -> None:
     response = RemotingCommand(ResponseCode.TOPIC_NOT_EXIST, remark="no T", flag=1)
     with pytest.raises(TopicNotExistError) as caught:
         check(response, "127.0.0.1:9876")
@@ -39,7 +39,7 @@ def test_a_code_without_class_or_name() -> None:
     assert str(error) == "unknown code (54321): odd"
 
 
-def test_a_class_knows_its_code() -> None:
+def test_class_has_its_code_as_default() -> None:
     assert SystemBusyError("later").code == ResponseCode.SYSTEM_BUSY
     assert ResponseError("failed").code == ResponseCode.SYSTEM_ERROR
     assert ResponseError("held", code=ResponseCode.PULL_NOT_FOUND).code == 19

@@ -1,6 +1,6 @@
-"""Which header class a request code and its successful response have; codes not here have none.
+"""The header classes of each request code and of its successful response; other codes have none.
 
-For tools and tests that decode any frame; handlers name their header class themselves.
+For tests that decode any frame; handlers name their header class themselves.
 """
 
 from collections.abc import Mapping
