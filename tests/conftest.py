@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
@@ -36,6 +37,9 @@ settings.load_profile("goddard")
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A background job of a shell. Tests send SIGINT, to this process and to its children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in _SPARK_JAVA_OPTIONS:
         os.environ.setdefault(name, " ".join(BRIEF_JVM_FLAGS))
 

@@ -1,11 +1,12 @@
-"""Run all test suites, two at a time, and say how far they are.
+"""Run all test suites in two groups side by side, and report the result.
 
-Many tests wait for something: a delay that passes, a group that settles, a JVM that starts. So the
-suites are run in two halves side by side, each by a pytest of its own. What a half prints is shown
-when it ends; until then a line now and then tells how far each is. Ctrl-C ends both.
+Many tests wait: for a delay, for a rebalance, for a JVM to start. So two pytest processes share the
+machine. The output of a group is printed when it ends; until then a line every 30 seconds shows the
+progress. Ctrl-C stops both groups.
 
-The halves take the machine from each other. So the few that fail are run again, alone: what fails
-once more has failed; what passes is named at the end, since it should not need a quiet machine.
+A test may fail because the groups compete for the machine. If at most two tests of the whole run
+fail, each of them runs once more, alone. A test that passes then is listed at the end of the run:
+it depends on timing and must be fixed. With more failures nothing runs again.
 """
 
 import json
@@ -18,19 +19,22 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-HALVES = {
+GROUPS = {
     "servers": ("unit", "property", "golden", "integration", "fault", "peers", "spark"),
     "clients": ("interop", "client"),
 }
 REPORT_SECONDS = 30.0
 POLL_SECONDS = 0.2
-MOST_AGAIN = 10  # more is no coincidence
-TESTS_FAILED = 1  # pytest's exit code; others mean that it did not get through
+MAX_RERUNS = 2
+# pytest's exit code for failed tests; any other code but 0 means that the run was not completed.
+TESTS_FAILED = 1
 PERCENT = re.compile(r"\[ *(\d+)%\]")
 
 
 @dataclass
-class Half:
+class Group:
+    """One pytest process that runs some of the suites."""
+
     name: str
     process: "subprocess.Popen[bytes]"
     output: Path
@@ -42,7 +46,7 @@ class Half:
         return self.output.read_text(errors="replace")
 
     @property
-    def state(self) -> str:
+    def progress(self) -> str:
         seconds = int((self.ended or time.monotonic()) - self.started)
         found = PERCENT.findall(self.printed)
         percent = found[-1] if found else "0"
@@ -52,44 +56,58 @@ class Half:
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
     suites = {path.name for path in (root / "tests").iterdir() if any(path.glob("**/test_*.py"))}
-    forgotten = suites - {suite for half in HALVES.values() for suite in half}
-    if forgotten:
-        print(f"these suites belong to no half: {', '.join(sorted(forgotten))}", file=sys.stderr)
+    unassigned = suites - {suite for group in GROUPS.values() for suite in group}
+    if unassigned:
+        print(f"these suites are in no group: {', '.join(sorted(unassigned))}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
-        halves = [start(root, Path(folder), name, sys.argv[1:]) for name in HALVES]
+        groups = [start(root, Path(folder), name, sys.argv[1:]) for name in GROUPS]
         try:
-            wait(halves)
+            wait(groups)
         except KeyboardInterrupt:
             print("\nstopped", file=sys.stderr)
             return 130
         finally:
-            for half in halves:
-                if half.process.poll() is None:
-                    half.process.terminate()
-            for half in halves:
-                half.process.wait()
-    # Of every half, even when the first has failed: one run is to tell all.
-    verdicts = [passed(root, half) for half in halves]
-    return int(not all(verdicts))
+            for group in groups:
+                if group.process.poll() is None:
+                    group.process.terminate()
+            for group in groups:
+                group.process.wait()
+    return judge(root, {group.name: group.process.returncode for group in groups})
 
 
-def passed(root: Path, half: Half) -> bool:
-    if half.process.returncode == 0:
-        return True
-    failed = last_failed(root, half.name)
-    if half.process.returncode != TESTS_FAILED or not 0 < len(failed) <= MOST_AGAIN:
-        return False
-    print(f"\n===== {half.name}: {len(failed)} again, alone =====", flush=True)
-    again = subprocess.run([*pytest_command(half.name), *failed], cwd=root, check=False)
-    if again.returncode == 0:
-        print(f"\n{half.name}: failed beside the other half, passed alone:")
-        print("\n".join(f"  {test}" for test in failed), flush=True)
-    return again.returncode == 0
+def judge(root: Path, codes: dict[str, int]) -> int:
+    """The exit code of the whole run; a few failed tests get a second run first."""
+    unfinished = [name for name, code in codes.items() if code not in (0, TESTS_FAILED)]
+    failed = {name: last_failed(root, name) for name, code in codes.items() if code == TESTS_FAILED}
+    count = sum(len(tests) for tests in failed.values())
+    if unfinished:
+        print(f"\nFAILED: not completed: {', '.join(unfinished)}", flush=True)
+        return 1
+    if count > MAX_RERUNS or not all(failed.values()):
+        print(f"\nFAILED: {count} tests; at most {MAX_RERUNS} may run again", flush=True)
+        return 1
+    flaky: list[str] = []
+    failed_again: list[str] = []
+    for name, tests in failed.items():
+        for test in tests:
+            print(f"\n===== {name}: second run, alone: {test} =====", flush=True)
+            done = subprocess.run([*pytest_command(name), test], cwd=root, check=False)
+            (flaky if done.returncode == 0 else failed_again).append(test)
+    print_list("FAILED twice", failed_again)
+    print_list("Passed only on the second run; fix these tests", flaky)
+    if not failed_again:
+        print("\nPASSED", flush=True)
+    return int(bool(failed_again))
+
+
+def print_list(title: str, tests: list[str]) -> None:
+    if tests:
+        print("\n".join([f"\n{title}:", *(f"  {test}" for test in tests)]), flush=True)
 
 
 def last_failed(root: Path, name: str) -> list[str]:
-    """What pytest's cache keeps of the last run."""
+    """The tests that failed in a group, from pytest's cache."""
     file = root / cache_dir(name) / "v" / "cache" / "lastfailed"
     return sorted(json.loads(file.read_text())) if file.exists() else []
 
@@ -102,10 +120,10 @@ def pytest_command(name: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "--color=no", "-o", f"cache_dir={cache_dir(name)}"]
 
 
-def start(root: Path, folder: Path, name: str, arguments: list[str]) -> Half:
+def start(root: Path, folder: Path, name: str, arguments: list[str]) -> Group:
     output = folder / f"{name}.txt"
-    suites = [f"tests/{suite}" for suite in HALVES[name] if (root / "tests" / suite).is_dir()]
-    # What an earlier run left is not what failed in this one.
+    suites = [f"tests/{suite}" for suite in GROUPS[name] if (root / "tests" / suite).is_dir()]
+    # Failures of an earlier run must not count.
     shutil.rmtree(root / cache_dir(name), ignore_errors=True)
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -115,22 +133,23 @@ def start(root: Path, folder: Path, name: str, arguments: list[str]) -> Half:
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    return Half(name, process, output, time.monotonic())
+    return Group(name, process, output, time.monotonic())
 
 
-def wait(halves: list[Half]) -> None:
+def wait(groups: list[Group]) -> None:
+    """Return when all groups have ended; print progress, and the output of each when it ends."""
     reported = time.monotonic()
-    running = list(halves)
+    running = list(groups)
     while running:
         time.sleep(POLL_SECONDS)
-        for half in list(running):
-            if half.process.poll() is not None:
-                half.ended = time.monotonic()
-                running.remove(half)
-                print(f"\n===== {half.state} =====\n{half.printed}", flush=True)
+        for group in list(running):
+            if group.process.poll() is not None:
+                group.ended = time.monotonic()
+                running.remove(group)
+                print(f"\n===== {group.progress} =====\n{group.printed}", flush=True)
         if running and time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
-            print("; ".join(half.state for half in running), flush=True)
+            print("; ".join(group.progress for group in running), flush=True)
 
 
 if __name__ == "__main__":

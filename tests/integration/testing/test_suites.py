@@ -1,29 +1,38 @@
-"""What ``make test`` makes of failures, tried on a small project."""
+"""The test runner of ``make test``, run on small projects that pass, fail, or fail once."""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOOL = Path(__file__).resolve().parents[3] / "tools" / "run_suites.py"
 
 PASSES = """
-def test_well():
+def test_passes():
     pass
 """
 FAILS_ONCE = """
 from pathlib import Path
 
-def test_once():
-    seen = Path(__file__).with_name("seen")
-    was_there = seen.exists()
-    seen.touch()
-    assert was_there
+import pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_fails_once(number):
+    marker = Path(__file__).with_name(f"{{Path(__file__).stem}}-{{number}}.seen")
+    if not marker.exists():
+        marker.touch()
+        pytest.fail("first run")
 """
 FAILS = """
-def test_always():
+def test_always_fails():
     assert False
 """
+
+
+def fails_once(count: int = 1) -> str:
+    return FAILS_ONCE.format(count=count)
 
 
 def run(folder: Path, **suites: str) -> "subprocess.CompletedProcess[str]":
@@ -42,32 +51,50 @@ def run(folder: Path, **suites: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def test_passing_run(tmp_path: Path) -> None:
     done = run(tmp_path, unit=PASSES, client=PASSES)
     assert done.returncode == 0, done.stdout
-    assert "again" not in done.stdout
+    assert "second run" not in done.stdout
+    assert done.stdout.rstrip().endswith("PASSED")
 
 
-def test_passes_when_alone(tmp_path: Path) -> None:
-    done = run(tmp_path, unit=FAILS_ONCE, client=PASSES)
+def test_tests_that_pass_on_the_second_run_are_listed_at_the_end(tmp_path: Path) -> None:
+    done = run(tmp_path, unit=fails_once(), client=fails_once())
     assert done.returncode == 0, done.stdout
-    named = done.stdout.split("passed alone:")[1]
-    assert named.split() == ["tests/unit/test_unit.py::test_once"]
+    end = done.stdout.split("Passed only on the second run; fix these tests:")[1]
+    assert end.split() == [
+        "tests/unit/test_unit.py::test_fails_once[0]",
+        "tests/client/test_client.py::test_fails_once[0]",
+        "PASSED",
+    ]
 
 
-def test_fails_again(tmp_path: Path) -> None:
-    done = run(tmp_path, unit=FAILS_ONCE, client=FAILS)
+def test_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, unit=fails_once(), client=FAILS)
     assert done.returncode == 1
-    assert "tests/unit/test_unit.py::test_once" in done.stdout.split("passed alone:")[1]
+    twice, once = done.stdout.split("FAILED twice:")[1].split("Passed only on the second run")
+    assert twice.split() == ["tests/client/test_client.py::test_always_fails"]
+    assert "tests/unit/test_unit.py::test_fails_once[0]" in once
+    assert "PASSED" not in once
 
 
-def test_a_half_that_breaks_off_is_not_tried_again(tmp_path: Path) -> None:
-    done = run(tmp_path, unit="import os\nos._exit(3)\n", client=PASSES)
+@pytest.mark.parametrize(("unit", "client"), [(3, 0), (2, 1)])
+def test_more_than_two_failures_are_not_run_again(tmp_path: Path, unit: int, client: int) -> None:
+    suites = {"unit": fails_once(unit), "client": fails_once(client) if client else PASSES}
+    done = run(tmp_path, **suites)
     assert done.returncode == 1
-    assert "again" not in done.stdout
+    assert "FAILED: 3 tests; at most 2 may run again" in done.stdout
+    assert "second run" not in done.stdout
 
 
-def test_a_suite_of_no_half_is_told(tmp_path: Path) -> None:
+def test_group_that_is_not_completed_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, unit="import os\nos._exit(3)\n", client=fails_once())
+    assert done.returncode == 1
+    assert "FAILED: not completed: servers" in done.stdout
+    assert "second run" not in done.stdout
+
+
+def test_suite_in_no_group_is_an_error(tmp_path: Path) -> None:
     done = run(tmp_path, unit=PASSES, client=PASSES, new=PASSES)
     assert done.returncode == 2
-    assert "new" in done.stderr
+    assert done.stderr == "these suites are in no group: new\n"
