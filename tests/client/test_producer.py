@@ -205,12 +205,20 @@ async def test_long_batches_are_split(site: Site) -> None:
 
 async def test_what_cannot_be_a_batch(site: Site) -> None:
     topic = site.create_topic("nobatch")
-    one = Message(topic, b"x")
+    one, started, prepared = (Message(topic, b"x") for _ in range(3))
+    started.properties["__STARTDELIVERTIME"] = "60000"
+    prepared.properties["TRAN_MSG"] = "true"
     async with producer_of(site) as producer:
         for batch, text in (
             ([], "it is empty"),
             ([one, Message("other", b"x")], "topic of the messages in one batch should be the"),
             ([one, Message(topic, b"x", delay_level=1)], "TimeDelayLevel is not supported"),
+            ([one, Message(topic, b"x", delay_seconds=60)], "TimeDelayLevel is not supported"),
+            ([one, Message(topic, b"x", delay_ms=60_000)], "TimeDelayLevel is not supported"),
+            ([one, Message(topic, b"x", deliver_at_ms=2**40)], "TimeDelayLevel is not supported"),
+            ([one, started], "TimeDelayLevel is not supported"),
+            ([one, prepared], "transaction messages are not supported"),
+            ([prepared], "transaction messages are not supported"),
             ([one, Message(topic, b"x", wait_store_ok=False)], "waitStoreMsgOK of the messages"),
             ([Message("%RETRY%g", b"x")], "Retry Group is not supported for batching"),
         ):

@@ -17,6 +17,7 @@ from goddard.client.errors import (
     ClientError,
     InvalidMessageError,
     NoNameServerError,
+    NotRunningError,
     SendFailedError,
     TooManyRequestsError,
 )
@@ -28,6 +29,7 @@ from goddard.client.produce.producer import Producer
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import MessageQueue, SendStatus, ServiceState
 from goddard.errors import (
+    ConfigError,
     ConnectFailedError,
     ProtocolError,
     RequestTimeoutError,
@@ -323,6 +325,39 @@ async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:
         await until(lambda: all(each.is_closed for each in broker.connections))
 
 
+async def test_a_start_that_fails_leaves_no_session_behind() -> None:
+    async with FakeCluster("a") as cluster:
+        # Too long for the group of its traces, which is made of it.
+        failing = Producer(
+            "g" * 240, name_servers=cluster.namesrv, instance_name="i", trace=TraceOptions()
+        )
+        with pytest.raises(ConfigError, match="longer than"):
+            await failing.start()
+        # The same client id with other options: refused if the session were still there.
+        async with Producer(
+            "g", name_servers=cluster.namesrv, instance_name="i", heartbeat_interval_ms=5_000
+        ) as producer:
+            await producer.send(Message("T", b"x"))
+
+
+async def test_sends_that_are_given_up_have_ended_when_stop_has() -> None:
+    async with FakeCluster("a") as cluster:
+        producer = Producer("g", name_servers=cluster.namesrv)
+        await producer.start()
+        cluster.answer_route = mute
+        unanswered = producer.send_soon(Message("T", b"x"))
+        before = asyncio.all_tasks()
+        assert any(task.get_name() == "send to T" for task in before)
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert not any(task.get_name() == "send to T" for task in asyncio.all_tasks())
+        with pytest.raises(NotRunningError, match="was stopped"):
+            await unanswered
+
+
 async def test_a_stop_that_is_given_up_leaves_nothing_open() -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
@@ -519,22 +554,32 @@ async def test_failing_brokers_are_left_alone(times: FaultTimes) -> None:
             assert brokers_of(cluster)["a"] >= 2
 
 
-async def test_unreachable_brokers_are_detected() -> None:
+async def test_a_broker_that_is_reachable_again_is_used_again() -> None:
     async with FakeCluster("a", "b") as cluster:
-        cluster.broker("a").answer = mute
+        broker = cluster.broker("a")
+        broker.answer = mute
+        broker.silent.add(RequestCode.GET_MAX_OFFSET)
         async with Producer(
             "g",
             name_servers=cluster.namesrv,
-            avoid_slow_brokers=FaultTimes((0,), (0,), 0),
+            # Every send makes its broker unavailable for an hour: only reachability counts.
+            avoid_slow_brokers=FaultTimes((0,), (3_600_000,), 0),
             detect_brokers=True,
             detect_interval_ms=10,
             max_timeout_per_try_ms=100,
             send_timeout_ms=60_000,
         ) as producer:
-            while not brokers_of(cluster)["a"]:
-                await producer.send(Message("T", b"x"))
-            async with asyncio.timeout(30):
-                await cluster.broker("a").asked[RequestCode.GET_MAX_OFFSET].wait()
+            async with asyncio.timeout(60):
+                while not broker.sends:
+                    await producer.send(Message("T", b"x"))
+                # It is probed and does not answer.
+                await broker.asked[RequestCode.GET_MAX_OFFSET].wait()
+                for _ in range(8):
+                    assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
+                broker.silent.clear()
+                broker.answer = broker.store
+                while (await producer.send(Message("T", b"x"))).queue.broker_name != "a":
+                    pass
 
 
 async def test_a_missing_broker_makes_the_route_be_asked_for_again() -> None:

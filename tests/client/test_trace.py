@@ -24,7 +24,7 @@ from goddard.client.trace.records import (
     decode_trace,
 )
 from goddard.client.trace.tracer import TraceOptions
-from goddard.client.values import ConsumeFrom
+from goddard.client.values import ConsumeFrom, SendStatus
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 
@@ -193,11 +193,15 @@ async def test_mqadmin_reads_our_traces(site: Site, java_driver: JavaDriver) -> 
     assert "success" in text
 
 
-async def test_a_trace_that_cannot_be_sent_harms_nobody(site: Site) -> None:
+async def test_a_trace_that_cannot_be_sent_harms_nobody(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = site.create_topic("untraced")
     forbidden = TraceOptions(topic="SCHEDULE_TOPIC_XXXX", batch_size=1)
     async with Producer(
         site.new_group("senders"), name_servers=site.namesrv, trace=forbidden
     ) as producer:
-        for _ in range(3):
-            await producer.send(Message(topic, b"x"))
+        results = [await producer.send(Message(topic, b"x")) for _ in range(3)]
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    # One trace message for each, and each is refused.
+    assert caplog.text.count("send trace data failed: ") == 3

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
+from tests.support.fakecluster import FakeCluster
+from tests.support.polling import until
 from tests.support.reading import TopicReader
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.transactions import TransactionProducer, TransactionState
-from goddard.client.values import ConsumeFrom, SendStatus
+from goddard.client.values import ConsumeFrom, SendStatus, ServiceState
 from goddard.errors import ConfigError
+from goddard.protocol.frame import RemotingCommand
 from goddard.testing.site import Site
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -276,3 +279,44 @@ def test_a_listener_without_a_method_is_refused() -> None:
     listener: Any = Half()
     with pytest.raises(ConfigError, match="check"):
         TransactionProducer("senders", listener, name_servers="127.0.0.1:9876")
+
+
+async def test_a_half_that_is_stored_while_the_producer_stops_is_not_executed() -> None:
+    release, executing = threading.Event(), threading.Event()
+    executed: list[bytes] = []
+
+    class Slow:
+        def execute(self, message: Message, argument: Any) -> TransactionState:
+            executed.append(message.body)
+            executing.set()
+            release.wait(60)
+            return COMMIT
+
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            return UNKNOWN
+
+    answered = asyncio.Event()
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+
+        async def answer(request: RemotingCommand) -> RemotingCommand:
+            if request.body == b"late":
+                await answered.wait()
+            return broker.store(request)
+
+        broker.answer = answer
+        producer = TransactionProducer("senders", Slow(), name_servers=cluster.namesrv)
+        await producer.start()
+        first = asyncio.create_task(producer.send_in_transaction(Message("T", b"first")))
+        late = asyncio.create_task(producer.send_in_transaction(Message("T", b"late")))
+        await until(lambda: executing.is_set() and len(broker.sends) == 2)
+        stopping = asyncio.create_task(producer.stop())
+        # Now it waits a tenth of a second for the call that is running.
+        await asyncio.sleep(0)
+        assert producer.state is ServiceState.RUNNING
+        answered.set()
+        results = await asyncio.gather(first, late)
+        await stopping
+    release.set()
+    assert [result.state for result in results] == [UNKNOWN, UNKNOWN]
+    assert executed == [b"first"]

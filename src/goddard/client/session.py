@@ -105,13 +105,16 @@ class Session:
 
     @staticmethod
     def shared(options: SessionOptions, *, clock: Clock | None = None) -> "Session":
-        """The session of this client id on the running loop; made if there is none."""
-        sessions = Session._by_loop.setdefault(asyncio.get_running_loop(), {})
+        """The session of this client id on the running loop; a new one if there is none.
+
+        Others share a new one from its ``start`` on, which must be called without an await between:
+        a session that is never started is not kept.
+        """
+        sessions = Session._by_loop.get(asyncio.get_running_loop(), {})
         session = sessions.get(options.client_id)
         if session is None:
-            session = Session(options, clock=clock or SystemClock())
-            sessions[options.client_id] = session
-        elif session.options != options:
+            return Session(options, clock=clock or SystemClock())
+        if session.options != options:
             raise ConfigError(
                 f"the client id {options.client_id} is in use with other options; give another "
                 "instance_name"
@@ -127,6 +130,8 @@ class Session:
     async def start(self) -> None:
         """Begin to use the session. Each client calls this once, and ``stop`` once."""
         self._guard.check()
+        if not self._is_over:
+            Session._by_loop.setdefault(self._loop, {}).setdefault(self.client_id, self)
         async with self._changing:
             if self._is_over:
                 # Whoever began to start it gave up while we waited.

@@ -101,6 +101,17 @@ RESERVED_PROPERTIES: Final = frozenset(
 }
 """Names that a user's property may not have."""
 
+DELAY_PROPERTIES: Final = frozenset(
+    {
+        PROPERTY_DELAY,
+        PROPERTY_TIMER_DELAY_SEC,
+        PROPERTY_TIMER_DELAY_MS,
+        PROPERTY_TIMER_DELIVER_MS,
+        "__STARTDELIVERTIME",
+    }
+)
+"""A message with one of these is delivered later; RocketMQ does not reserve the last name."""
+
 KEY_SEPARATOR: Final = " "
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"

@@ -28,14 +28,11 @@ from goddard.client.values import MessageQueue, SendResult
 from goddard.clock import Clock
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol.message import (
-    PROPERTY_DELAY,
+    DELAY_PROPERTIES,
     PROPERTY_INSTANCE_ID,
     PROPERTY_MESSAGE_TYPE,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_ID,
     PROPERTY_WAIT,
@@ -50,18 +47,11 @@ _UNFORESEEN: Final = "a send to %s failed in an unforeseen way"
 _MAX_DELAY_MS: Final = 30_000
 _MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 # A message with one of these goes alone.
-_ALONE: Final = frozenset(
-    {
-        PROPERTY_DELAY,
-        PROPERTY_TIMER_DELAY_SEC,
-        PROPERTY_TIMER_DELAY_MS,
-        PROPERTY_TIMER_DELIVER_MS,
-        "__STARTDELIVERTIME",
-        PROPERTY_PRODUCER_GROUP,
-        PROPERTY_TRANSACTION_PREPARED,
-        PROPERTY_MESSAGE_TYPE,
-    }
-)
+_ALONE: Final = DELAY_PROPERTIES | {
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_MESSAGE_TYPE,
+}
 _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode() + b"\x01"
 _PAIR_END: Final = b"\x02"
 # total_size, magic, body_crc, flag, body_length; then body, properties_length, properties.

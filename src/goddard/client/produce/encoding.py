@@ -23,6 +23,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import SendRequestV2
 from goddard.protocol.message import (
     BATCH_ENTRY_BYTES,
+    DELAY_PROPERTIES,
     PROPERTY_INSTANCE_ID,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_MESSAGE_TYPE,
@@ -214,9 +215,13 @@ def check_batch(messages: Sequence[Message]) -> None:
         raise InvalidMessageError(f"{_BATCH_FAILED}: it is empty")
     first = messages[0]
     for message in messages:
-        if message.delay_level > 0 or message.deliver_at_ms is not None:
+        if not DELAY_PROPERTIES.isdisjoint(message.properties):
             raise InvalidMessageError(
                 f"{_BATCH_FAILED}: TimeDelayLevel is not supported for batching"
+            )
+        if PROPERTY_TRANSACTION_PREPARED in message.properties:
+            raise InvalidMessageError(
+                f"{_BATCH_FAILED}: transaction messages are not supported for batching"
             )
         check_batch_topic(message.topic)
         if message.topic != first.topic:

@@ -12,25 +12,9 @@ from typing import Final, Protocol
 
 from goddard.client.message import Message
 from goddard.client.values import MessageQueue, SendResult
-from goddard.protocol.message import (
-    PROPERTY_DELAY,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
-    PROPERTY_TRANSACTION_PREPARED,
-)
+from goddard.protocol.message import DELAY_PROPERTIES, PROPERTY_TRANSACTION_PREPARED
 
 _logger: Final = logging.getLogger("goddard.client")
-
-_DELAYED: Final = frozenset(
-    {
-        PROPERTY_DELAY,
-        PROPERTY_TIMER_DELAY_MS,
-        PROPERTY_TIMER_DELAY_SEC,
-        PROPERTY_TIMER_DELIVER_MS,
-        "__STARTDELIVERTIME",
-    }
-)
 
 
 class SendMode(Enum):
@@ -96,7 +80,7 @@ def message_type(message: Message) -> MessageType:
     properties = message.properties
     if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
         return MessageType.TRANSACTION_HALF
-    if not _DELAYED.isdisjoint(properties):
+    if not DELAY_PROPERTIES.isdisjoint(properties):
         return MessageType.DELAY
     return MessageType.NORMAL
 

@@ -168,6 +168,7 @@ class TransactionProducer(Producer):
         self._checks = Tasks(_logger, logging.DEBUG)
         self._check_slots = asyncio.Semaphore(check_threads)
         self._pools: dict[str, Threads[_Call]] = {}
+        self._calls_listener = True
         self._calls: set[_Call] = set()
 
     async def start(self) -> None:
@@ -180,6 +181,7 @@ class TransactionProducer(Producer):
         await finish(self._checks.stop, self._leave_listener, super().stop)
 
     async def _leave_listener(self) -> None:
+        self._calls_listener = False
         pools, self._pools = self._pools, {}
         try:
             for pool in pools.values():
@@ -333,7 +335,12 @@ class TransactionProducer(Producer):
     async def _call(
         self, kind: str, method: "partial[Decision | Awaitable[Decision]]", threads: int
     ) -> object:
-        """Call the listener, on the loop or in a thread of the pool of its kind."""
+        """Call the listener, on the loop or in a thread of the pool of its kind.
+
+        NotRunningError once the producer is being stopped: a pool made now would never be closed.
+        """
+        if not self._calls_listener:
+            raise NotRunningError("the producer was stopped before its listener was called")
         if is_async(method):
             outcome = method()
             return await outcome if isinstance(outcome, Awaitable) else outcome

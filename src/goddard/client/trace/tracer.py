@@ -25,7 +25,6 @@ _logger: Final = logging.getLogger("goddard.client")
 
 # RocketMQ's: names of the producers that trace, size of a trace message, length of the queue.
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
-INSTANCE_PREFIX: Final = "PID_CLIENT_INNER_TRACE_PRODUCER"
 SEND_TIMEOUT_MS: Final = 5_000
 MAX_TRACE_BYTES: Final = 128_000
 _MAX_QUEUED: Final = 2048
@@ -84,6 +83,8 @@ class Tracer:
         self._queue: deque[TraceRecord] = deque()
         self._wake = asyncio.Event()
         self._is_woken = False
+        self._sends = Tasks(_logger, logging.DEBUG)
+        # Those of the sends that have no result yet.
         self._sending: set[asyncio.Task[None]] = set()
         self.dropped = 0
 
@@ -113,8 +114,7 @@ class Tracer:
             while self._sending:
                 await asyncio.wait(self._sending)
         finally:
-            for task in self._sending:
-                task.cancel()
+            await self._sends.stop()
 
     def append(self, record: TraceRecord) -> bool:
         """Take a record; false if there was no room for it."""
@@ -148,7 +148,7 @@ class Tracer:
             for message, held in trace_messages(self._options.topic, records):
                 while len(self._sending) >= _MAX_SENDING:
                     await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-                task = asyncio.get_running_loop().create_task(self._send(message, held))
+                task = self._sends.spawn(self._send(message, held), "send traces")
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 

@@ -131,6 +131,37 @@ async def test_a_producer_that_does_not_start_is_only_a_warning() -> None:
     assert outbox.messages == []
 
 
+async def test_sends_that_are_given_up_have_ended_when_stop_has() -> None:
+    class Silent(Outbox):
+        ended = 0
+
+        async def send_soon(self, message: Message) -> SendResult:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended += 1
+            raise AssertionError
+
+        async def stop(self) -> None:
+            assert self.ended == 3
+            await super().stop()
+
+    outbox = Silent()
+    tracer = Tracer(TraceOptions(batch_size=1), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    for number in range(3):
+        tracer.append(record(number))
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(tracer.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert outbox.ended == 3
+    assert not outbox.is_running
+
+
 def test_messages_are_bounded_in_size_and_keys() -> None:
     large = [record(number)._replace(tags="t" * 50_000) for number in range(5)]
     parts = list(trace_messages("T", large))
