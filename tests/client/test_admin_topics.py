@@ -83,16 +83,14 @@ async def test_a_topic_is_made_on_a_broker_by_name_and_by_address(site: Site, ad
 async def test_attributes_are_set_and_taken_away(site: Site, admin: Admin) -> None:
     topic = site.new_group("AdminAttributes")
     name = broker_name(site)
-    await admin.create_topic(topic, broker=name, attributes={"cleanup.policy": "COMPACTION"})
-    assert (await admin.topic_config(topic, broker=name)).attributes == {
-        "cleanup.policy": "COMPACTION"
-    }
-    await admin.create_topic(topic, broker=name, attributes={"reserve.time": "100"})
+    await admin.create_topic(topic, broker=name, attributes={"cleanup.policy": "DELETE"})
+    assert (await admin.topic_config(topic, broker=name)).attributes == {"cleanup.policy": "DELETE"}
+    await admin.create_topic(topic, broker=name, attributes={"reserve.time": "-1"})
     config = await admin.topic_config(topic, broker=name)
-    assert config.attributes == {"cleanup.policy": "COMPACTION", "reserve.time": "100"}
+    assert config.attributes == {"cleanup.policy": "DELETE", "reserve.time": "-1"}
     await admin.create_topic(topic, broker=name, attributes={"reserve.time": None})
     config = await admin.topic_config(topic, broker=name)
-    assert config.attributes == {"cleanup.policy": "COMPACTION"}
+    assert config.attributes == {"cleanup.policy": "DELETE"}
 
 
 async def test_several_topics_are_made_at_once(site: Site, admin: Admin) -> None:

@@ -26,8 +26,12 @@ class Attribute:
     is_changeable: bool
 
 
-def _one_of(*values: str) -> Callable[[str], str | None]:
+def _one_of(*values: str, unsupported: str = "") -> Callable[[str], str | None]:
+    """One of Java's values. ``unsupported`` is the one that this broker could not act on."""
+
     def problem(value: str) -> str | None:
+        if value and value == unsupported:
+            return f"the value {value} is not supported by this broker"
         return None if value in values else f"value is not in set: [{', '.join(values)}]"
 
     return problem
@@ -42,16 +46,27 @@ def _within(low: int, high: int) -> Callable[[str], str | None]:
     return problem
 
 
+def _reserve_time(value: str) -> str | None:
+    problem = _within(-1, _MAX_INT64)(value)
+    if problem is None and int(value) != -1:
+        return "a retention time per topic is not supported by this broker"
+    return problem
+
+
 MIXED: Final = "MIXED"
 MESSAGE_TYPE: Final = "message.type"
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(_one_of("BatchCQ", "SimpleCQ"), is_changeable=False),
-    "cleanup.policy": Attribute(_one_of("COMPACTION", "DELETE"), is_changeable=False),
+    "queue.type": Attribute(
+        _one_of("BatchCQ", "SimpleCQ", unsupported="BatchCQ"), is_changeable=False
+    ),
+    "cleanup.policy": Attribute(
+        _one_of("COMPACTION", "DELETE", unsupported="COMPACTION"), is_changeable=False
+    ),
     MESSAGE_TYPE: Attribute(
         _one_of("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL"),
         is_changeable=True,
     ),
-    "reserve.time": Attribute(_within(-1, _MAX_INT64), is_changeable=True),
+    "reserve.time": Attribute(_reserve_time, is_changeable=True),
 }
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "priority.factor": Attribute(_within(0, 100), is_changeable=True),

@@ -143,8 +143,6 @@ class Broker:
         self.started_ms = self._clock.now_ms()
         config = self._config
         config.check_supported()
-        if config.broker_role == "SYNC_MASTER":
-            _log.warning("brokerRole=SYNC_MASTER: there is no replica, sends wait for none")
         # Records hold addresses, not names.
         config = dataclasses.replace(
             config,

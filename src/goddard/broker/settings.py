@@ -66,16 +66,22 @@ _FIXED_AT_START: Final = frozenset(
         "useTLS",
     }
 )
-# What would be taken for granted by whoever set it, and is not there: the value that asks for it,
-# and what the broker would do instead.
+# Properties that are refused because ignoring them would be unsafe: which values (a pattern for the
+# whole text, in lower case), and what the broker would do instead.
 _OPEN_TO_ALL: Final = "the broker would take requests from anyone"
 _UNREPLICATED: Final = "messages would be on this machine only"
+_SEVERAL: Final = "0*([2-9]|[1-9][0-9]+)"
 _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     "aclEnable": ("true", _OPEN_TO_ALL),
+    "allAckInSyncStateSet": ("true", _UNREPLICATED),
     "authenticationEnabled": ("true", _OPEN_TO_ALL),
     "authorizationEnabled": ("true", _OPEN_TO_ALL),
+    "brokerRole": ("slave|sync_master", _UNREPLICATED),
     "enableControllerMode": ("true", _UNREPLICATED),
     "enableDLegerCommitLog": ("true", _UNREPLICATED),
+    "inSyncReplicas": (_SEVERAL, _UNREPLICATED),
+    "messageStorePlugIn": (".+", "messages would be kept without that plug-in"),
+    "minInSyncReplicas": (_SEVERAL, _UNREPLICATED),
     "storeType": ("defaultrocksdb", "messages would be kept in other files"),
     "tls.enable": ("true", "the broker would talk to others in the clear"),
     "tls.server.mode": ("enforcing", "the broker would talk to clients in the clear"),
@@ -280,8 +286,6 @@ class BrokerConfig(Configuration):
 
     def check_supported(self) -> None:
         """ConfigError when a broker of this configuration would do less than it was asked for."""
-        if self.broker_role == "SLAVE":
-            raise ConfigError("brokerRole=SLAVE: following a master is not supported yet")
         _check_supported(self.properties())
 
     def refuses(self, name: str) -> bool:
@@ -324,9 +328,9 @@ WITHOUT_FIELD: Final[Mapping[str, str]] = {
 
 
 def _check_supported(properties: Mapping[str, str]) -> None:
-    for name, (value, instead) in _UNSUPPORTED.items():
+    for name, (values, instead) in _UNSUPPORTED.items():
         text = properties.get(name, "").strip()
-        if text.lower() == value:
+        if re.fullmatch(values, text.lower()):
             raise ConfigError(
                 f"{name}={text} is not supported yet: {instead}; remove the line to run without"
             )

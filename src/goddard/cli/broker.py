@@ -247,10 +247,6 @@ def _settle(config: BrokerConfig) -> BrokerConfig:
             '"127.0.0.1:9876;192.168.0.1:9876"',
             _EXIT_WRONG_CONFIG,
         ) from error
-    if config.broker_role == "SYNC_MASTER":
-        # The broker logs it, too.
-        text = "brokerRole=SYNC_MASTER: there is no replica, sends wait for none"
-        click.echo(f"warning: {text}", err=True)
     if config.broker_role != "SLAVE":
         return dataclasses.replace(config, broker_id=0)
     if config.broker_id == 0:

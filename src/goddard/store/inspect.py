@@ -317,7 +317,7 @@ class StoreView:
         self.index_directory = directory / "index"
         if not directory.is_dir():
             raise NotAStoreError(f"{directory} is not a directory")
-        if (self.queue_directory / "CURRENT").exists():
+        if (self.queue_directory / "CURRENT").is_file():
             raise NotAStoreError(
                 f"{directory} is a RocksDB store (storeType=defaultRocksDB): its consume queues "
                 "are a RocksDB database, which Goddard does not read. Start its broker with "

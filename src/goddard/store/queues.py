@@ -44,7 +44,8 @@ class QueueTable:
         """
         damages: list[QueueDamage] = []
         with disk_errors("list", self._directory):
-            if self._files.facts(self._directory / _ROCKSDB_MARK) is not None:
+            mark = self._files.facts(self._directory / _ROCKSDB_MARK)
+            if mark is not None and not mark.is_directory:  # a topic may have that name too
                 raise StoreLayoutError(
                     f"{self._directory} is a RocksDB (storeType=defaultRocksDB), which Goddard"
                     " does not read. Move it away to have the queues rebuilt from the commit log",

@@ -225,14 +225,3 @@ def test_advice_names_the_options_of_the_command(tmp_path: Path) -> None:
     env = environment(ROCKETMQ_HOME=str(tmp_path / "home"))
     java = run_to_end([*MQBROKER, "-c", str(config)], env)
     assert java.stderr.endswith("; choose an address of this machine with bindAddress\n")
-
-
-def test_a_master_that_should_wait_for_replicas_warns(tmp_path: Path) -> None:
-    file = tmp_path / "broker.conf"
-    file.write_text("brokerRole=SYNC_MASTER\nlistenPort=0\n")
-    options = ("-c", str(file), "--home", str(tmp_path), "-n", "127.0.0.1:1")
-    told = "brokerRole=SYNC_MASTER: there is no replica, sends wait for none\n"
-    with daemon(tmp_path, [*BROKER, *options]).start() as process:
-        assert process.stop() == 0
-        assert f"warning: {told}" in process.output()
-    assert told in (tmp_path / "logs" / "broker.log").read_text()

@@ -100,7 +100,7 @@ async def test_what_cannot_be_created(
 async def test_attributes_are_changed_one_by_one(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         admin = bench.connect()
-        for text in ("+message.type=FIFO,+reserve.time=5", "+message.type=DELAY", "-reserve.time"):
+        for text in ("+message.type=FIFO,+reserve.time=-1", "+message.type=DELAY", "-reserve.time"):
             assert (await admin.ask(CREATE, fields(attributes=text))).code == 0
         config = bench.topics.get("T")
         assert config is not None
@@ -118,6 +118,19 @@ def test_changes_that_make_no_sense(text: str) -> None:
         return
     with pytest.raises(AttributeProblemError):
         altered({}, parse_changes(text), TOPIC_ATTRIBUTES)
+
+
+@pytest.mark.parametrize(
+    "attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ", "reserve.time=100"]
+)
+async def test_an_attribute_that_this_broker_cannot_act_on_is_refused(
+    tmp_path: Path, attribute: str
+) -> None:
+    with AdminBench(tmp_path) as bench:
+        answer = await bench.connect().ask(CREATE, fields(attributes=f"+{attribute}"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "not supported by this broker" in (answer.remark or "")
+        assert bench.topics.get("T") is None
 
 
 @pytest.mark.parametrize("value", ["-2", "x", "", "9" * 40, "--1", "9223372036854775808", "١٢"])

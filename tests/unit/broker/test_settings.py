@@ -338,8 +338,14 @@ UNSUPPORTED = [
     "aclEnable=true",
     "authenticationEnabled=true",
     "authorizationEnabled=TRUE",
+    "brokerRole=SLAVE",
+    "brokerRole=SYNC_MASTER",
     "enableControllerMode=true",
     "enableDLegerCommitLog=true",
+    "allAckInSyncStateSet=true",
+    "inSyncReplicas=2",
+    "minInSyncReplicas=02",
+    "messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore",
     "storeType=defaultRocksDB",
     "tls.enable=true",
     "tls.server.mode=enforcing",
@@ -358,7 +364,15 @@ def test_what_would_be_taken_for_granted_and_is_not_there_is_refused(line: str) 
 
 
 @pytest.mark.parametrize(
-    "line", ["aclEnable=false", "storeType=default", "tls.server.mode=disabled"]
+    "line",
+    [
+        "aclEnable=false",
+        "storeType=default",
+        "tls.server.mode=disabled",
+        "inSyncReplicas=1",
+        "minInSyncReplicas=1",
+        "messageStorePlugIn=",
+    ],
 )
 def test_asking_for_less_is_fine(line: str) -> None:
     BrokerConfig.from_properties(parse_properties(line)).check_supported()

@@ -15,6 +15,7 @@ from goddard.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreLockedError, StoreUnavailableError
 from goddard.store.files import SystemFiles
+from goddard.store.inspect import StoreView
 from goddard.store.recovery import SegmentStart, Tail, Verdict, choose_start, judge_tail
 from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.runs import Placed
@@ -154,6 +155,14 @@ def test_listeners_hear_of_what_became_visible(tmp_path: Path) -> None:
         stop()
         store.put(prepared())
         assert len(heard) == 2
+
+
+def test_a_topic_may_have_the_name_of_a_rocksdb_file(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        store.put(prepared("CURRENT"))
+    with SmallStore(tmp_path) as store:
+        assert store.max_offset("CURRENT", 0) == 1
+    assert StoreView(tmp_path).log_files()
 
 
 def test_a_second_opener_is_turned_away(tmp_path: Path) -> None:
