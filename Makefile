@@ -40,8 +40,7 @@ format: $(READY) ## Format the sources and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: $(READY) ## Write the blocking clients and the API reference anew
-	$(BIN)/python -m tools.write_blocking
+generate: $(READY) ## Write the API reference
 	$(BIN)/python -m tools.write_reference
 
 peers: $(READY) ## Fetch the official RocketMQ jars for the interop suite (once)

@@ -10,15 +10,19 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
 from typing import Final
 
-from tools.write_blocking import ROOT, Function, Source, source_of, tidy, write
+from tools.source import ROOT, Function, Import, Source, source_of, tidy
+
+from goddard.client.blocking.methods import in_blocking_words
 
 FOLDER: Final = ROOT / "docs" / "reference"
 PAGES: Final = {
     "producers": (
         "Sending",
-        "Producers, and what they give back.",
+        "Producers, their options and results.",
         (
             *("Producer", "ProducerOptions", "AccumulatorOptions", "BackPressureOptions"),
             *("TraceOptions", "CompressionKind", "SendResult", "SendStatus", "TransactionProducer"),
@@ -27,7 +31,7 @@ PAGES: Final = {
     ),
     "consumers": (
         "Consuming",
-        "Consumers, and what they are told and asked.",
+        "Consumers, their listeners and subscriptions.",
         (
             *("PushConsumer", "ConsumeResult", "ConsumeContext", "OrderlyContext"),
             *("LitePullConsumer", "Tags", "Sql", "ConsumeFrom", "MessageModel"),
@@ -35,18 +39,22 @@ PAGES: Final = {
     ),
     "messages": (
         "Messages",
-        "What is sent, what arrives, and where it lies.",
+        "Messages and queues.",
         ("Message", "ReceivedMessage", "MessageQueue"),
     ),
     "options": (
         "Common options",
-        "What every client takes as keywords besides its own.",
+        "Keywords that every client takes besides its own.",
         ("SessionOptions", "Credentials", "TlsOptions", "ServiceState"),
     ),
-    "admin": ("Administration", "Topics, groups, brokers, offsets.", ("Admin",)),
+    "admin": (
+        "Administration",
+        "Topics, groups, offsets, messages, brokers and name servers.",
+        ("Admin",),
+    ),
     "errors": (
         "Errors",
-        "Everything that is raised on purpose is a `GoddardError`.",
+        "Goddard raises subclasses of `GoddardError`.",
         (
             *("GoddardError", "ConfigError", "RemotingError", "ClientError", "NotRunningError"),
             *("NoNameServerError", "NameServerError", "NoRouteError"),
@@ -62,10 +70,21 @@ ELSEWHERE: Final = {
     "ProducerOptions": "goddard.client.produce.options",
     "SessionOptions": "goddard.client.options",
 }
-_signatures: Final[list[str]] = []
 NOTE: Final = (
     "<!-- Written by tools/write_reference.py from the docstrings: change those instead. -->"
 )
+TYPES: Final = (
+    "Other types",
+    "What methods take and return besides the names of `goddard`, each with its module.",
+)
+# How the blocking classes make a method of one of an asyncio class.
+MAKERS: Final = ("blocking", "on_loop")
+# What converts public values from and to protocol values.
+CONVERSIONS: Final = {"from_body", "to_body", "from_record"}
+
+_signatures: Final[list[str]] = []
+# What the page of other types has to describe, in the order of their first mention.
+_mentioned: Final[dict[Import, None]] = {}
 
 
 def home_of(name: str) -> Source:
@@ -76,27 +95,81 @@ def home_of(name: str) -> Source:
     return source_of(origin.module)
 
 
-def paragraphs(node: Function | ast.ClassDef) -> str:
-    """A docstring as Markdown: its double backquotes become single ones."""
-    text = (ast.get_docstring(node) or "").replace("\n\n::\n\n", "\n\n")
-    return re.sub(r"``([^`]+)``", r"`\1`", text)
+# --- Texts ----------------------------------------------------------------------------------------
 
 
-def signature(name: str, node: Function, *, is_method: bool) -> str:
-    """``name(parameters) -> result``, in one line or one parameter to a line."""
-    text = f"def {name}({ast.unparse(node.args)})"
+def paragraphs(text: str | None) -> str:
+    """A docstring as Markdown: double backquotes become single ones."""
+    return re.sub(r"``([^`]+)``", r"`\1`", (text or "").replace("\n\n::\n\n", "\n\n"))
+
+
+def annotation(source: Source, node: ast.expr) -> str:
+    """A type as text. Types of ours that it names are noted for the page of other types."""
+    node = _Plain(source).visit(deepcopy(node))
+    return ast.unparse(node)
+
+
+class _Plain(ast.NodeTransformer):
+    """Replaces ``Annotated[T, ...]`` aliases by ``T``, and notes the other names."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        origin = self._source.origin(node.id)
+        if origin is None or origin.name is None or not origin.module.startswith("goddard."):
+            return node
+        match source_of(origin.module).defined.get(origin.name):
+            case ast.Assign(
+                value=ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=of))
+            ):
+                return of[0]
+            case ast.Assign(value=ast.Call()):  # a TypeVar
+                return node
+        _mentioned.setdefault(origin)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """``module.Class``; other attributes are not of ours."""
+        base = node.value.id if isinstance(node.value, ast.Name) else ""
+        module = self._source.imports.get(base)
+        if module is not None and module.module.startswith("goddard."):
+            _mentioned.setdefault(Import(f"{module.module}.{module.name}", node.attr))
+        return node
+
+
+def signature(source: Source, name: str, node: Function, *, is_method: bool = True) -> str:
+    """``name(parameters) -> result``, in one line or with one parameter per line."""
+    arguments = deepcopy(node.args)
+    _write_defaults_out(source, arguments)
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for item in [*every, arguments.vararg, arguments.kwarg]:
+        if item is not None and item.annotation is not None:
+            item.annotation = ast.parse(annotation(source, item.annotation), mode="eval").body
+    text = f"def {name}({ast.unparse(arguments)})"
     if node.returns is not None:
-        text += f" -> {ast.unparse(node.returns)}"
-    if isinstance(node, ast.AsyncFunctionDef):
-        text = f"async {text}"
+        text += f" -> {annotation(source, node.returns)}"
     if is_method:
         text = re.sub(r"\(self(, )?", "(", text, count=1)
     _signatures.append(f"{text}: ...")
     return f"<signature {len(_signatures) - 1}>"
 
 
+def _write_defaults_out(source: Source, arguments: ast.arguments) -> None:
+    """Replace constants that are defaults by their values."""
+
+    def value(node: ast.expr | None) -> ast.expr | None:
+        origin = source.origin(node.id) if isinstance(node, ast.Name) else None
+        if origin is None or origin.name is None or not origin.module.startswith("goddard."):
+            return node
+        return source_of(origin.module).constant(origin.name) or node
+
+    arguments.defaults = [value(node) or node for node in arguments.defaults]
+    arguments.kw_defaults = [value(node) for node in arguments.kw_defaults]
+
+
 def fill_in(text: str) -> str:
-    """Put the signatures in their places, tidied all at once."""
+    """Put the signatures in their places, formatted all at once."""
     separator = "\n# next\n"
     tidied = tidy(separator.join(_signatures)).split("# next\n")
     shown = [item.strip().removeprefix("def ").removesuffix(": ...") for item in tidied]
@@ -104,82 +177,171 @@ def fill_in(text: str) -> str:
     return re.sub(r"<signature (\d+)>", lambda match: shown[int(match[1])], text)
 
 
-def constructor(source: Source, node: ast.ClassDef) -> str | None:
-    """How an object is made; None of what users do not make."""
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            item.returns = None
-            return signature(node.name, item, is_method=True)
-    return None
+# --- Classes --------------------------------------------------------------------------------------
+
+
+def class_of(source: Source, node: ast.expr) -> tuple[Source, ast.ClassDef] | None:
+    """The class of ours that an expression names."""
+    name = node.value if isinstance(node, ast.Subscript) else node
+    origin = source.origin(name.id) if isinstance(name, ast.Name) else None
+    if origin is None or origin.name is None or not origin.module.startswith("goddard."):
+        return None
+    home = source_of(origin.module)
+    found = home.defined[origin.name]
+    return (home, found) if isinstance(found, ast.ClassDef) else None
 
 
 def parents(source: Source, node: ast.ClassDef) -> Iterator[tuple[Source, ast.ClassDef]]:
     """The classes of ours that a class is made of, the nearest first; some of them repeatedly."""
     for base in node.bases:
-        name = base.value if isinstance(base, ast.Subscript) else base
-        origin = source.origin(name.id) if isinstance(name, ast.Name) else None
-        if origin is None or origin.name is None or not origin.module.startswith("goddard."):
-            continue
-        home = source_of(origin.module)
-        found = home.defined[origin.name]
-        if isinstance(found, ast.ClassDef):
-            yield home, found
-            yield from parents(home, found)
+        found = class_of(source, base)
+        if found is not None:
+            yield found
+            yield from parents(*found)
+
+
+def method_of(source: Source, node: ast.ClassDef, name: str) -> tuple[Source, Function]:
+    """A method of a class, wherever it is written."""
+    for home, owner in [(source, node), *parents(source, node)]:
+        for item in owner.body:
+            match item:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if item.name == name:
+                    return home, item
+                case ast.Assign(targets=[ast.Name(id=own)], value=ast.Attribute()) if own == name:
+                    return _imported_function(home, item.value)
+    raise LookupError(f"{node.name} has no method {name}")
+
+
+def _imported_function(source: Source, node: ast.expr) -> tuple[Source, Function]:
+    assert isinstance(node, ast.Attribute)
+    assert isinstance(node.value, ast.Name)
+    base = source.imports[node.value.id]
+    home = source_of(f"{base.module}.{base.name}")
+    found = home.defined[node.attr]
+    assert isinstance(found, Function)
+    return home, found
+
+
+def class_docstring(source: Source, node: ast.ClassDef) -> str | None:
+    """Its own, or that of the asyncio class: ``__doc__ = docstring(AsyncClass)``."""
+    for item in node.body:
+        match item:
+            case ast.Assign(targets=[ast.Name(id="__doc__")], value=ast.Call(args=[of])):
+                found = class_of(source, of)
+                assert found is not None
+                return in_blocking_words(ast.get_docstring(found[1]) or "")
+    return ast.get_docstring(node)
+
+
+def constructor(source: Source, node: ast.ClassDef) -> tuple[str, str | None] | None:
+    """How an object is made, and the docstring; None for what users do not make."""
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            home, init = source, item
+            for decorator in item.decorator_list:
+                assert isinstance(decorator, ast.Call)
+                core = class_of(source, decorator.args[0])
+                assert core is not None
+                home, found = method_of(*core, "__init__")
+                assert isinstance(found, ast.FunctionDef)
+                init = found
+            init = deepcopy(init)
+            init.returns = None
+            return signature(home, node.name, init), ast.get_docstring(init)
+    return None
 
 
 def describe_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
     bases = [ast.unparse(base) for base in node.bases]
-    yield f"## {node.name}"
-    made = constructor(source, node)
-    if made is not None and not any(base.endswith("Error") for base in [node.name, *bases]):
-        yield f"```python\n{made}\n```"
-    yield paragraphs(node)
-    values = list(describe_values(node))
+    is_error = any(base.endswith("Error") for base in [node.name, *bases])
+    made = None if is_error else constructor(source, node)
+    if made is not None:
+        yield f"```python\n{made[0]}\n```"
+    yield paragraphs(class_docstring(source, node))
+    if made is not None:
+        yield paragraphs(made[1])
+    # Of a body, the fields that all bodies have are left out.
+    values = list(describe_values(source, node))
+    for home, parent in parents(source, node):
+        if not home.module.startswith("goddard.protocol.bodies") or parent.bases:
+            values += [line for line in describe_values(home, parent) if line not in values]
     if values:
         yield "\n".join(values)
-    if node.name in ELSEWHERE:
-        return
+    if node.name not in ELSEWHERE:
+        yield from describe_methods(source, node)
+
+
+def describe_methods(source: Source, node: ast.ClassDef) -> Iterator[str]:
     described: set[str] = set()
     # What several have in common comes last, as when Python looks for a method.
-    ancestors = list(dict.fromkeys(reversed([parent for _, parent in parents(source, node)])))
-    for owner in [node, *reversed(ancestors)]:
-        exported = owner is not node and owner.name in source_of("goddard").imports
-        if exported:
+    ancestors = list(dict.fromkeys(reversed(list(parents(source, node)))))
+    for home, owner in [(source, node), *reversed(ancestors)]:
+        if owner is not node and owner.name in source_of("goddard").imports:
             yield f"And everything of [{owner.name}](#{owner.name.lower()})."
             break
         for item in owner.body:
-            if isinstance(item, Function) and is_described(item) and item.name not in described:
-                described.add(item.name)
-                yield from describe_method(item)
+            match item:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    name, found, text = item.name, (home, item), ast.get_docstring(item)
+                case ast.Assign(
+                    targets=[ast.Name(id=name)],
+                    value=ast.Call(
+                        func=ast.Name(id=maker), args=[ast.Attribute(value=core, attr=attribute)]
+                    ),
+                ) if maker in MAKERS:
+                    core_class = class_of(home, core)
+                    assert core_class is not None
+                    found = method_of(*core_class, attribute)
+                    text = in_blocking_words(ast.get_docstring(found[1]) or "")
+                case _:
+                    continue
+            if name not in described and is_described(found[1]):
+                described.add(name)
+                yield from describe_method(*found, name, text)
 
 
 def is_described(node: Function) -> bool:
-    """Public, with something to say; of an attribute that can be set, the reading half."""
+    """Whether it is public; of an attribute that can be set, only the reading half is."""
     is_setter = any(ast.unparse(item).endswith(".setter") for item in node.decorator_list)
-    return not node.name.startswith("_") and not is_setter
+    return not (node.name.startswith("_") or is_setter or node.name in CONVERSIONS)
 
 
-def describe_method(node: Function) -> Iterator[str]:
+def describe_method(source: Source, node: Function, name: str, text: str | None) -> Iterator[str]:
     if any(ast.unparse(item) in ("property", "cached_property") for item in node.decorator_list):
-        kind = ast.unparse(node.returns) if node.returns is not None else "None"
-        shown = f"{node.name}: {kind}"
+        kind = annotation(source, node.returns) if node.returns is not None else "None"
+        shown = f"{name}: {kind}"
     else:
-        shown = signature(node.name, node, is_method=True)
-    yield f"### {node.name}"
+        shown = signature(source, name, node)
+    yield f"### {name}"
     yield f"```python\n{shown}\n```"
-    yield paragraphs(node)
+    yield paragraphs(text)
 
 
-def describe_values(node: ast.ClassDef) -> Iterator[str]:
-    """The members of an enumeration, the fields of a tuple or of a set of options."""
+def describe_values(source: Source, node: ast.ClassDef) -> Iterator[str]:
+    """The members of an enumeration, the fields of a tuple, of a body or of a set of options."""
     for item in node.body:
         match item:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant()) if name.isupper():
                 yield f"- `{name}`"
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
                 if not name.startswith("_"):
-                    default = f" = {ast.unparse(value)}" if value is not None else ""
-                    yield f"- `{name}: {ast.unparse(kind)}{default}`"
+                    yield f"- `{name}: {annotation(source, kind)}{_default(value)}`"
+
+
+def _default(value: ast.expr | None) -> str:
+    match value:
+        case None:
+            return ""
+        case ast.Call(
+            func=ast.Name(id="written"), args=[ast.Name(id="dict" | "list" | "set" as kind)]
+        ):
+            return {"dict": " = {}", "list": " = []", "set": " = set()"}[kind]
+        case ast.Call(func=ast.Name(id="written"), args=[default]):
+            return f" = {ast.unparse(default)}"
+    return f" = {ast.unparse(value)}"
+
+
+# --- Pages ----------------------------------------------------------------------------------------
 
 
 def write_page(name: str) -> str:
@@ -188,14 +350,43 @@ def write_page(name: str) -> str:
     for public in names:
         source = home_of(public)
         node = source.defined[public]
+        parts.append(f"## {public}")
         if isinstance(node, ast.ClassDef):
             parts += describe_class(source, node)
         elif isinstance(node, Function):
-            shown = signature(public, node, is_method=False)
-            parts += [f"## {public}", f"```python\n{shown}\n```", paragraphs(node)]
+            shown = signature(source, public, node, is_method=False)
+            parts += [f"```python\n{shown}\n```", paragraphs(ast.get_docstring(node))]
         else:
             raise NotImplementedError(public)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_types() -> str:
+    """The page of all types that the other pages, and it itself, mention."""
+    named = {name for _, _, names in PAGES.values() for name in names}
+    described = {Import(home_of(name).module, name) for name in named}
+    sections: dict[str, list[str]] = {}
+    while left := [origin for origin in _mentioned if origin not in described]:
+        for origin in left:
+            described.add(origin)
+            assert origin.name is not None
+            sections[origin.name] = list(describe_type(source_of(origin.module), origin.name))
+    title, about = TYPES
+    parts = [NOTE, f"# {title}", about]
+    for name, section in sorted(sections.items()):
+        parts += [f"## {name}", *section]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def describe_type(source: Source, name: str) -> Iterator[str]:
+    yield f"In `{source.module}`."
+    match source.defined[name]:
+        case ast.ClassDef() as node:
+            yield from describe_class(source, node)
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+            yield f"```python\n{name} = {annotation(source, value)}\n```"
+        case _:
+            raise NotImplementedError(name)
 
 
 def write_index() -> str:
@@ -205,14 +396,28 @@ def write_index() -> str:
         "# Reference",
         "",
         "All names are in `goddard`. `goddard.aio` has the same names for asyncio: there the",
-        "methods that wait are coroutines, and `send_async` is `send_soon` with a future of",
-        "asyncio's.",
+        "methods that wait are coroutines, and `send_soon` takes the place of `send_async` and",
+        "returns a future of asyncio.",
         "",
     ]
     for page, (title, about, names) in PAGES.items():
         lines += [f"- [{title}]({page}.md): {about}"]
         lines += ["  " + ", ".join(f"[{name}]({page}.md#{name.lower()})" for name in names)]
+    lines += [f"- [{TYPES[0]}](types.md): {TYPES[1]}"]
     return "\n".join(lines) + "\n"
+
+
+def write(texts: dict[Path, str], *, is_check: bool) -> int:
+    """Write the files, or with ``--check`` name those that differ."""
+    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        if is_check:
+            print(f"{path.relative_to(ROOT)} is out of date: run `make generate`")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(texts[path])
+            print(f"{path.relative_to(ROOT)} written")
+    return 1 if is_check and stale else 0
 
 
 def main() -> int:
@@ -220,7 +425,9 @@ def main() -> int:
     if odd := listed ^ source_of("goddard").imports.keys():
         raise LookupError(f"on no page, or gone: {sorted(odd)}")
     pages = {"README.md": write_index(), **{f"{name}.md": write_page(name) for name in PAGES}}
-    return write({FOLDER / name: fill_in(text) for name, text in pages.items()})
+    pages["types.md"] = write_types()
+    texts = {FOLDER / name: fill_in(text) for name, text in pages.items()}
+    return write(texts, is_check="--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

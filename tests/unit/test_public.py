@@ -1,31 +1,35 @@
-"""``import goddard`` is cheap, and what it offers is there, for threads and for asyncio."""
+"""``import goddard`` is cheap, and its names are there, for threads and for asyncio."""
 
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 import goddard
 from goddard import aio
-from goddard.client.blocking import BlockingClient
+from goddard.client.blocking.client import BlockingClient
+from goddard.client.members import ConsumerMember, ProducerMember
 
+PUBLIC = set(vars(goddard)["__all__"])
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PushConsumer", "TransactionProducer")
+# What clients do for each other.
+INTERNAL = {"join", "next_portion", "send_encoded", "within"}
 # Imported by no client; asyncio and the like not even by `import goddard`.
 SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer", "pytest")
 OURS = ("goddard.broker", "goddard.cli", "goddard.nameserver", "goddard.store", "goddard.testing")
 
 
+def output_of(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def modules_after(program: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return set(done.stdout.split())
+    return set(output_of(f"{program}\nimport sys\nprint(*sys.modules)").split())
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
@@ -42,9 +46,15 @@ def test_clients_import_nothing_that_only_servers_need(name: str) -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    for name in goddard.__all__:
+    assert set(CLIENTS) < PUBLIC
+    for name in PUBLIC:
         assert getattr(goddard, name) is not None
-    assert set(goddard.__all__) <= set(dir(goddard))
+    assert set(dir(goddard)) >= PUBLIC
+
+
+def test_star_import_brings_all_public_names() -> None:
+    program = "from goddard import *; print(*(name for name in dir() if name[0] != '_'))"
+    assert set(output_of(program).split()) == PUBLIC
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
@@ -52,29 +62,58 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = vars(goddard)["__getattr__"]("Nothing")
 
 
-def test_both_faces_have_the_same_names() -> None:
-    assert set(aio.__all__) == set(goddard.__all__) - {"__version__"}
-    for name in aio.__all__:
-        if name not in CLIENTS:
-            assert getattr(aio, name) is getattr(goddard, name)
+def test_asyncio_has_the_same_names() -> None:
+    assert {name for name in vars(aio) if name[0].isalpha()} == PUBLIC
+    for name in PUBLIC.difference(CLIENTS):
+        assert getattr(aio, name) is getattr(goddard, name)
+
+
+def public_methods(kind: type) -> set[str]:
+    return {
+        name
+        for name, member in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def parameters(function: Callable[..., object]) -> list[tuple[str, object, object]]:
+    items = list(inspect.signature(function).parameters.values())
+    return [(item.name, item.kind, item.default) for item in items[1:]]
+
+
+def called_by_sessions() -> set[str]:
+    return {name for kind in (ProducerMember, ConsumerMember) for name in vars(kind)}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_blocking_client_has_what_the_asyncio_one_has(name: str) -> None:
+def test_a_blocking_client_has_the_methods_of_the_asyncio_one(name: str) -> None:
     blocking, core = getattr(goddard, name), getattr(aio, name)
     assert issubclass(blocking, BlockingClient)
-    for attribute, member in inspect.getmembers(blocking):
-        if attribute.startswith("_") or attribute in ("start", "stop", "send_async"):
-            continue
-        if inspect.isfunction(member):
-            theirs = inspect.signature(getattr(core, attribute)).parameters
-            ours = inspect.signature(member).parameters
-            assert list(ours)[1:] == list(theirs)[1:], attribute
-            assert [item.default for item in ours.values()][1:] == [
-                item.default for item in theirs.values()
-            ][1:], attribute
-            assert words(member) == words(getattr(core, attribute)), attribute
+    renamed = {"send_soon": "send_async"}
+    internal = INTERNAL if name == "Admin" else INTERNAL | called_by_sessions()
+    wanted = public_methods(core) - internal
+    assert public_methods(blocking) == {renamed.get(each, each) for each in wanted}
 
 
-def words(function: object) -> list[str]:
-    return re.sub(r"\b(async|await) ", "", inspect.getdoc(function) or "").split()
+@pytest.mark.parametrize("name", CLIENTS)
+def test_methods_have_the_signatures_and_docstrings_of_the_asyncio_ones(name: str) -> None:
+    blocking, core = getattr(goddard, name), getattr(aio, name)
+    assert words(blocking) == words(core)
+    for method in public_methods(blocking) - {"start", "stop", "send_async"}:
+        ours, theirs = getattr(blocking, method), getattr(core, method)
+        assert not inspect.iscoroutinefunction(ours), method
+        assert parameters(ours) == parameters(theirs), method
+        assert words(ours) == words(theirs), method
+        assert "await " not in (inspect.getdoc(ours) or ""), method
+    assert parameters(blocking.__init__) == parameters(core.__init__)
+
+
+def test_help_shows_signature_and_docstring() -> None:
+    text = pydoc.plain(pydoc.render_doc(goddard.Producer.send))
+    assert "send(self, message: " in text
+    assert "Send a message and wait until a broker has stored it." in text
+    assert "with Producer(" in pydoc.plain(pydoc.render_doc(goddard.Producer))
+
+
+def words(item: object) -> list[str]:
+    return re.sub(r"\b(async|await) ", "", inspect.getdoc(item) or "").split()

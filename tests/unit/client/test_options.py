@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from goddard.client import options as options_module
-from goddard.client.blocking_producer import Producer as BlockingProducer
+from goddard.client.admin.admin import Admin
+from goddard.client.blocking.admin import Admin as BlockingAdmin
+from goddard.client.blocking.producers import Producer as BlockingProducer
 from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
@@ -207,7 +209,27 @@ def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, LitePullConsumer, BlockingProducer])
 def test_clients_stay_in_their_process(kind: Any) -> None:
-    client = kind("group", name_servers="127.0.0.1:9876")
+    check_not_pickled(kind("group", name_servers="127.0.0.1:9876"))
+
+
+@pytest.mark.parametrize("kind", [Admin, BlockingAdmin])
+def test_administration_stays_in_its_process(kind: Any) -> None:
+    check_not_pickled(kind("127.0.0.1:9876"))
+
+
+async def test_fork_is_refused_the_admin_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Admin("127.0.0.1:9876")
+    async with Admin("127.0.0.1:9876") as running:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: 1)
+            with pytest.raises(ForkedError, match="create clients after the fork"):
+                await new.start()
+            with pytest.raises(ForkedError, match="create clients after the fork"):
+                _ = running.name_servers
+        assert running.name_servers == ("127.0.0.1:9876",)
+
+
+def check_not_pickled(client: object) -> None:
     with pytest.raises(TypeError, match=r"a client cannot be pickled: .* make one where it is use"):
         pickle.dumps(client)
 

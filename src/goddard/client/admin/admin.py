@@ -35,6 +35,7 @@ from goddard.client.admin import (
 )
 from goddard.client.admin.checks import checks_arguments
 from goddard.client.errors import NotRunningError, already_started
+from goddard.client.identity import ProcessGuard
 from goddard.client.options import SessionKeywords, check_range, session_options
 from goddard.client.session import Session
 from goddard.client.values import ServiceState
@@ -63,6 +64,8 @@ class Admin:
         **options: Unpack[SessionKeywords],
     ) -> None:
         """``timeout_ms`` is for each request; what takes a broker long gets a multiple of it."""
+        # The first attribute, so that it is what refuses to be pickled.
+        self._guard = ProcessGuard()
         self._clock: Clock = options.get("clock") or SystemClock()
         self._timeout_ms = check_range("timeout_ms", timeout_ms, 1)
         # A session of its own: administration of several clusters from one process is common.
@@ -98,6 +101,7 @@ class Admin:
     @property
     def session(self) -> Session:
         """What makes the requests; NotRunningError unless started."""
+        self._guard.check()
         session = self._session
         if session is None:
             raise NotRunningError(
@@ -108,6 +112,7 @@ class Admin:
 
     async def start(self) -> None:
         """Begin to work. Nothing is asked of anybody yet; a client starts once."""
+        self._guard.check()
         if self._state is not ServiceState.CREATED:
             raise already_started("admin", self._state.value)
         self._state = ServiceState.START_FAILED

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from goddard.client.blocking_admin import Admin
+from goddard.client.blocking.admin import Admin
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.pipelines.batches import single

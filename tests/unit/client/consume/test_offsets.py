@@ -284,7 +284,7 @@ async def test_first_offsets_are_not_told_at_the_same_moment(way: str) -> None:
 AT_EXIT = """
 import sys
 from pathlib import Path
-from goddard.client.blocking_loop import shared_loop
+from goddard.client.blocking.loop import shared_loop
 from goddard.client.consume.offsets import LocalOffsets
 from goddard.client.values import MessageQueue
 

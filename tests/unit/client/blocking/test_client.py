@@ -1,4 +1,4 @@
-"""The shell of blocking clients, around a small client of asyncio's."""
+"""The base of blocking clients, around a small asyncio client."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from goddard.client import blocking
-from goddard.client.blocking import BlockingClient
+from goddard.client.blocking import client as client_module
+from goddard.client.blocking.client import BlockingClient
 from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
 
@@ -80,10 +80,10 @@ class BlockingEcho(BlockingClient[Echo]):
         return self._submit(lambda: self._core.echo_soon(number), callback)
 
     def thread_name(self, before: Callable[[], object] = int) -> str:
-        return self._do(lambda: self._core.thread_name(before))
+        return self._call(lambda: self._core.thread_name(before))
 
     def release(self) -> None:
-        self._do(self._core.release)
+        self._call(self._core.release)
 
 
 @pytest.fixture(autouse=True)
@@ -125,14 +125,14 @@ class TestLife:
             client.echo(1)
         with client:
             pass
-        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY; make a new one"):
+        with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY; create a new one"):
             client.echo(1)
         with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
             client.echo_async(1)
 
     def test_a_callback_can_be_called(self, client: BlockingEcho) -> None:
         wrong: Any = 5
-        with pytest.raises(TypeError, match="the callback is 5; a function is wanted"):
+        with pytest.raises(TypeError, match="the callback is 5; it must be a function"):
             client.echo_async(1, callback=wrong)
 
     def test_a_second_start_is_refused_and_the_first_goes_on(self, client: BlockingEcho) -> None:
@@ -142,10 +142,15 @@ class TestLife:
 
     def test_stop_twice_or_unstarted_does_nothing(self) -> None:
         client = BlockingEcho()
+        stops: list[ServiceState] = []
+        client.core.before_stop = lambda: stops.append(client.state)
         client.stop()
+        states = [client.state]
         client.start()
         client.stop()
         client.stop()
+        assert [*states, client.state] == [ServiceState.CREATED, ServiceState.STOPPED]
+        assert stops == [ServiceState.RUNNING]
 
     def test_a_stop_during_the_start_waits_for_it(self) -> None:
         client = BlockingEcho()
@@ -254,7 +259,7 @@ class TestHandingOver:
     def test_too_many_wait_for_room(
         self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(blocking, "_MAX_UNDER_WAY", 10)
+        monkeypatch.setattr(client_module, "_MAX_PENDING", 10)
         futures = [client.echo_async(number) for number in range(10)]
         more: list[Future[int]] = []
         eleventh = threading.Thread(target=lambda: more.append(client.echo_async(10)))
@@ -269,7 +274,7 @@ class TestHandingOver:
     def test_what_waits_for_a_slow_callback_takes_room(
         self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(blocking, "_MAX_UNDER_WAY", 10)
+        monkeypatch.setattr(client_module, "_MAX_PENDING", 10)
         client.release()
         begun, go = threading.Event(), threading.Event()
         called: list[int] = []
@@ -303,5 +308,5 @@ class TestHandingOver:
             assert client.echo(1) == 1
             assert len(client.core.waiting) == 1
         assert called.is_set()
-        with pytest.raises(NotRunningError, match="stopped meanwhile"):
+        with pytest.raises(NotRunningError, match="stopped before the call ended"):
             future.result(WAIT_SECONDS)

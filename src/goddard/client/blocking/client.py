@@ -1,29 +1,29 @@
-"""What every blocking client does around its asyncio client: start, stop, wait, hand over.
+"""The base of all blocking clients: start, stop, and the three ways to call the asyncio client.
 
-A blocking client has the methods of the asyncio one under the same names; ``tools/blocking.py``
-writes them (``blocking_*.py``) from the asyncio classes. They may be called from any thread. Each
-call is one job for the shared loop (``blocking_loop``) and one wait for its end.
+A blocking client owns an asyncio client and runs it on the shared loop (``loop``). Its methods may
+be called from any thread. ``_run`` starts a coroutine and waits for its result, ``_call`` calls a
+function that does not wait, and ``_submit`` starts a call and returns a future.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from goddard.client.blocking_future import LazyFuture
-from goddard.client.blocking_loop import STOPPED, LoopThread, shared_loop
+from goddard.client.blocking.future import LazyFuture
+from goddard.client.blocking.loop import STOPPED, LoopThread, shared_loop
 from goddard.client.errors import NotRunningError
 from goddard.client.values import ServiceState
 
-if TYPE_CHECKING:
-    from goddard.client.consume.poll_buffer import Portion
-    from goddard.client.message import ReceivedMessage
+_logger: Final = logging.getLogger("goddard.client")
 
-# So many may be handed over and not be done; the next one waits until half of them are. More does
-# not make it faster, and a broker refuses sends while 10,000 of them wait there.
-_MAX_UNDER_WAY: Final = 4_096
+# The most submitted calls of a client that are not done. At this number the next caller waits until
+# half of them are done. More pending calls do not make sending faster, and a broker refuses sends
+# while 10,000 of them wait there.
+_MAX_PENDING: Final = 4_096
 
 T = TypeVar("T")
 
@@ -46,16 +46,15 @@ Core = TypeVar("Core", bound=AsyncClient)
 
 
 class BlockingClient(Generic[Core]):
-    """A client for threads, over one for asyncio."""
+    """A client for threads, over an asyncio client."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._thread: LoopThread | None = None
         self._changing = threading.Lock()
-        self._under_way: set[_Handover[Any]] = set()
-        self._is_crowded = False
+        self._pending: set[_Submission[Any]] = set()
+        self._is_full = False
         self._room = threading.Event()
-        self._portion: Portion | None = None
 
     @property
     def state(self) -> ServiceState:
@@ -64,11 +63,11 @@ class BlockingClient(Generic[Core]):
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by: ``ip@instance``."""
+        """The name that brokers know this client by: ``ip@instance``."""
         return self._core.client_id
 
     def start(self) -> None:
-        """Connect and begin to work. A client starts once."""
+        """Connect to the cluster and start working. A client starts once."""
         shared_loop.check_caller()
         with self._changing:
             user = object()
@@ -82,14 +81,14 @@ class BlockingClient(Generic[Core]):
             self._thread = thread
 
     def stop(self) -> None:
-        """Finish what is under way, leave the cluster and close the connections.
+        """Finish pending calls, leave the cluster and close the connections.
 
-        Does nothing if the client is not running. Called while it starts, as by a listener that
-        got its first message already, it waits for that.
+        Does nothing if the client is not running. If the client is just starting, for example when
+        a listener calls this at its first message, it first waits for the end of the start.
         """
         thread = self._thread
         if thread is not None and thread.is_forked:
-            # It is the parent's, who goes on: a child that leaves a with block has nothing to stop.
+            # A forked child that leaves a with block: the client belongs to the parent.
             return
         shared_loop.check_caller()
         with self._changing:
@@ -103,8 +102,8 @@ class BlockingClient(Generic[Core]):
 
     async def _stop(self) -> None:
         await self._core.stop()
-        for job in list(self._under_way):
-            job.fail(NotRunningError(STOPPED))
+        for submission in list(self._pending):
+            submission.fail(NotRunningError(STOPPED))
 
     def __enter__(self) -> Self:
         self.start()
@@ -119,14 +118,14 @@ class BlockingClient(Generic[Core]):
         self.stop()
 
     def _run(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Begin something on the loop and wait for its end."""
+        """Start something on the loop and wait for its result."""
         thread = self._thread
         if thread is None:
             raise self._not_running()
         return thread.run(begin)
 
-    def _do(self, function: Callable[[], T]) -> T:
-        """Call something that does not wait: on the loop, once there is one."""
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function that does not wait: on the loop if the client runs, else at once."""
         thread = self._thread
         if thread is None:
             return function()
@@ -141,48 +140,38 @@ class BlockingClient(Generic[Core]):
         begin: Callable[[], "asyncio.Future[T]"],
         callback: Callable[["Future[T]"], object] | None,
     ) -> "Future[T]":
-        """Begin something on the loop and go on; waits only if too much is under way."""
-        _check_callback(callback)
+        """Start something on the loop without waiting; waits only if too much is pending."""
+        if callback is not None and not callable(callback):
+            raise TypeError(f"the callback is {callback!r:.200}; it must be a function")
         thread = self._thread
         if thread is None:
             raise self._not_running()
-        if len(self._under_way) >= _MAX_UNDER_WAY:
+        if len(self._pending) >= _MAX_PENDING:
             self._wait_for_room(thread)
-        job = _Handover(begin, callback, thread, self._ended)
-        self._under_way.add(job)
-        thread.submit(job)
-        return job.result
+        submission = _Submission(begin, callback, thread, self._ended)
+        self._pending.add(submission)
+        thread.submit(submission)
+        return submission.result
 
     def _wait_for_room(self, thread: LoopThread) -> None:
         thread.check_caller()
         if thread.is_calling_back:
-            # Room is made by callbacks that end, this one first.
+            # Room is made by callbacks that return, and this is one of them.
             return
         while True:
-            self._is_crowded = True
+            self._is_full = True
             self._room.clear()
-            # Looked at after the clearing: what ended before it has set the event in vain.
-            if len(self._under_way) <= _MAX_UNDER_WAY // 2:
+            # Read after the clear: a call that ended before it has set the event in vain.
+            if len(self._pending) <= _MAX_PENDING // 2:
                 return
             self._room.wait()
 
-    def _ended(self, job: "_Handover[Any]") -> None:
-        under_way = self._under_way
-        under_way.discard(job)
-        if self._is_crowded and len(under_way) <= _MAX_UNDER_WAY // 2:
-            self._is_crowded = False
+    def _ended(self, submission: "_Submission[Any]") -> None:
+        pending = self._pending
+        pending.discard(submission)
+        if self._is_full and len(pending) <= _MAX_PENDING // 2:
+            self._is_full = False
             self._room.set()
-
-    def _next(self, more: Callable[[], "Awaitable[Portion | None]"]) -> "ReceivedMessage":
-        """The next message of what the loop handed over; it is asked when that is used up."""
-        while self.state is not ServiceState.STOPPED:
-            portion = self._portion
-            if portion is not None and (message := portion.next()) is not None:
-                return message
-            self._portion = portion = self._run(more)
-            if portion is None:
-                break
-        raise StopIteration
 
     def _not_running(self) -> NotRunningError:
         is_new = self.state is ServiceState.CREATED
@@ -190,16 +179,11 @@ class BlockingClient(Generic[Core]):
             f"The {type(self).__name__} service state not OK, {self.state.value}",
             advice="start it, or use it in a with block"
             if is_new
-            else "make a new one: none starts twice",
+            else "create a new one: a client starts only once",
         )
 
 
-def _check_callback(callback: object) -> None:
-    if callback is not None and not callable(callback):
-        raise TypeError(f"the callback is {callback!r:.200}; a function is wanted")
-
-
-class _Handover(Generic[T]):
+class _Submission(Generic[T]):
     """A job whose result goes to a future that any thread may wait for."""
 
     __slots__ = ("_begin", "_callback", "_ended", "_thread", "result")
@@ -209,9 +193,9 @@ class _Handover(Generic[T]):
         begin: Callable[[], "asyncio.Future[T]"],
         callback: Callable[["Future[T]"], object] | None,
         thread: LoopThread,
-        ended: Callable[["_Handover[Any]"], None],
+        ended: Callable[["_Submission[Any]"], None],
     ) -> None:
-        # Let go of when it has begun.
+        # None once it was called, so that the message can be freed.
         self._begin: Callable[[], asyncio.Future[T]] | None = begin
         self._callback = callback
         self._thread = thread
@@ -224,24 +208,19 @@ class _Handover(Generic[T]):
             return
         begin, self._begin = self._begin, None
         assert begin is not None
-        with self:
-            begin().add_done_callback(self._finish)
+        try:
+            future = begin()
+        except BaseException as error:
+            # For the caller, not for the loop: even SystemExit must not end the loop's thread.
+            _logger.debug("a call failed before it began", exc_info=True)
+            self.fail(error)
+            return
+        future.add_done_callback(self._finish)
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():
             self.result.set_exception(error)
             self._end()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> bool:
-        """What could not even begin is the result, and no trouble of the loop's."""
-        if error is not None:
-            self.fail(error)
-        return True
 
     def _finish(self, future: "asyncio.Future[T]") -> None:
         if future.cancelled():
@@ -261,7 +240,7 @@ class _Handover(Generic[T]):
             self._thread.call_back(self._call_back)
 
     def _call_back(self) -> None:
-        # Under way until its callback has run: what a slow one has not seen yet must not pile up.
+        # Pending until its callback has returned, so that a slow callback limits the sender.
         assert self._callback is not None
         try:
             self._callback(self.result)

@@ -1,10 +1,10 @@
-"""The event loop that the blocking clients of a process share, in a thread of its own.
+"""The event loop that all blocking clients of a process share, in its own thread.
 
-The first client that starts makes it, the last that stops ends it, so a process that uses no client
-has no thread of ours. Callers hand over jobs through a deque and wake the loop once per burst; a
-caller that waits is woken by one lock. User callbacks run in one more thread, made when the first
-is needed, where they may block and call clients themselves. After a fork the child has neither
-thread: whatever it tries with the parent's clients is refused.
+The first client that starts creates the loop and its thread; the last client that stops ends them.
+Callers append jobs to a deque and wake the loop once per burst; a caller that waits is woken by a
+lock. User callbacks run in a second thread, created for the first callback. They may block there
+and call clients. After a fork the child has neither thread, and calls of the parent's clients raise
+ForkedError.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from goddard.client.errors import ForkedError, NotRunningError
@@ -27,20 +26,20 @@ _logger: Final = logging.getLogger("goddard.client")
 _THREAD_NAME: Final = "goddard-client"
 _CALLBACK_THREAD_NAME: Final = "goddard-callbacks"
 _EXIT_SECONDS: Final = 5.0
-STOPPED: Final = "The client was stopped meanwhile."
+STOPPED: Final = "the client was stopped before the call ended"
 
 T = TypeVar("T")
 StopUser: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Job(Protocol):
-    """Something for the loop to do."""
+    """Something that the loop starts."""
 
     def begin(self) -> None:
-        """Called on the loop. Raises nothing."""
+        """Start the job; called on the loop. Must not raise."""
 
     def fail(self, error: BaseException) -> None:
-        """Called instead of `begin` if the loop ended first."""
+        """End the job with an error; called instead of ``begin`` if the loop ended first."""
 
 
 class LoopThread:
@@ -59,22 +58,22 @@ class LoopThread:
         self._thread.start()
 
     def run(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Have the loop begin something, and wait for its end.
+        """Start something on the loop and wait for its result.
 
-        What interrupts the wait (Ctrl-C) also cancels what was begun.
+        An exception that interrupts the wait, such as KeyboardInterrupt, also cancels the call.
         """
         self.check_caller()
         call = _Call(begin)
         try:
             self.submit(call)
             call.wait()
-        except BaseException:  # a signal's: KeyboardInterrupt, or what the user's handler raises
+        except BaseException:  # KeyboardInterrupt, or an exception of the user's signal handler
             self.call_soon(call.abandon)
             raise
         return call.result()
 
     def check_caller(self) -> None:
-        """Refuse to wait on the thread that would have to do what is waited for."""
+        """Raise if the caller is the loop's own thread, which would wait for itself."""
         if self.is_forked:
             raise ForkedError
         if threading.current_thread() is self._thread:
@@ -84,28 +83,28 @@ class LoopThread:
             )
 
     def submit(self, job: Job) -> None:
-        """Hand a job to the loop; many in a row wake it once."""
+        """Add a job; several in a row wake the loop once."""
         if self.is_forked:
             raise ForkedError
         self._jobs.append(job)
-        # Looked at after the append, cleared before the jobs are taken: whoever sees it set has its
-        # job taken by the turn that clears it.
+        # Read after the append, and cleared before the jobs are taken: a caller that sees it set
+        # knows that the coming run of _begin_jobs takes its job.
         if not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._begin_jobs)
             except RuntimeError:  # the loop is closed
-                # Not woken: whoever comes next has to find that out, too.
+                # Not woken, so the next caller tries again and fails too.
                 self._is_woken = False
                 self._fail_jobs()
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, unless that has ended."""
+        """Call a function on the loop; does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
 
     def call_back(self, function: Callable[[], object]) -> None:
-        """Call a user's function in the thread for that."""
+        """Call a user's function in the callback thread."""
         callbacks = self._callbacks
         if callbacks is None:
             with self._guard:
@@ -116,11 +115,11 @@ class LoopThread:
 
     @property
     def is_calling_back(self) -> bool:
-        """Whether the caller is a callback."""
+        """Whether the calling thread is the callback thread."""
         return self._callbacks is not None and self._callbacks.is_current
 
     def close(self, timeout_seconds: float | None = None) -> None:
-        """End the loop, cancelling what it still does, and both threads."""
+        """Cancel what the loop still runs, end the loop and end both threads."""
         self.call_soon(self._end)
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
@@ -128,7 +127,7 @@ class LoopThread:
             self._callbacks.close(timeout_seconds)
 
     def mark_forked(self) -> None:
-        """Said in a fork, where the thread of this object does not exist."""
+        """Note that this is a forked child, where the thread does not exist."""
         self.is_forked = True
 
     def _main(self) -> None:
@@ -147,7 +146,7 @@ class LoopThread:
     def _begin_jobs(self) -> None:
         self._is_woken = False
         jobs = self._jobs
-        # No more than are there now: those who keep adding must not keep the loop from its sockets.
+        # Only the jobs that are there now: callers that keep adding must not starve the sockets.
         for _ in range(len(jobs)):
             jobs.popleft().begin()
 
@@ -173,20 +172,15 @@ class _Call(Generic[T]):
     def begin(self) -> None:
         if self._is_abandoned:
             return
-        with self:
-            self._future = asyncio.ensure_future(self._begin())
-            self._future.add_done_callback(self._finish)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> bool:
-        """What could not even begin is raised to the caller, not to the loop."""
-        if error is not None:
+        try:
+            future = asyncio.ensure_future(self._begin())
+        except BaseException as error:
+            # For the caller, not for the loop: even SystemExit must not end the loop's thread.
+            _logger.debug("a call failed before it began", exc_info=True)
             self.fail(error)
-        return True
+            return
+        self._future = future
+        future.add_done_callback(self._finish)
 
     def fail(self, error: BaseException) -> None:
         self._error = error
@@ -208,14 +202,14 @@ class _Call(Generic[T]):
         self._done.release()
 
     def abandon(self) -> None:
-        """Nobody waits any more. Called on the loop."""
+        """Cancel the call, because nobody waits for it any more. Called on the loop."""
         self._is_abandoned = True
         if self._future is not None:
             self._future.cancel()
 
 
 class _CallbackThread:
-    """Runs users' functions, one after the other."""
+    """A thread that runs users' functions, one after the other."""
 
     def __init__(self) -> None:
         self._functions: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -228,7 +222,7 @@ class _CallbackThread:
         return self._thread is threading.current_thread()
 
     def close(self, timeout_seconds: float | None) -> None:
-        """Run what is there, then end."""
+        """Run the functions that were added, then end."""
         self._functions.put(None)
         if not self.is_current:
             self._thread.join(timeout_seconds)
@@ -242,7 +236,7 @@ class _CallbackThread:
 
 
 class SharedLoop:
-    """The loop of this process and its users: started for the first, ended by the last."""
+    """The loop of this process: created for its first user, ended by its last."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -250,13 +244,13 @@ class SharedLoop:
         self._users: dict[int, StopUser] = {}
 
     def check_caller(self) -> None:
-        """Refuse to wait on the loop's own thread, if there is one."""
+        """Raise if the caller is the loop's own thread."""
         thread = self._thread
         if thread is not None:
             thread.check_caller()
 
     def borrow(self, user: object, stop: StopUser) -> LoopThread:
-        """``stop`` is called on the loop if the process ends before the user returns it."""
+        """Use the loop. ``stop`` is called on it if the process ends before ``give_back``."""
         with self._guard:
             if self._thread is None:
                 self._thread = LoopThread()
@@ -273,7 +267,7 @@ class SharedLoop:
         thread.close()
 
     def at_exit(self) -> None:
-        """Stop clients that nobody stopped, as far as that is quick."""
+        """Stop the clients that are still running; waits a few seconds at most."""
         with self._guard:
             thread, self._thread = self._thread, None
             stops = list(self._users.values())
@@ -289,18 +283,18 @@ class SharedLoop:
         thread.close(_EXIT_SECONDS)
 
     def after_fork(self) -> None:
-        """In the child: forget the loop, which is the parent's."""
+        """In the child: forget the loop, which belongs to the parent."""
         thread = self._thread
-        self._guard = threading.Lock()  # another thread of the parent may have held it
+        self._guard = threading.Lock()  # another thread of the parent may hold the old one
         self._thread = None
         self._users = {}
         if thread is not None:
             thread.mark_forked()
-            # Never closed here: its sockets and its poll descriptor are the parent's as well.
-            _of_parents.append(thread)
+            # Never closed here: the parent uses its sockets and its poll descriptor too.
+            _loops_of_parents.append(thread)
 
 
-_of_parents: Final[list[LoopThread]] = []
+_loops_of_parents: Final[list[LoopThread]] = []
 shared_loop: Final = SharedLoop()
 
 atexit.register(shared_loop.at_exit)

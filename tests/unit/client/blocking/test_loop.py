@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from goddard.client.blocking_loop import LoopThread, SharedLoop
+from goddard.client.blocking.loop import LoopThread, SharedLoop
 from goddard.client.errors import NotRunningError
 
 WAIT_SECONDS = 30
@@ -83,6 +83,16 @@ class TestRun:
         with pytest.raises(TypeError, match="at once"):
             thread.run(at_once)
 
+    def test_system_exit_goes_to_the_caller_and_the_loop_continues(
+        self, thread: LoopThread
+    ) -> None:
+        def leave() -> asyncio.Future[None]:
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            thread.run(leave)
+        thread.run(nothing)
+
     def test_many_threads_at_once(self, thread: LoopThread) -> None:
         found: list[int] = []
 
@@ -151,10 +161,10 @@ class TestRun:
 
         closer = threading.Thread(target=close)
         closer.start()
-        with pytest.raises(NotRunningError, match="stopped meanwhile"):
+        with pytest.raises(NotRunningError, match="stopped before the call ended"):
             thread.run(hang)
         closer.join(WAIT_SECONDS)
-        with pytest.raises(NotRunningError, match="stopped meanwhile"):
+        with pytest.raises(NotRunningError, match="stopped before the call ended"):
             thread.run(nothing)
 
 
@@ -313,7 +323,7 @@ def run_program(program: str) -> str:
 def test_a_fork_is_refused_the_parents_loop_and_gets_its_own() -> None:
     program = """
 import os
-from goddard.client.blocking_loop import shared_loop
+from goddard.client.blocking.loop import shared_loop
 from goddard.client.errors import ForkedError
 
 async def answer():
@@ -344,7 +354,7 @@ shared_loop.give_back("parent")
 
 def test_clients_that_nobody_stopped_are_stopped_at_exit() -> None:
     program = """
-from goddard.client.blocking_loop import shared_loop
+from goddard.client.blocking.loop import shared_loop
 
 async def stop():
     print("stopped", flush=True)

@@ -2,11 +2,18 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, as_completed, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    InvalidStateError,
+    as_completed,
+    wait,
+)
 
 import pytest
 
-from goddard.client.blocking_future import LazyFuture
+from goddard.client.blocking.future import LazyFuture
 
 WAIT_SECONDS = 30
 
@@ -100,11 +107,36 @@ class TestLikePythonsOwn:
         thread.join(WAIT_SECONDS)
         assert wait([early, late, failing], 0).not_done == set()
 
+    def test_it_ends_only_once(self, make: Make) -> None:
+        future = running(make)
+        with pytest.raises(RuntimeError, match="unexpected state"):
+            future.set_running_or_notify_cancel()
+        future.set_result(1)
+        with pytest.raises(InvalidStateError):
+            future.set_result(2)
+        with pytest.raises(InvalidStateError):
+            future.set_exception(ValueError())
+        assert future.result() == 1
+
     def test_its_text(self, make: Make) -> None:
         future = running(make)
         assert "state=running" in repr(future)
         future.set_result(1)
         assert "state=finished returned int" in repr(future)
+
+
+def test_nothing_is_created_until_someone_waits() -> None:
+    future = LazyFuture[int]()
+    future.set_running_or_notify_cancel()
+    assert not future.done()
+    empty = len(vars(Future()))
+    assert len(vars(future)) < empty
+    future.set_result(1)
+    assert future.done()
+    assert (future.result(), future.exception()) == (1, None)
+    assert len(vars(future)) < empty
+    future.add_done_callback(id)
+    assert len(vars(future)) > empty
 
 
 def test_no_wake_up_is_lost_whoever_comes_first() -> None:

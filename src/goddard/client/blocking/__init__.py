@@ -1,0 +1,1 @@
+"""The clients for threads and scripts: the asyncio clients, run on a loop in the background."""

@@ -1,0 +1,90 @@
+"""The consumers for threads and scripts."""
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from goddard.client.blocking.client import BlockingClient
+from goddard.client.blocking.methods import blocking, constructor, docstring, on_loop
+from goddard.client.consume.lite import LitePullConsumer as AsyncLitePullConsumer
+from goddard.client.consume.poll_buffer import Portion
+from goddard.client.consume.push import PushConsumer as AsyncPushConsumer
+from goddard.client.message import ReceivedMessage
+from goddard.client.values import ServiceState
+
+Listener = TypeVar("Listener", bound=Callable[..., Any])
+
+
+class PushConsumer(BlockingClient[AsyncPushConsumer]):
+    __doc__ = docstring(AsyncPushConsumer)
+
+    @constructor(AsyncPushConsumer)
+    def __init__(self, core: AsyncPushConsumer) -> None:
+        BlockingClient.__init__(self, core)
+
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with the namespace."""
+        return self._core.group
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether ``suspend`` was called, and not ``resume`` since."""
+        return self._core.is_suspended
+
+    def listen(self, listener: Listener) -> Listener:
+        """Set the listener; may be used as a decorator. Before the start."""
+        return self._call(lambda: self._core.listen(listener))
+
+    subscribe = on_loop(AsyncPushConsumer.subscribe)
+    unsubscribe = on_loop(AsyncPushConsumer.unsubscribe)
+    suspend = on_loop(AsyncPushConsumer.suspend)
+    resume = on_loop(AsyncPushConsumer.resume)
+    assigned_queues = on_loop(AsyncPushConsumer.assigned_queues)
+
+
+class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
+    __doc__ = docstring(AsyncLitePullConsumer)
+
+    @constructor(AsyncLitePullConsumer)
+    def __init__(self, core: AsyncLitePullConsumer) -> None:
+        BlockingClient.__init__(self, core)
+        self._portion: Portion | None = None
+
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with the namespace."""
+        return self._core.group
+
+    subscribe = on_loop(AsyncLitePullConsumer.subscribe)
+    unsubscribe = on_loop(AsyncLitePullConsumer.unsubscribe)
+    assign = on_loop(AsyncLitePullConsumer.assign)
+    filter_assigned = on_loop(AsyncLitePullConsumer.filter_assigned)
+    assignment = on_loop(AsyncLitePullConsumer.assignment)
+    poll = blocking(AsyncLitePullConsumer.poll)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        """The next message; waits for it as long as the consumer runs."""
+        # Taken from what the loop handed over; the loop is asked only when that is used up.
+        while self.state is not ServiceState.STOPPED:
+            portion = self._portion
+            if portion is not None and (message := portion.next()) is not None:
+                return message
+            self._portion = portion = self._run(self._core.next_portion)
+            if portion is None:
+                break
+        raise StopIteration
+
+    commit = blocking(AsyncLitePullConsumer.commit)
+    committed = blocking(AsyncLitePullConsumer.committed)
+    seek = blocking(AsyncLitePullConsumer.seek)
+    seek_to_begin = blocking(AsyncLitePullConsumer.seek_to_begin)
+    seek_to_end = blocking(AsyncLitePullConsumer.seek_to_end)
+    offset_for_timestamp = blocking(AsyncLitePullConsumer.offset_for_timestamp)
+    pause = on_loop(AsyncLitePullConsumer.pause)
+    resume = on_loop(AsyncLitePullConsumer.resume)
+    paused = on_loop(AsyncLitePullConsumer.paused)
+    fetch_queues = blocking(AsyncLitePullConsumer.fetch_queues)
+    listen_to_queues = on_loop(AsyncLitePullConsumer.listen_to_queues)
