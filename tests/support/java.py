@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process, ProcessError
@@ -278,7 +278,9 @@ class JavaPeers:
         # at that is not told to the broker, and nothing is pulled until the next heartbeat.
         periods = ("waitInterval=600", "minInterval=300", "lockInterval=700")
         hasty = (f"-Drocketmq.client.rebalance.{period}" for period in periods)
-        flags = ("-Xmx256m", *hasty, *own)
+        # Answers are on stdout, where a JVM writes its own warnings unless told otherwise.
+        own_warnings = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+        flags = ("-Xmx256m", *own_warnings, *hasty, *own)
         command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
         program = kind(command, self._environment(home), home / "driver.log")
         self._programs.append(program)
@@ -358,6 +360,14 @@ class JavaPeers:
         return [java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
 
 
+class JavaAnswer(NamedTuple):
+    """``outcome`` is ok or failed; ``printed`` is all output of the JVM, stdout before stderr."""
+
+    outcome: str
+    answer: str
+    printed: str
+
+
 class JavaProgram:
     """A JVM that does what it is asked; see Pipe.java for what is said on the pipe.
 
@@ -393,14 +403,13 @@ class JavaProgram:
             self._jvm.stdout.close()
 
     def do(self, *words: str, timeout: float = 60) -> str:
-        """What a verb printed; its failure, with Java's stack trace, is an error."""
-        outcome, out, err = self.ask(*words, timeout=timeout)
-        if outcome != "ok":
-            raise ProcessError(f"Java: {' '.join(words)[:_SHOWN_WORDS]} failed:\n{out}{err}")
-        return out
+        """What a verb returned; its failure, with Java's stack trace, is an error."""
+        done = self.ask(*words, timeout=timeout)
+        if done.outcome != "ok":
+            raise ProcessError(f"Java: {' '.join(words)[:_SHOWN_WORDS]} failed:\n{done.printed}")
+        return done.answer
 
-    def ask(self, *words: str, timeout: float) -> tuple[str, str, str]:
-        """A verb's outcome, ``ok`` or ``failed``, and what it wrote to stdout and stderr."""
+    def ask(self, *words: str, timeout: float) -> "JavaAnswer":
         jvm = self._jvm
         assert jvm.stdin is not None
         assert jvm.stdout is not None
@@ -411,9 +420,8 @@ class JavaProgram:
         try:
             jvm.stdin.write(line.encode() + b"\n")
             jvm.stdin.flush()
-            outcome, out_bytes, err_bytes = jvm.stdout.readline().decode().split()
-            out = jvm.stdout.read(int(out_bytes)).decode()
-            err = jvm.stdout.read(int(err_bytes)).decode()
+            outcome, *sizes = jvm.stdout.readline().decode().split()
+            answer, out, err = (jvm.stdout.read(int(size)).decode() for size in sizes)
         except (ValueError, BrokenPipeError):
             seconds = time.monotonic() - started
             tail = self._log.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace")
@@ -422,7 +430,7 @@ class JavaProgram:
             ) from None
         finally:
             watchdog.cancel()
-        return outcome, out, err
+        return JavaAnswer(outcome, answer, out + err)
 
 
 class JavaDriver(JavaProgram):
@@ -433,8 +441,7 @@ class JavaDriver(JavaProgram):
 
         mqadmin reports most failures by printing a stack trace, so the text is all there is.
         """
-        _, out, err = self.ask("admin", *arguments, timeout=timeout)
-        return out + err
+        return self.ask("admin", *arguments, timeout=timeout).printed
 
     def open_producer(self, name: str, namesrv: str, group: str = "driver-producers") -> None:
         self.do("open-producer", name, namesrv, group)

@@ -141,8 +141,7 @@ class JavaClients:
         self._program.close()
 
     def call(self, verb: str, parameters: dict[str, Any], timeout: float = 60) -> Any:
-        answer = self._program.do(verb, json.dumps(parameters), timeout=timeout)
-        return json.loads(answer.rpartition("\n")[2])
+        return json.loads(self._program.do(verb, json.dumps(parameters), timeout=timeout))
 
     def forget(self, client: "_Client") -> None:
         self._open.remove(client)

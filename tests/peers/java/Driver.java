@@ -3,6 +3,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -22,6 +23,7 @@ public final class Driver {
     private static final int POLL_ROUTES_MS = 1000;
     private static final int SEND_TIMEOUT_MS = 5000;
     private static final int ROUTE_TIMEOUT_MS = 45000;
+    private static final int LOG_LINES = 2000;
 
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, Subscriber> subscribers = new HashMap<>();
@@ -30,32 +32,47 @@ public final class Driver {
         Pipe.serve(new Driver()::run);
     }
 
-    private void run(String verb, String[] a) throws Exception {
+    private String run(String verb, String[] a) throws Exception {
         switch (verb) {
             case "admin":
                 Pipe.hurrying(() -> MQAdminStartup.main0(a, null));
-                break;
+                return "";
             case "open-producer":
                 openProducer(a[0], a[1], a[2]);
-                break;
+                return "";
             case "send":
-                send(producers.get(a[0]), a[1], Integer.parseInt(a[2]), Integer.parseInt(a[3]), a[4]);
-                break;
+                return send(
+                    producers.get(a[0]), a[1], Integer.parseInt(a[2]), Integer.parseInt(a[3]), a[4]);
             case "close-producer":
                 producers.remove(a[0]).shutdown();
-                break;
+                return "";
             case "open-consumer":
                 subscribers.put(a[0], new Subscriber(a[1], a[2], a[3], a[4]));
-                break;
+                return "";
             case "receive":
-                subscribers.get(a[0]).print(Integer.parseInt(a[1]), Long.parseLong(a[2]));
-                break;
+                return subscribers.get(a[0]).receive(Integer.parseInt(a[1]), Long.parseLong(a[2]));
             case "close-consumer":
                 subscribers.remove(a[0]).consumer.shutdown();
-                break;
+                return "";
+            case "echo":
+                return echo(a[0]);
             default:
                 throw new IllegalArgumentException("unknown verb " + verb);
         }
+    }
+
+    /** Returns the text while another thread writes to the console, before and after. */
+    private static String echo(String text) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        Thread logger = new Thread(() -> {
+            for (int i = 0; i < LOG_LINES; i++) {
+                System.out.println("a log line");
+                started.countDown();
+            }
+        });
+        logger.start();
+        started.await();
+        return text;
     }
 
     private void openProducer(String name, String nameServers, String group) throws Exception {
@@ -87,10 +104,11 @@ public final class Driver {
         }
     }
 
-    /** Sends `count` messages of `size` bytes and prints the id of each that was stored. */
-    private static void send(DefaultMQProducer producer, String topic, int count, int size, String tag)
+    /** Sends `count` messages of `size` bytes; the id of each, one a line. */
+    private static String send(DefaultMQProducer producer, String topic, int count, int size, String tag)
         throws Exception {
         awaitRoute(producer, topic);
+        StringBuilder ids = new StringBuilder();
         for (int i = 0; i < count; i++) {
             byte[] body = new byte[size];
             Arrays.fill(body, (byte) ('a' + i % 26));
@@ -99,8 +117,9 @@ public final class Driver {
             if (result.getSendStatus() != SendStatus.SEND_OK) {
                 throw new IllegalStateException("message " + i + ": " + result);
             }
-            System.out.print(result.getMsgId() + "\n");
+            ids.append(result.getMsgId()).append('\n');
         }
+        return ids.toString();
     }
 
     private static final class Subscriber {
@@ -151,8 +170,8 @@ public final class Driver {
             return created;
         }
 
-        /** Prints the ids of everything received, as soon as there are `count` or time is up. */
-        void print(int count, long timeoutMs) throws InterruptedException {
+        /** The ids of everything received, one a line, as soon as there are `count` or time is up. */
+        String receive(int count, long timeoutMs) throws InterruptedException {
             long deadline = System.nanoTime() + timeoutMs * 1_000_000;
             synchronized (received) {
                 while (received.size() < count) {
@@ -162,9 +181,7 @@ public final class Driver {
                     }
                     received.wait(leftMs);
                 }
-                for (String id : received) {
-                    System.out.print(id + "\n");
-                }
+                return String.join("\n", received);
             }
         }
     }

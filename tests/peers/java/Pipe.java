@@ -10,14 +10,15 @@ import java.util.Base64;
  * How a test talks to a long-lived JVM: requests on stdin, answers on stdout, one at a time.
  *
  * <p>A request is a line of space-separated words in Base64: the verb and its arguments. The answer
- * is a line "ok|failed OUT_BYTES ERR_BYTES" followed by what the verb wrote to System.out and
- * System.err. The end of stdin ends the JVM.
+ * is a line "ok|failed ANSWER_BYTES OUT_BYTES ERR_BYTES" followed by what the verb returned and what
+ * was written to System.out and System.err meanwhile. Those two are apart from the answer because
+ * any thread may write to them: a 4.x client logs to the console. The end of stdin ends the JVM.
  */
 final class Pipe {
     static final int WAKE_INTERVAL_MS = 50;
 
     interface Verbs {
-        void run(String verb, String[] arguments) throws Exception;
+        String run(String verb, String[] arguments) throws Exception;
     }
 
     interface Work {
@@ -37,20 +38,24 @@ final class Pipe {
             System.setOut(new PrintStream(out, true, "UTF-8"));
             System.setErr(new PrintStream(err, true, "UTF-8"));
             String outcome = "ok";
+            String answer = "";
             try {
                 String[] words = Arrays.stream(line.split(" ", -1))
                     .map(word -> new String(Base64.getDecoder().decode(word), StandardCharsets.UTF_8))
                     .toArray(String[]::new);
-                verbs.run(words[0], Arrays.copyOfRange(words, 1, words.length));
+                answer = verbs.run(words[0], Arrays.copyOfRange(words, 1, words.length));
             } catch (Throwable problem) {
                 outcome = "failed";
                 problem.printStackTrace();
             }
             System.out.flush();
             System.err.flush();
+            byte[] answerBytes = answer.getBytes(StandardCharsets.UTF_8);
             byte[] outBytes = out.toByteArray();
             byte[] errBytes = err.toByteArray();
-            answers.print(outcome + " " + outBytes.length + " " + errBytes.length + "\n");
+            answers.print(outcome + " " + answerBytes.length + " " + outBytes.length + " "
+                + errBytes.length + "\n");
+            answers.write(answerBytes);
             answers.write(outBytes);
             answers.write(errBytes);
             answers.flush();
