@@ -45,7 +45,7 @@ from goddard.protocol.headers_message import PullRequest
 from goddard.store.reading import GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
-from goddard.transport.handlers import Handler, refusal
+from goddard.transport.handlers import Handler, error_response
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Pulls:
             request = ask.reply(ask.code, "")
             if not isinstance(error, GoddardError):
                 _logger.exception("a pull of %s failed", ask.connection.remote)
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         if answer is not None:
             ask.connection.respond(answer)
 
@@ -526,7 +526,7 @@ class PullHotPath:
         rest: list[memoryview] = []
         read = self._reader.read
         for place, frame in enumerate(frames):
-            if connection.is_held:
+            if connection.is_paused:
                 rest += frames[place:]
                 break
             header = read(frame)

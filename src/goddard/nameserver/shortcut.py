@@ -19,7 +19,7 @@ from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_head
 from goddard.protocol.responses import ResponseError
 from goddard.transport.connection import Connection
-from goddard.transport.handlers import refusal
+from goddard.transport.handlers import error_response
 
 _PREFIX: Final = Struct(">iI")
 _MARK: Final = b'"opaque":'
@@ -62,7 +62,7 @@ class RouteShortcut:
             self._forget()
             self._kept_generation = generation
         for position, frame in enumerate(frames):
-            if connection.is_held or len(frame) > _MAX_QUERY_BYTES:
+            if connection.is_paused or len(frame) > _MAX_QUERY_BYTES:
                 return frames[position:]
             data = bytes(frame)
             before, _, rest = data.partition(_MARK)
@@ -98,7 +98,7 @@ class RouteShortcut:
         try:
             answer = self._get_route(request, connection)
         except (ResponseError, ProtocolError) as error:
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         if answer.code == ResponseCode.SUCCESS and len(answer.body) <= _MAX_ANSWER_BYTES:
             self._keep(query, answer)
         connection.respond(answer)

@@ -1,7 +1,7 @@
-"""Sockets and the event loop: the only seam between asyncio and the protocol.
+"""Sockets and the event loop: the only code between asyncio and the protocol.
 
-``Server`` answers requests by code, ``Client`` makes them by address, ``Connection`` is either end.
-Everything here belongs to one event loop and is called from its thread only.
+``Server`` handles requests by code, ``Client`` sends them by address, ``Connection`` is either end.
+Everything here belongs to one event loop and must be called from its thread.
 """
 
 from goddard.transport.client import Client, ClientOptions

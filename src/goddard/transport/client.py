@@ -1,11 +1,11 @@
-"""The calling end: one shared connection per address, made on demand and again after a loss.
+"""The requesting end: one shared connection per address, opened on demand and after a loss.
 
-A request's time covers connecting too. Callers that find no connection share one attempt; a failed
-attempt fails them all, and the next request tries anew.
+A request's timeout includes connecting. Concurrent callers without a connection share one attempt;
+if it fails, it fails for all of them, and the next request starts a new attempt.
 
 A server that shuts down answers GO_AWAY to new requests. Each of them is sent once more, over a new
-connection and within its own time; if that one is refused too, it fails with
-ServerShuttingDownError. Requests that the server already works on finish on the old connection.
+connection and within its timeout; if the server refuses that too, the request fails with
+ServerShuttingDownError. Requests that the server already handles finish on the old connection.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import AfterHook, BeforeHook, Handlers
 from goddard.transport.options import ConnectionOptions
-from goddard.transport.pending import Waiting
+from goddard.transport.pending import PendingRequest
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
 
@@ -41,7 +41,7 @@ class ClientOptions(ConnectionOptions):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port``, with IPv6 in brackets or, as Java writes it, bare."""
+    """Split ``host:port``; IPv6 is in brackets or, as Java writes it, without."""
     host, separator, port_text = address.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -54,7 +54,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Client:
-    """Makes requests by address; ``handlers`` answer those that servers make back to us."""
+    """Sends requests by address; ``handlers`` handle the requests of servers to us."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Client:
     def add_hook(self, before: BeforeHook | None = None, after: AfterHook | None = None) -> None:
         """Call ``before(request, connection)`` and ``after(request, response, connection)``.
 
-        Around each of our own requests, in the order added; what a hook raises reaches the caller.
+        Hooks run for each of our requests, in the order added; their exceptions reach the caller.
         ``after`` is not called for a request without a response.
         """
         if before is not None:
@@ -116,7 +116,7 @@ class Client:
         connection.oneway(command)
 
     async def connection(self, address: str, timeout_ms: int | None = None) -> Connection:
-        """The connection to an address, made if there is none."""
+        """The connection to an address; opens it if there is none."""
         connection = self._connections.get(address)
         if connection is None or connection.is_closed:
             seconds = self._options.connect_seconds if timeout_ms is None else timeout_ms / 1000
@@ -124,7 +124,7 @@ class Client:
         return connection
 
     def open_connection(self, address: str) -> Connection | None:
-        """The connection to an address, if there is one already."""
+        """The connection to an address, if it is open already."""
         connection = self._connections.get(address)
         return None if connection is None or connection.is_closed else connection
 
@@ -135,11 +135,11 @@ class Client:
             await self._tasks.stop()
             for connection in list(self._unfinished):
                 connection.close()
-            await self._finished(grace_seconds)
-        finally:  # whoever cannot wait leaves nothing open either
+            await self._wait_finished(grace_seconds)
+        finally:  # also when this coroutine is cancelled
             for connection in list(self._unfinished):
                 connection.abort()
-        await self._finished(grace_seconds + 1.0)
+        await self._wait_finished(grace_seconds + 1.0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,12 +147,12 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _finished(self, timeout_seconds: float) -> None:
+    async def _wait_finished(self, timeout_seconds: float) -> None:
         waits = [connection.closed for connection in self._unfinished]
         if waits:
             await asyncio.wait(waits, timeout=timeout_seconds)
 
-    def _refused(self, address: str, connection: Connection, request: Waiting) -> None:
+    def _on_go_away(self, address: str, connection: Connection, request: PendingRequest) -> None:
         """A server that shuts down refused a request: send it once more over a new connection."""
         if self._connections.get(address) is connection:
             del self._connections[address]
@@ -169,7 +169,9 @@ class Client:
         )
         resending.add_done_callback(ended)
 
-    async def _resend(self, address: str, request: Waiting, encode: Callable[[int], bytes]) -> None:
+    async def _resend(
+        self, address: str, request: PendingRequest, encode: Callable[[int], bytes]
+    ) -> None:
         loop = asyncio.get_running_loop()
         try:
             left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
@@ -190,7 +192,7 @@ class Client:
             attempt = self._tasks.spawn(self._open(address, host, port), f"connect {address}")
             self._connecting[address] = attempt
             attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
-        # Not awaited directly: a caller that gives up must not take the others' attempt with it.
+        # Not awaited directly: a cancelled caller must not cancel the attempt of the others.
         await asyncio.wait((attempt,), timeout=timeout_seconds)
         if not attempt.done():
             text = f"no connection to {address} within {int(timeout_seconds * 1000)} ms"
@@ -203,38 +205,38 @@ class Client:
         return opened
 
     async def _open(self, address: str, host: str, port: int) -> Connection | ConnectFailedError:
-        """Make a connection. A failure is returned, for each of those who wait to raise."""
+        """Open a connection. Returns a failure, so that every waiting caller raises it."""
         loop = asyncio.get_running_loop()
         seconds = self._options.connect_seconds
-        made: list[Connection] = []
+        created: list[Connection] = []
 
-        def make() -> Connection:
-            made.append(self._connection(address))
-            return made[-1]
+        def create() -> Connection:
+            created.append(self._connection(address))
+            return created[-1]
 
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    make,
+                    create,
                     host,
                     port,
                     ssl=self._tls,
                     server_hostname=host if self._tls is not None else None,
                 )
-            made.clear()
+            created.clear()
         except TimeoutError:
             text = f"no connection to {address} within {int(seconds * 1000)} ms"
             return ConnectFailedError(text, address)
-        except (OSError, ValueError) as error:  # ssl.SSLError too; ValueError: can be no host
+        except (OSError, ValueError) as error:  # includes ssl.SSLError; ValueError: invalid host
             reason = str(error) or type(error).__name__
             return ConnectFailedError(f"no connection to {address}: {reason}", address)
         finally:
-            # An attempt that is given up when the connection was just made: uvloop closes the
-            # transport without a word to its protocol.
-            for each in made:
-                each.forsake()
+            # If this task is cancelled when the connection was just created, uvloop closes the
+            # transport without calling connection_lost.
+            for each in created:
+                each.mark_lost()
         if connection.is_closed:
-            return ConnectFailedError(f"{address} closed the connection at once", address)
+            return ConnectFailedError(f"{address} closed the connection immediately", address)
         if not self._sweeping:
             self._sweeping = True
             self._tasks.periodic("ClientSweep", self._options.sweep_seconds, self._sweep)
@@ -247,8 +249,8 @@ class Client:
             if self._on_open is not None:
                 self._on_open(connection)
 
-        def refused(connection: Connection, request: Waiting) -> None:
-            self._refused(address, connection, request)
+        def refused(connection: Connection, request: PendingRequest) -> None:
+            self._on_go_away(address, connection, request)
 
         def lost(connection: Connection) -> None:
             if self._connections.get(address) is connection:

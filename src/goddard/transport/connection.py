@@ -1,14 +1,15 @@
-"""One connection, either end: frames in, answers out, and our own requests matched by opaque.
+"""One connection, either end: handles requests, and matches our own requests with responses.
 
-The received chunk is the unit of work: every whole frame in it is handled, and the answers of plain
-handlers leave with one write at its end. A coroutine handler runs as a task of the connection and
-is cancelled when the connection is lost; work that must outlive the peer belongs to its owner.
+The unit of work is a received chunk: every complete frame in it is handled, and the responses of
+plain handlers are sent with one write at its end. A coroutine handler runs as a task of the
+connection and is cancelled when the connection is lost; work that must survive the peer belongs to
+its owner.
 
-Memory is bounded both ways. A connection is *held* while the peer does not take what it was sent
-(unsent bytes over the high mark) or while too many of its requests, by number or by size, are being
-handled: frames already received wait, and nothing more is read until the hold ends. Responses of
-the peer wait with them, so a handler that asks its own peer should not be one of thousands. Lost,
-idle and stalled peers are found by ``sweep``, called now and then by the owner.
+Memory is bounded in both directions. A connection is *paused* while the peer does not read what it
+is sent (unsent bytes above the high mark), or while too many of its requests, by number or by size,
+are being handled: received frames wait, and nothing more is read until the pause ends. The peer's
+responses wait too, so only few handlers should send requests to their own peer. The owner calls
+``sweep`` periodically to find lost, idle and stalled peers.
 """
 
 import asyncio
@@ -33,19 +34,19 @@ from goddard.protocol.frame import (
     encode_frame,
     encode_head,
 )
-from goddard.transport.handlers import Answer, Handlers, refusal
+from goddard.transport.handlers import Answer, Handlers, error_response
 from goddard.transport.options import ConnectionOptions
-from goddard.transport.patience import Patience, Verdict
-from goddard.transport.pending import Done, PendingRequests, Waiting
+from goddard.transport.pending import Done, PendingRequest, PendingRequests
+from goddard.transport.timeouts import PeerState, PeerTimeouts
 from goddard.transport.tls import HANDSHAKE_BYTE
 
 _logger: Final = logging.getLogger("goddard.transport")
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-# Below this, joining head and body is cheaper than handing the kernel two pieces.
+# Below this size, joining head and body is cheaper than passing two buffers to the kernel.
 _JOINED_BODY_BYTES: Final = 8192
-# The first version whose clients understand GO_AWAY is the one after 5.3.1.
+# Clients support GO_AWAY from the version after 5.3.1 (475) on.
 _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
@@ -53,18 +54,18 @@ FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryvie
 
 
 def address_text(name: object) -> str:
-    """A socket name as RocketMQ writes it, ``ip:port``; IPv6 in brackets."""
+    """A socket name in RocketMQ's format, ``ip:port``; IPv6 in brackets."""
     if isinstance(name, tuple) and len(name) >= 2:
         host, port = name[0], name[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return str(name or "unknown")
 
 
-def _nothing(connection: "Connection") -> None:
+def _ignore(connection: "Connection") -> None:
     pass
 
 
-def _settle(
+def _set_outcome(
     future: asyncio.Future[RemotingCommand], outcome: RemotingCommand | RemotingError
 ) -> None:
     if future.done():
@@ -78,14 +79,14 @@ def _settle(
 class Connection(asyncio.Protocol):
     """One end of a connection.
 
-    ``on_frames`` takes the whole frames of a chunk (without their length words) before they are
-    decoded. It handles what it can, answering with ``send_encoded``, and returns the others in
-    order; when ``is_held`` becomes true it should stop and return the rest, which it gets again
-    when the hold ends. A view keeps the whole chunk in memory: copy what is to be kept. What it
-    raises is a fault of ours: it is logged and the connection is cut.
+    ``on_frames`` receives the complete frames of a chunk (without their length words) before they
+    are decoded. It handles some of them, responding with ``send_encoded``, and returns the others
+    in order. When ``is_paused`` becomes true it should stop and return the rest, which it receives
+    again when the pause ends. A view keeps its whole chunk in memory: copy the parts to keep. If
+    the hook raises, the error is logged and the connection is aborted.
 
-    The end that made the connection (``is_client``) goes on reading while its own bytes wait to be
-    sent. Only the other end stops; if both did, each could wait for the other for ever.
+    The end that opened the connection (``is_client``) continues to read while its own bytes are
+    unsent. Only the other end stops reading: if both did, they could wait for each other for ever.
     """
 
     __slots__ = (
@@ -97,8 +98,6 @@ class Connection(asyncio.Protocol):
         "_flush_scheduled",
         "_handle",
         "_handled_bytes",
-        "_heard",
-        "_held",
         "_is_client",
         "_loop",
         "_lost",
@@ -109,13 +108,15 @@ class Connection(asyncio.Protocol):
         "_options",
         "_out",
         "_out_bytes",
-        "_patience",
+        "_paused",
         "_pending",
         "_reading_paused",
+        "_saw_bytes",
+        "_saw_frame",
         "_tasks",
+        "_timeouts",
         "_transport",
         "_warn",
-        "_whole",
         "_writing_paused",
         "attachments",
         "closed",
@@ -128,17 +129,17 @@ class Connection(asyncio.Protocol):
         options: ConnectionOptions,
         handlers: Handlers,
         *,
-        on_open: Callable[["Connection"], None] = _nothing,
-        on_close: Callable[["Connection"], None] = _nothing,
-        on_finished: Callable[["Connection"], None] = _nothing,
+        on_open: Callable[["Connection"], None] = _ignore,
+        on_close: Callable[["Connection"], None] = _ignore,
+        on_finished: Callable[["Connection"], None] = _ignore,
         on_frames: FrameHook | None = None,
-        on_go_away: Callable[["Connection", Waiting], None] | None = None,
+        on_go_away: Callable[["Connection", PendingRequest], None] | None = None,
         is_client: bool = False,
         warn: Callable[..., None] = _logger.warning,
     ) -> None:
-        """``on_close``: the peer is gone; ``on_finished``: and the last handler has ended.
+        """``on_close``: the connection is lost; ``on_finished``: its last handler has ended, too.
 
-        ``on_go_away`` takes our requests that the peer refused because it shuts down.
+        ``on_go_away`` receives our requests that the peer refused because it shuts down.
         """
         self.remote = "unknown"
         self.local = "unknown"
@@ -154,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._is_client = is_client
         self._warn = warn
         self._loop = asyncio.get_running_loop()
-        # Done when the connection is gone and its last handler has ended.
+        # Done when the connection is lost and its last handler has ended.
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(options.max_frame_bytes)
@@ -162,13 +163,13 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._draining = False
         # Receiving.
-        self._held = False
+        self._paused = False
         self._reading_paused = False
         self._backlog: list[memoryview] = []
-        # Coroutine handlers, and the bytes of the request that each works on.
+        # The running coroutine handlers, and the size of each one's request.
         self._tasks: dict[asyncio.Task[Answer], int] = {}
         self._handled_bytes = 0
-        # Sending. Corked: the end of data_received will flush.
+        # Sending. Corked: data_received flushes at its end.
         self._corked = False
         self._flush_scheduled = False
         self._writing_paused = False
@@ -177,27 +178,27 @@ class Connection(asyncio.Protocol):
         # Our own requests.
         self._pending = PendingRequests(
             self._loop,
-            self._fall_silent,
+            self._close_silent_peer,
             None if on_go_away is None else partial(on_go_away, self),
         )
-        # What happened since the last sweep: bytes either way, a whole frame.
-        self._heard = True
-        self._whole = True
-        self._patience = Patience(options)
+        # Since the last sweep: were bytes sent or received, was a frame completed?
+        self._saw_bytes = True
+        self._saw_frame = True
+        self._timeouts = PeerTimeouts(options)
 
     @property
     def is_closed(self) -> bool:
-        """No longer of use: lost, or closing."""
+        """Whether the connection is lost or closing."""
         return self._closing
 
     @property
-    def is_held(self) -> bool:
-        """Nothing more is handled for now; see the module's text."""
-        return self._held
+    def is_paused(self) -> bool:
+        """Whether handling is paused; see the module's docstring."""
+        return self._paused
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes given to this connection that the kernel has not taken yet."""
+        """Bytes to send that the kernel has not accepted yet."""
         queued = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + queued
 
@@ -214,7 +215,7 @@ class Connection(asyncio.Protocol):
     async def request(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send a request and wait for its response. ``command.opaque`` is set here.
 
-        While the peer is slow to read, the request waits its turn within its own time.
+        While the peer is slow to read, the request is queued; its timeout includes that time.
         """
         future = self.request_soon(command, timeout_ms)
         opaque = command.opaque
@@ -227,7 +228,7 @@ class Connection(asyncio.Protocol):
     def request_soon(
         self, command: RemotingCommand, timeout_ms: int
     ) -> asyncio.Future[RemotingCommand]:
-        """The same without waiting. What hinders it from being sent at all is raised here."""
+        """As ``request``, but returns a future; raises if the request cannot be sent at all."""
 
         def encode(opaque: int) -> bytes:
             command.opaque = opaque
@@ -239,9 +240,9 @@ class Connection(asyncio.Protocol):
     def request_encoded(
         self, encode: Callable[[int], bytes], code: int, timeout_ms: int
     ) -> asyncio.Future[RemotingCommand]:
-        """The same with a frame of the caller's own making; see ``submit``."""
+        """As ``request_soon``, with a frame that the caller encodes; see ``submit``."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self.submit(encode, code, timeout_ms, partial(_settle, future))
+        self.submit(encode, code, timeout_ms, partial(_set_outcome, future))
         return future
 
     def submit(
@@ -253,9 +254,9 @@ class Connection(asyncio.Protocol):
         *,
         may_resend: bool = True,
     ) -> None:
-        """Send the frame that ``encode`` makes for an opaque, and call ``done`` with the outcome.
+        """Send the frame that ``encode`` returns for an opaque; call ``done`` with the outcome.
 
-        ``done`` is called once, on the loop, and must not raise; it is not called at all when this
+        ``done`` is called once, on the loop, and must not raise; it is not called if this method
         raises. ``encode`` may be called again, for another connection, if the peer shuts down.
         """
         if self._closing:
@@ -263,7 +264,7 @@ class Connection(asyncio.Protocol):
         pending = self._pending
         if len(pending.waiting) >= self._options.max_requests_in_flight:
             raise OverloadedError(
-                f"{len(pending.waiting)} requests to {self.remote} wait for a response already",
+                f"{len(pending.waiting)} requests to {self.remote} already wait for a response",
                 self.remote,
             )
         opaque, frame = pending.add(encode, code, timeout_ms, done, may_resend)
@@ -278,7 +279,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
         if self._writing_paused:
             raise OverloadedError(
-                f"{self.unsent_bytes} bytes wait to be sent to {self.remote} already", self.remote
+                f"{self.unsent_bytes} bytes to {self.remote} are already unsent", self.remote
             )
         command.opaque = self._pending.next_opaque()
         command.flag = command.flag & ~_RESPONSE | _ONEWAY
@@ -293,18 +294,18 @@ class Connection(asyncio.Protocol):
             )
         return frame
 
-    def _fall_silent(self) -> None:
-        """Not a word since a request: the link is broken, or the peer stands still.
+    def _close_silent_peer(self) -> None:
+        """The link is broken or the peer is stuck: close, so that all requests fail now.
 
-        What else waits for it can be tried elsewhere, and the next request over a new connection.
+        They can be retried at other peers, and the next request opens a new connection.
         """
         if self._is_client and not self._closing:
-            self._cut("it answers nothing at all")
+            self._disconnect("nothing received for a whole request timeout")
 
     # Sending
 
     def respond(self, response: RemotingCommand) -> None:
-        """Send the answer of a handler that returned None to answer later. Lost peers: dropped."""
+        """Send the response of a handler that returned None; dropped if the connection is lost."""
         if self._closing:
             return
         try:
@@ -315,17 +316,17 @@ class Connection(asyncio.Protocol):
                 return
             head = encode_head(response, size)
             if len(head) + size - 4 > self._options.max_frame_bytes:
-                raise ProtocolError(f"an answer of {len(head) + size} bytes is over the limit")
+                raise ProtocolError(f"a response of {len(head) + size} bytes is over the limit")
         except Exception as error:
-            _logger.exception("the answer with code %d cannot be encoded", response.code)
-            self.send_encoded(encode_frame(refusal(response, error)))
+            _logger.exception("the response with code %d cannot be encoded", response.code)
+            self.send_encoded(encode_frame(error_response(response, error)))
             return
         self._out.append(head)
         self._out_bytes += len(head)
         self.send_encoded(body)
 
     def send_encoded(self, data: bytes | memoryview) -> None:
-        """Queue bytes that are frames already; they leave at the end of this tick.
+        """Queue encoded frames; they are sent at the end of this tick of the loop.
 
         A memoryview must not change until the connection has sent it.
         """
@@ -338,15 +339,15 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush_tick)
 
     def send_now(self, data: bytes | memoryview) -> None:
-        """As ``send_encoded``, but without waiting for the end of the tick: this is it."""
+        """As ``send_encoded``, for a caller that runs at the end of a tick: sends at once."""
         transport = self._transport
         if self._out or self._corked or self._writing_paused or transport is None or self._lost:
             self._out.append(data)
             self._out_bytes += len(data)
             if not self._corked:
                 self._flush()
-        else:  # nothing to join it with, nothing in its way
-            self._heard = True
+        else:  # nothing is queued, and writing is allowed
+            self._saw_bytes = True
             transport.write(data)
 
     def _flush_tick(self) -> None:
@@ -361,7 +362,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._lost:
             return
-        self._heard = True
+        self._saw_bytes = True
         if len(out) == 1:
             transport.write(out[0])
         else:
@@ -369,12 +370,12 @@ class Connection(asyncio.Protocol):
         if self._writing_paused and (
             (unsent := transport.get_write_buffer_size()) > self._options.write_buffer_max_bytes
         ):
-            self._cut(f"{unsent} bytes wait to be sent and it does not read")
+            self._disconnect(f"the peer does not read, {unsent} bytes are unsent")
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._patience.begin_stall()
-        self._update_hold()
+        self._timeouts.begin_stall()
+        self._update_pause()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
@@ -382,50 +383,50 @@ class Connection(asyncio.Protocol):
         while deferred and not self._writing_paused:
             _, frame = deferred.popitem(last=False)
             self.send_encoded(frame)
-        self._update_hold()
+        self._update_pause()
 
     # Receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A stream protocol is always given a two-way transport; asyncio's type is merely too wide,
-        # and uvloop's transports are not of asyncio's class.
+        # A stream protocol always receives a two-way transport. asyncio declares a wider type, and
+        # uvloop's transports are not instances of asyncio.Transport.
         self._transport = transport = cast("asyncio.Transport", transport)
         self.remote = address_text(transport.get_extra_info("peername"))
         self.local = address_text(transport.get_extra_info("sockname"))
         self._pending.remote = self.remote
         transport.set_write_buffer_limits(high=self._options.write_buffer_high_bytes)
-        self._limit_unacknowledged(transport.get_extra_info("socket"))
+        self._set_acknowledge_timeout(transport.get_extra_info("socket"))
         self._on_open(self)
 
-    def _limit_unacknowledged(self, sock: socket.socket | None) -> None:
-        # Without this a peer behind a broken link is noticed after 15 minutes of retransmission.
+    def _set_acknowledge_timeout(self, sock: socket.socket | None) -> None:
+        # Without this, a broken link is noticed only after 15 minutes of retransmission.
         if sys.platform == "linux" and sock is not None and sock.family != socket.AF_UNIX:
             milliseconds = int(self._options.acknowledge_seconds * 1000)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._saw_bytes = True
         if self._is_client:
-            self._pending.heard_seconds = self._loop.time()
+            self._pending.received_seconds = self._loop.time()
         decoder = self._decoder
         frames = decoder.feed(data)
         if frames:
-            self._whole = True
-            if self._held:
-                # Transports may hand over what they had read already when told to pause.
+            self._saw_frame = True
+            if self._paused:
+                # A paused transport may still deliver bytes that it has read already.
                 self._backlog += frames
             else:
-                self._take(frames)
+                self._process(frames)
         if decoder.failure is not None and not self._closing:
             is_first = decoder.buffered_bytes == 0 and not frames
             if is_first and data[0] == HANDSHAKE_BYTE:
-                self._cut("it wants TLS, which is disabled on this port")
+                self._disconnect("it started a TLS handshake, but TLS is disabled on this port")
             elif is_first and data.startswith(_HTTP_METHODS):
-                self._reject(ProtocolError("it is HTTP, which this port does not speak"))
+                self._reject(ProtocolError("HTTP request, but this port does not support HTTP"))
             else:
                 self._reject(decoder.failure)
 
-    def _take(self, frames: list[memoryview]) -> None:
+    def _process(self, frames: list[memoryview]) -> None:
         self._corked = True
         try:
             if self._on_frames is not None:
@@ -435,7 +436,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._reject(error)
         except Exception:
-            _logger.exception("receiving from %s failed", self.remote)
+            _logger.exception("handling frames from %s failed", self.remote)
             self.abort()
         finally:
             self._corked = False
@@ -445,7 +446,7 @@ class Connection(asyncio.Protocol):
     def _handle_frames(self, frames: list[memoryview]) -> None:
         handle = self._handle
         for position, frame in enumerate(frames):
-            if self._held:
+            if self._paused:
                 self._backlog = frames[position:]
                 return
             command = decode_frame(frame)
@@ -464,17 +465,17 @@ class Connection(asyncio.Protocol):
         task = self._loop.create_task(handling)
         self._tasks[task] = size_bytes
         self._handled_bytes += size_bytes
-        task.add_done_callback(self._handled)
-        if self._has_enough_to_do():
-            self._update_hold()
+        task.add_done_callback(self._handler_done)
+        if self._is_at_handler_limit():
+            self._update_pause()
 
-    def _has_enough_to_do(self) -> bool:
+    def _is_at_handler_limit(self) -> bool:
         return (
             len(self._tasks) >= self._options.max_handlers_in_flight
             or self._handled_bytes >= self._options.max_handled_bytes
         )
 
-    def _handled(self, task: asyncio.Task[Answer]) -> None:
+    def _handler_done(self, task: asyncio.Task[Answer]) -> None:
         self._handled_bytes -= self._tasks.pop(task)
         if not task.cancelled() and (answer := task.result()) is not None:
             self.respond(answer)
@@ -483,24 +484,24 @@ class Connection(asyncio.Protocol):
                 self._finish()
         elif self._draining and not self._tasks:
             self.close()
-        elif self._held:
-            self._update_hold()
+        elif self._paused:
+            self._update_pause()
 
-    def _update_hold(self) -> None:
-        self._held = (
+    def _update_pause(self) -> None:
+        self._paused = (
             self._closing
             or (self._writing_paused and not self._is_client)
-            or self._has_enough_to_do()
+            or self._is_at_handler_limit()
         )
         transport = self._transport
         if transport is None or self._lost or self._closing:
             return
-        if not self._held and self._backlog and not self._corked:
+        if not self._paused and self._backlog and not self._corked:
             frames, self._backlog = self._backlog, []
-            self._take(frames)
-        if self._held is not self._reading_paused and not self._closing:
-            self._reading_paused = self._held
-            if self._held:
+            self._process(frames)
+        if self._paused is not self._reading_paused and not self._closing:
+            self._reading_paused = self._paused
+            if self._paused:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
@@ -511,7 +512,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._lost:
             return
-        self._lost = self._closing = self._held = True
+        self._lost = self._closing = self._paused = True
         self._out.clear()
         self._backlog.clear()
         reason = f": {error}" if error is not None else ""
@@ -522,8 +523,8 @@ class Connection(asyncio.Protocol):
         if not self._tasks:
             self._finish()
 
-    def forsake(self) -> None:
-        """The transport is gone and will not say so."""
+    def mark_lost(self) -> None:
+        """Handle the loss of a transport that does not call ``connection_lost``."""
         if self._transport is not None:
             self.connection_lost(None)
 
@@ -535,39 +536,39 @@ class Connection(asyncio.Protocol):
     # Ending
 
     def close(self) -> None:
-        """Send what is queued, then close."""
+        """Send the queued bytes, then close."""
         if self._closing:
             return
         if self._out:
             self._flush()
-        self._closing = self._held = True
+        self._closing = self._paused = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, dropping what is queued."""
-        self._closing = self._held = True
+        """Close now; drop the queued bytes."""
+        self._closing = self._paused = True
         self._out.clear()
         if self._transport is not None and not self._lost:
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Until the connection is gone and its last handler has ended."""
+        """Wait until the connection is lost and its last handler has ended."""
         await asyncio.shield(self.closed)
 
     def drain(self) -> None:
-        """Finish the requests being handled, then close; new ones are told to go elsewhere."""
+        """Finish the requests being handled, then close; answer new ones with GO_AWAY."""
         self._draining = True
-        serve = self._handle
+        handle = self._handle
 
-        def turn_away(
+        def reply_go_away(
             request: RemotingCommand, connection: "Connection"
         ) -> Answer | Coroutine[Any, Any, Answer]:
             if request.version <= _LAST_VERSION_WITHOUT_GO_AWAY or request.flag & _ONEWAY:
-                return serve(request, connection)
+                return handle(request, connection)
             return request.reply(ResponseCode.GO_AWAY, "please go away")
 
-        self._handle = turn_away
+        self._handle = reply_go_away
         if not self._tasks:
             self.close()
 
@@ -576,29 +577,29 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         unsent = self.unsent_bytes
-        verdict = self._patience.judge(
+        state = self._timeouts.check(
             now_ms,
             unsent_bytes=unsent,
-            is_behind=self._writing_paused,
+            is_over_high_mark=self._writing_paused,
             is_inside_frame=(
-                self._decoder.buffered_bytes > 0 and not self._whole and not self._held
+                self._decoder.buffered_bytes > 0 and not self._saw_frame and not self._paused
             ),
-            is_heard=self._heard,
+            had_traffic=self._saw_bytes,
         )
-        self._heard = self._whole = False
-        if verdict is Verdict.STALLED:
-            self._cut(f"{unsent} bytes wait to be sent and it does not read")
-        elif verdict is Verdict.UNFINISHED:
-            self._cut("it began a frame and did not end it in time")
-        elif verdict is Verdict.IDLE:
-            _logger.info("%s is idle, closed", self.remote)
+        self._saw_bytes = self._saw_frame = False
+        if state is PeerState.STALLED:
+            self._disconnect(f"the peer does not read, {unsent} bytes are unsent")
+        elif state is PeerState.PARTIAL_FRAME:
+            self._disconnect("it did not complete a frame in time")
+        elif state is PeerState.IDLE:
+            _logger.info("%s is idle: connection closed", self.remote)
             self.abort()
 
     def _reject(self, error: ProtocolError) -> None:
-        """The bytes are not the protocol: answer what came before them, then close."""
-        self._warn("%s sent what cannot be read, closed: %s", self.remote, error)
+        """Close after malformed bytes; the responses to earlier requests are still sent."""
+        self._warn("%s sent malformed data, closing the connection: %s", self.remote, error)
         self.close()
 
-    def _cut(self, reason: str) -> None:
-        self._warn("%s is cut off: %s", self.remote, reason)
+    def _disconnect(self, reason: str) -> None:
+        self._warn("%s disconnected: %s", self.remote, reason)
         self.abort()

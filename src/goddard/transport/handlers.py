@@ -1,7 +1,8 @@
-"""Request code → handler, and what becomes of a handler's answer or exception.
+"""Maps request codes to handlers, and answers or exceptions of handlers to responses.
 
-A handler is a plain function, answered in the same tick, or a coroutine function, answered when it
-ends. Whatever it raises becomes an answer, so that no request can take a connection down.
+A handler is a plain function, whose response is sent in the same tick, or a coroutine function,
+whose response is sent when it ends. An exception becomes an error response, so a request never
+breaks its connection.
 """
 
 import logging
@@ -29,8 +30,8 @@ BeforeHook: TypeAlias = Callable[[RemotingCommand, "Connection"], None]
 AfterHook: TypeAlias = Callable[[RemotingCommand, Answer, "Connection"], None]
 
 
-def refusal(request: RemotingCommand, error: Exception) -> RemotingCommand:
-    """The answer that an exception stands for."""
+def error_response(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    """The response for an exception."""
     if isinstance(error, ResponseError):
         return request.reply(error.code, error.remark)
     text = str(error) if isinstance(error, ProtocolError) else f"{type(error).__name__}: {error}"
@@ -38,13 +39,13 @@ def refusal(request: RemotingCommand, error: Exception) -> RemotingCommand:
 
 
 def _unsupported(request: RemotingCommand, connection: "Connection") -> RemotingCommand:
-    # The leading space is RocketMQ's; clients have been seen to match on the text.
+    # The leading space is RocketMQ's; some clients match on the text.
     remark = f" request type {request.code} not supported"
     return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 class Handlers:
-    """The requests that one end answers. Filled before the first connection, then only read."""
+    """The handlers of one end. Register all of them before the first connection."""
 
     __slots__ = ("_after", "_before", "_fallback", "_table")
 
@@ -60,15 +61,16 @@ class Handlers:
         self._table[code] = handler
 
     def set_fallback(self, handler: Handler) -> None:
-        """Handle every code without a handler of its own, instead of answering "not supported"."""
+        """Set the handler of codes without one; by default they are answered "not supported"."""
         self._fallback = handler
 
     def add_hook(self, before: BeforeHook | None = None, after: AfterHook | None = None) -> None:
         """Call ``before(request, connection)`` and ``after(request, answer, connection)``.
 
-        Hooks run in the order added. What ``before`` raises is answered like a handler's exception
-        and the handler is not called. ``after`` also sees refusals; its ``answer`` is None when
-        the handler gave none (a one-way request, or one that is answered later by ``respond``).
+        Hooks run in the order added. An exception of ``before`` is answered like one of the
+        handler, which is then not called. ``after`` also sees error responses; its ``answer`` is
+        None if the handler returned None (a one-way request, or one that ``respond`` answers
+        later).
         """
         if before is not None:
             self._before.append(before)
@@ -78,16 +80,16 @@ class Handlers:
     def handle(
         self, request: RemotingCommand, connection: "Connection"
     ) -> Answer | Coroutine[Any, Any, Answer]:
-        """The answer to send, None for none, or a coroutine that gives either. Never raises."""
+        """The response to send, None, or a coroutine that returns either. Never raises."""
         try:
             for before in self._before:
                 before(request, connection)
             answer = self._table.get(request.code, self._fallback)(request, connection)
         except (ResponseError, ProtocolError) as error:
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         except Exception as error:
             _logger.exception(_FAILED, request.code, connection.remote)
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         if answer is None or isinstance(answer, RemotingCommand):
             return self._finish(request, answer, connection)
         return self._await(request, answer, connection)
@@ -98,10 +100,10 @@ class Handlers:
         try:
             answer = await pending
         except (ResponseError, ProtocolError) as error:
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         except Exception as error:
             _logger.exception(_FAILED, request.code, connection.remote)
-            answer = refusal(request, error)
+            answer = error_response(request, error)
         return self._finish(request, answer, connection)
 
     def _finish(self, request: RemotingCommand, answer: Answer, connection: "Connection") -> Answer:
@@ -110,13 +112,13 @@ class Handlers:
                 for after in self._after:
                     after(request, answer, connection)
             except (ResponseError, ProtocolError) as error:
-                answer = refusal(request, error)
+                answer = error_response(request, error)
             except Exception as error:
                 _logger.exception(_FAILED, request.code, connection.remote)
-                answer = refusal(request, error)
+                answer = error_response(request, error)
         if answer is None or request.flag & _ONEWAY:
             return None
-        # Set here and not trusted, so that a handler may hand out one prepared answer many times.
+        # Always set here, so that a handler may return one prepared response many times.
         answer.opaque = request.opaque
         answer.flag |= _RESPONSE
         answer.serialize_type = request.serialize_type

@@ -1,4 +1,4 @@
-"""The event loop that every daemon and command runs on: uvloop, where it exists."""
+"""The event loop of every daemon and command: uvloop, where it is available."""
 
 import asyncio
 import sys
@@ -16,6 +16,6 @@ _T = TypeVar("_T")
 
 
 def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
-    """Run ``main`` to its end on a new loop, then close the loop and whatever it still holds."""
+    """Run ``main`` to its end on a new loop, then close the loop; cancels remaining tasks."""
     with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""What a connection may use: bytes, requests and time. Servers and clients have further options."""
+"""Limits of a connection: bytes, requests and time. Servers and clients have further options."""
 
 from dataclasses import dataclass
 
@@ -7,29 +7,29 @@ from goddard.protocol.frame import MAX_FRAME_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Limits of each connection, whichever end it is."""
+    """Limits of each connection, at either end."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
-    # Our own requests that wait for a response; RocketMQ's clientAsyncSemaphoreValue.
+    # Our requests that wait for a response; RocketMQ's clientAsyncSemaphoreValue.
     max_requests_in_flight: int = 65_535
-    # The peer's requests that coroutine handlers are working on.
+    # The peer's requests in coroutine handlers.
     max_handlers_in_flight: int = 4_096
-    # The size of these requests together; one alone may be larger.
+    # The total size of these requests; a single one may be larger.
     max_handled_bytes: int = 32 * 1024 * 1024
-    # Unsent bytes at which nothing more is read from the peer, and at which it is cut off.
+    # Unsent bytes at which we stop reading from the peer, and at which we disconnect it.
     write_buffer_high_bytes: int = 1024 * 1024
     write_buffer_max_bytes: int = 64 * 1024 * 1024
-    # A peer over the high mark that takes nothing for this long is cut off.
+    # A peer over the high mark that reads nothing for this long is disconnected.
     write_stall_seconds: float = 30.0
-    # A peer whose kernel acknowledges nothing for this long is gone (TCP_USER_TIMEOUT).
+    # A peer whose kernel acknowledges nothing for this long is lost (TCP_USER_TIMEOUT).
     acknowledge_seconds: float = 60.0
-    # A peer that begins a frame and has not ended any for this long is cut off.
+    # A peer that completes no frame for this long after starting one is disconnected.
     partial_frame_seconds: float = 120.0
-    # Neither read nor written for this long: closed, as RocketMQ's IdleStateHandler does.
+    # A connection without reads and writes for this long is closed (Java: IdleStateHandler).
     idle_seconds: float = 120.0
 
     @property
     def sweep_seconds(self) -> float:
-        """How often the owner is to call ``sweep``: often enough to be one eighth late at most."""
+        """The interval at which the owner calls ``sweep``: at most 1/8 of the shortest limit."""
         shortest = min(self.write_stall_seconds, self.partial_frame_seconds, self.idle_seconds)
         return min(max(shortest / 8, 0.02), 10.0)

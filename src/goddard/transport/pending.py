@@ -1,8 +1,7 @@
-"""Our own requests on one connection: numbered, matched with their responses, given up in time.
+"""Our pending requests on one connection: assigns opaques, matches responses, handles timeouts.
 
-Belongs to the connection's loop, of which it asks one timer, set for whichever request is due
-first. The ``done`` of a request is called once: with its response, when its time is over, or when
-the connection is lost.
+Belongs to the connection's loop and uses one timer, set for the earliest deadline. The ``done`` of
+a request is called once: with its response, at its timeout, or when the connection is lost.
 """
 
 import asyncio
@@ -21,17 +20,17 @@ _logger: Final = logging.getLogger("goddard.transport")
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _MAX_OPAQUE: Final = 2**31 - 1
 _TIMER_SLACK_SECONDS: Final = 0.001
-# A timer that rings this much too late, and how long what has come meanwhile may take.
+# A timer that fires this late, and the time then allowed for reading responses first.
 _LATE_SECONDS: Final = 0.1
 _CATCH_UP_SECONDS: Final = 0.02
-# A peer that says nothing for the whole time of a request at least this patient is silent.
+# A peer is silent if it sends nothing during a request with at least this timeout.
 _SILENCE_MS: Final = 1_000
 
 Done: TypeAlias = Callable[[RemotingCommand | RemotingError], None]
-"""Takes the outcome of a request: its response, or why there is none."""
+"""Receives the outcome of a request: its response, or the error."""
 
 
-class Waiting(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request without a response yet; ``encode`` is None if it must not be sent again."""
 
     done: Done
@@ -42,13 +41,14 @@ class Waiting(NamedTuple):
 
 
 class PendingRequests:
-    """The requests that wait for the peer. ``on_silence``: it said nothing since one that is due.
+    """The requests without a response yet.
 
-    ``on_go_away`` takes a request that the peer refused because it shuts down (GO_AWAY), and sees
-    to its ``done``. Without it, that response is an outcome like any other.
+    ``on_silence`` is called if the peer sent nothing between a request and its timeout.
+    ``on_go_away`` receives a request that the peer refused because it shuts down (GO_AWAY), and
+    must call its ``done``; without it, that response is an outcome like any other.
 
-    Whoever reads from the peer sets ``heard_seconds``, the loop's time at which it last did.
-    ``deferred`` are frames that wait for their turn to be sent; they go with their requests.
+    The connection sets ``received_seconds``, the loop's time at which bytes last arrived.
+    ``deferred`` are frames that are not sent yet; they are removed with their requests.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class PendingRequests:
         "_opaque",
         "_timer",
         "deferred",
-        "heard_seconds",
+        "received_seconds",
         "remote",
         "waiting",
     )
@@ -69,12 +69,12 @@ class PendingRequests:
         self,
         loop: asyncio.AbstractEventLoop,
         on_silence: Callable[[], None],
-        on_go_away: Callable[[Waiting], None] | None = None,
+        on_go_away: Callable[[PendingRequest], None] | None = None,
     ) -> None:
         self.remote = "unknown"
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, PendingRequest] = {}
         self.deferred: OrderedDict[int, bytes] = OrderedDict()
-        self.heard_seconds = -math.inf
+        self.received_seconds = -math.inf
         self._loop = loop
         self._on_silence: Callable[[], None] | None = on_silence
         self._on_go_away = on_go_away
@@ -84,7 +84,7 @@ class PendingRequests:
         self._catching_up = False
 
     def next_opaque(self) -> int:
-        """A number of 31 bits that no request which still waits has; they begin anew one day."""
+        """The next free opaque (31 bits, wraps)."""
         opaque = self._opaque
         while True:
             opaque = opaque + 1 if opaque < _MAX_OPAQUE else 0
@@ -100,11 +100,11 @@ class PendingRequests:
         done: Done,
         may_resend: bool = True,
     ) -> tuple[int, bytes]:
-        """Number a request; its opaque and its frame. What ``encode`` raises leaves nothing."""
+        """Add a request; returns its opaque and its frame. Adds nothing if ``encode`` raises."""
         opaque = self.next_opaque()
         frame = encode(opaque)
         due_seconds = self._loop.time() + timeout_ms / 1000
-        self.waiting[opaque] = Waiting(
+        self.waiting[opaque] = PendingRequest(
             done, encode if may_resend else None, due_seconds, code, timeout_ms
         )
         if due_seconds < self._due_seconds:
@@ -116,19 +116,19 @@ class PendingRequests:
         if self.deferred:
             self.deferred.pop(response.opaque, None)
         if waiting is None:
-            _logger.debug("a response from %s that nobody waits for, dropped", self.remote)
+            _logger.debug("dropped a response from %s to no pending request", self.remote)
         elif response.code == _GO_AWAY and self._on_go_away is not None:
             self._on_go_away(waiting)
         else:
             waiting.done(response)
 
     def forget(self, opaque: int) -> None:
-        """Whoever asked gave up; its ``done`` is not called."""
+        """Remove a request that its caller gave up; its ``done`` is not called."""
         self.waiting.pop(opaque, None)
         self.deferred.pop(opaque, None)
 
     def fail(self, reason: str) -> None:
-        """The connection is lost, and with it whatever waits; there will be no more."""
+        """Fail all requests, because the connection is lost. No request may be added after this."""
         waiting, self.waiting = self.waiting, {}
         self.deferred.clear()
         self._on_silence = None
@@ -145,12 +145,12 @@ class PendingRequests:
         self._timer = self._loop.call_at(due_seconds, self._expire)
 
     def _expire(self) -> None:
-        """Give up what is due, and come back for the next."""
-        # The timer may ring a little early; what is due within that time is due.
+        """Fail the requests that are due, and set the timer for the next one."""
+        # The timer may fire slightly early: include what is due within that time.
         now = self._loop.time() + _TIMER_SLACK_SECONDS
         if now - self._due_seconds > _LATE_SECONDS and not self._catching_up:
-            # This process stood still. What the peer has answered meanwhile is read first: loops
-            # see to their timers before their sockets.
+            # The loop was blocked. Read the responses that arrived meanwhile first: event loops run
+            # timers before they read sockets.
             self._catching_up = True
             self._set_timer(now + _CATCH_UP_SECONDS)
             return
@@ -173,11 +173,11 @@ class PendingRequests:
         if is_silent and self._on_silence is not None:
             self._on_silence()
 
-    def _is_silent_since(self, waiting: Waiting) -> bool:
-        asked_seconds = waiting.due_seconds - waiting.timeout_ms / 1000
-        # The loop's time may stand still for a millisecond: what was heard just before the request
-        # has the same time as it.
+    def _is_silent_since(self, waiting: PendingRequest) -> bool:
+        sent_seconds = waiting.due_seconds - waiting.timeout_ms / 1000
+        # The loop's clock has a resolution of a millisecond: bytes that arrived just before the
+        # request may have the same time.
         return (
             waiting.timeout_ms >= _SILENCE_MS
-            and self.heard_seconds < asked_seconds + _TIMER_SLACK_SECONDS
+            and self.received_seconds < sent_seconds + _TIMER_SLACK_SECONDS
         )

@@ -1,7 +1,7 @@
 """The listening end: accepts connections within limits, sweeps them, and drains them to stop.
 
-Without TLS the event loop accepts. With TLS an accept loop of our own looks at the first byte of
-each connection before it is given to the event loop as plain or TLS.
+Without TLS the event loop accepts connections. With TLS our own accept loop peeks at the first byte
+of each connection, then passes it to the event loop as plain or TLS.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ from goddard.transport.connection import Connection, FrameHook, address_text
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.tasks import Tasks
-from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, first_byte
-from goddard.transport.warnings import LimitedWarnings
+from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, peek_byte
 
 _logger: Final = logging.getLogger("goddard.transport")
 
 _REFUSED_LOG_INTERVAL_MS: Final = 10_000
-# Out of file descriptors: accepting again at once would spin.
+_WARNINGS_PER_SECOND: Final = 10
+_SECOND_MS: Final = 1000
+# Without free file descriptors, accepting again immediately would be a busy loop.
 _ACCEPT_RETRY_SECONDS: Final = 0.1
 
 
@@ -39,12 +40,12 @@ class ServerOptions(ConnectionOptions):
     backlog: int = 1024
     max_connections: int = 16_384
     tls: TlsOptions | None = None
-    # From the first byte to the end of the handshake, when there is TLS.
+    # From the first byte to the end of the TLS handshake.
     handshake_seconds: float = 10.0
 
 
 async def resolve_host(host: str) -> str:
-    """The IP address of a host name, IPv4 before IPv6; an address stays as it is."""
+    """Resolve a host name, IPv4 before IPv6; an IP address is returned unchanged."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host
@@ -60,11 +61,44 @@ async def resolve_host(host: str) -> str:
     return str(found[0][4][0])
 
 
+class LimitedWarnings:
+    """Warnings that peers cause: up to ten per second are logged, the others are counted.
+
+    A scanner or a broken client can open connections very fast; its warnings must neither fill the
+    disk nor hide other lines. Belongs to the loop of its server.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Clock) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._second_start_ms = clock.monotonic_ms()
+        self._logged = 0
+        self._suppressed = 0
+
+    def warn(self, text: str, *arguments: object) -> None:
+        self.report_suppressed()
+        if self._logged < _WARNINGS_PER_SECOND:
+            self._logged += 1
+            self._logger.warning(text, *arguments)
+        else:
+            self._suppressed += 1
+
+    def report_suppressed(self) -> None:
+        """If a second has passed, log how many warnings it suppressed, and start the next one."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._second_start_ms < _SECOND_MS:
+            return
+        suppressed, self._suppressed = self._suppressed, 0
+        self._second_start_ms, self._logged = now_ms, 0
+        if suppressed:
+            self._logger.warning("%d more warnings about connections were suppressed", suppressed)
+
+
 class Server:
     """Serves ``handlers`` on one port.
 
-    ``on_open`` and ``on_close`` are told of each connection; ``on_frames`` may take frames before
-    they are decoded (see Connection).
+    ``on_open`` and ``on_close`` are called for each connection; ``on_frames`` may handle frames
+    before they are decoded (see Connection).
     """
 
     def __init__(
@@ -91,7 +125,7 @@ class Server:
         self._port: int | None = None
         self._stopping = False
         self._connections: set[Connection] = set()
-        # Lost, but with a handler that has not ended yet; always includes the above.
+        # The above, and lost connections whose handlers have not ended yet.
         self._unfinished: set[Connection] = set()
         self._handshakes = 0
         self._refused = 0
@@ -100,7 +134,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port listened on, known from the start on and still after the stop."""
+        """The listening port; known after ``start``, also after ``stop``."""
         if self._port is None:
             raise RuntimeError("the server is not started")
         return self._port
@@ -126,7 +160,7 @@ class Server:
         self._tasks.periodic("ConnectionSweep", options.sweep_seconds, self._sweep)
 
     async def stop(self, grace_seconds: float = 3.0) -> None:
-        """Stop accepting, let requests being handled end within the grace, then close."""
+        """Stop accepting, let running handlers end within the grace time, then close."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -136,20 +170,22 @@ class Server:
                 self._listener.close()
             for connection in list(self._connections):
                 connection.drain()
-            await self._finished(grace_seconds)
-        finally:  # whoever cannot wait leaves nothing open either
+            await self._wait_finished(grace_seconds)
+        finally:  # also when this coroutine is cancelled
             for connection in list(self._connections):
                 connection.abort()
-        # Handlers are cancelled now. One that resists is not waited for for ever.
-        if not await self._finished(grace_seconds + 1.0):
-            _logger.error("%d connections have handlers that do not end", len(self._unfinished))
+        # Handlers are cancelled now. The wait for one that does not end is limited.
+        if not await self._wait_finished(grace_seconds + 1.0):
+            _logger.error(
+                "%d connections still have handlers after the grace time", len(self._unfinished)
+            )
         if self._server is not None:
             await self._server.wait_closed()
 
     def reload_tls(self) -> None:
-        """Use the certificate files as they are now; ConfigError leaves those in use.
+        """Load the certificate files again; after a ConfigError the old ones stay in use.
 
-        It reads files, and may be called in any thread.
+        Reads files; may be called in any thread.
         """
         if self._tls is not None and self._options.tls is not None:
             self._tls = self._options.tls.server_context()
@@ -161,7 +197,7 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _finished(self, timeout_seconds: float) -> bool:
+    async def _wait_finished(self, timeout_seconds: float) -> bool:
         waits = [connection.closed for connection in self._unfinished]
         if waits:
             await asyncio.wait(waits, timeout=timeout_seconds)
@@ -205,7 +241,7 @@ class Server:
             connection.abort()
             return
         if len(self._connections) >= self._options.max_connections:
-            self._refuse(connection.remote)
+            self._warn_refused(connection.remote)
             connection.abort()
             return
         self._connections.add(connection)
@@ -218,7 +254,7 @@ class Server:
             if self._on_close is not None:
                 self._on_close(connection)
 
-    def _refuse(self, remote: str) -> None:
+    def _warn_refused(self, remote: str) -> None:
         self._refused += 1
         now_ms = self._clock.monotonic_ms()
         last_ms = self._refused_logged_ms
@@ -231,8 +267,8 @@ class Server:
                 self._refused,
             )
 
-    def _warn_without_descriptors(self, now_ms: int) -> None:
-        """The event loop drops what it cannot accept and says nothing; so try for ourselves."""
+    def _warn_if_out_of_descriptors(self, now_ms: int) -> None:
+        """The event loop drops connections silently if it has no descriptors: test for that."""
         if self._listener is None or self._listener.fileno() < 0:
             return
         try:
@@ -250,8 +286,8 @@ class Server:
 
     def _sweep(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._warn_without_descriptors(now_ms)
-        self._warnings.settle()
+        self._warn_if_out_of_descriptors(now_ms)
+        self._warnings.report_suppressed()
         for connection in list(self._unfinished):
             connection.sweep(now_ms)
 
@@ -262,55 +298,55 @@ class Server:
                 try:
                     sock, address = await loop.sock_accept(listener)
                 except OSError as error:
-                    # Without descriptors the sweep says so, once in a while.
+                    # Missing descriptors are reported by the sweep, at a limited rate.
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
-                        _logger.warning("accepting failed: %s", error)
+                        _logger.warning("accepting a connection failed: %s", error)
                     await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                     continue
                 if len(self._connections) + self._handshakes >= self._options.max_connections:
-                    self._refuse(address_text(address))
+                    self._warn_refused(address_text(address))
                     sock.close()
                     continue
                 self._handshakes += 1
-                self._tasks.spawn(self._greet(sock, address_text(address)), "greet")
+                self._tasks.spawn(self._hand_over(sock, address_text(address)), "hand over")
 
-    async def _greet(self, sock: socket.socket, remote: str) -> None:
-        """Give an accepted socket to the event loop, as TLS or plain by its first byte."""
+    async def _hand_over(self, sock: socket.socket, remote: str) -> None:
+        """Pass an accepted socket to the event loop, as TLS or plain by its first byte."""
         options = self._options
-        adopted = False
-        made: list[Connection] = []
+        handed_over = False
+        created: list[Connection] = []
 
-        def make() -> Connection:
-            made.append(self._connection())
-            return made[-1]
+        def create() -> Connection:
+            created.append(self._connection())
+            return created[-1]
 
         try:
             async with asyncio.timeout(options.idle_seconds):
-                first = await first_byte(sock)
+                first = await peek_byte(sock)
             if first is None:
                 return
             if first != HANDSHAKE_BYTE and options.tls and options.tls.mode is TlsMode.ENFORCING:
-                self._warnings.warn("%s is refused: it is plain, and TLS is enforced", remote)
+                self._warnings.warn("%s is refused: no TLS handshake, but TLS is enforced", remote)
                 return
-            adopted = True
+            handed_over = True
             await asyncio.get_running_loop().connect_accepted_socket(
-                make,
+                create,
                 sock,
                 ssl=self._tls if first == HANDSHAKE_BYTE else None,
                 ssl_handshake_timeout=(
                     options.handshake_seconds if first == HANDSHAKE_BYTE else None
                 ),
             )
-            made.clear()
+            created.clear()
         except TimeoutError:
-            _logger.info("%s is idle, closed", remote)
+            _logger.info("%s is idle: connection closed", remote)
         except OSError as error:  # includes ssl.SSLError
             self._warnings.warn("%s is refused: %s", remote, error)
         finally:
             self._handshakes -= 1
-            if not adopted:
+            if not handed_over:
                 sock.close()
-            # A stop when the connection was just made: uvloop closes the transport without a word
-            # to its protocol.
-            for each in made:
-                each.forsake()
+            # If this task is cancelled when the connection was just created, uvloop closes the
+            # transport without calling connection_lost.
+            for connection in created:
+                connection.mark_lost()

@@ -1,8 +1,8 @@
-"""Background tasks with an owner: whoever starts one also cancels and awaits it.
+"""Background tasks with an owner, which starts, cancels and awaits them.
 
 A ``Tasks`` belongs to one daemon or component. ``stop`` ends its tasks in the reverse order of
-their start, so that a task may rely on those started before it until its own end. ``finish`` ends
-a component of several parts.
+their start: a task may use those started before it until its own end. ``finish`` stops a component
+that has several parts.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ class Tasks:
     def __init__(self, logger: logging.Logger = _logger, level: int = logging.INFO) -> None:
         self._logger = logger
         self._level = level
-        # A dict keeps the order of starting.
+        # A dict keeps the order in which tasks were started.
         self._running: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def spawn(self, coroutine: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
-        """Start a task; if it fails and nobody awaits it, its traceback is in the log."""
+        """Start a task; if it fails, its traceback is logged."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._running[task] = None
         task.add_done_callback(self._ended)
@@ -45,15 +45,15 @@ class Tasks:
         *,
         first_seconds: float | None = None,
     ) -> asyncio.Task[None]:
-        """Run ``action`` every so often, counted from the end of one run to the start of the next.
+        """Run ``action`` with this interval between the end of a run and the start of the next.
 
-        An action that raises is logged and runs again at its next turn.
+        If the action raises, the error is logged and the action runs again after the interval.
         """
         first = interval_seconds if first_seconds is None else first_seconds
         return self.spawn(self._repeat(name, interval_seconds, first, action), name)
 
     async def stop(self) -> None:
-        """Cancel and await every task, the last started first. Safe to call more than once."""
+        """Cancel and await all tasks, the last started first. Safe to call more than once."""
         current = asyncio.current_task()
         try:
             while owned := [task for task in self._running if task is not current]:
@@ -61,7 +61,7 @@ class Tasks:
                 task.cancel()
                 await asyncio.wait((task,))
                 self._running.pop(task, None)
-        finally:  # whoever cannot wait leaves none that goes on
+        finally:  # cancelled while stopping: cancel the rest too
             for task in self._running:
                 if task is not current:
                     task.cancel()
@@ -82,7 +82,9 @@ class Tasks:
                     if pending is not None:
                         await pending
                 except Exception:
-                    self._logger.exception("%s service failed once and goes on", name)
+                    self._logger.exception(
+                        "%s service failed, it runs again after its interval", name
+                    )
                 await asyncio.sleep(interval_seconds)
         finally:
             self._logger.log(self._level, "%s service end", name)
@@ -94,10 +96,10 @@ class Tasks:
 
 
 async def finish(*steps: Callable[[], Awaitable[object]]) -> None:
-    """Do the steps of an end in turn, each of them whatever became of those before it.
+    """Run all steps of a shutdown in order, each of them even if an earlier one fails.
 
-    What a step raises is raised at last. A cancellation cuts short only the step that is under way,
-    so that who cannot wait leaves nothing open.
+    The error of a step is raised after the last step. A cancellation ends only the current step;
+    the others still run, so nothing stays open.
     """
     async with AsyncExitStack() as stack:
         for step in reversed(steps):

@@ -1,10 +1,10 @@
-"""TLS for both ends, and telling a TLS client from a plain one on the same port.
+"""TLS for both ends; a server distinguishes TLS and plain clients on the same port.
 
-A TLS connection begins with a handshake record, whose first byte is 0x16; no remoting frame within
-the frame limit begins so. RocketMQ's servers decide by that byte, and so does ours:
+A TLS connection starts with a handshake record, whose first byte is 0x16; no remoting frame within
+the frame limit starts with it. RocketMQ's servers and ours use that byte to decide:
 
     disabled     plain only; TLS clients are refused
-    permissive   either
+    permissive   TLS or plain
     enforcing    TLS only; plain clients are refused
 """
 
@@ -29,13 +29,13 @@ class TlsMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """Certificates and what is demanded of the peer; PEM files.
+    """Our certificate and the requirements for the peer's; PEM files.
 
     ``certificate`` and ``key`` are our own (a client may have none). ``trust`` holds the
-    authorities whose certificates we accept; ``verify_peer`` demands one of them of the peer, as
-    RocketMQ's ``tls.server.need.client.auth`` and ``tls.client.authServer``. A client that
-    verifies also checks the host name if ``check_hostname`` is set; RocketMQ's never do, because
-    brokers are addressed by IP.
+    certificate authorities that we accept; ``verify_peer`` requires a certificate of one of them
+    from the peer, as RocketMQ's ``tls.server.need.client.auth`` and ``tls.client.authServer`` do. A
+    client that verifies also checks the host name if ``check_hostname`` is set; RocketMQ's clients
+    never do, because brokers are addressed by IP.
     """
 
     mode: TlsMode = TlsMode.PERMISSIVE
@@ -47,7 +47,7 @@ class TlsOptions:
     check_hostname: bool = False
 
     def server_context(self) -> ssl.SSLContext | None:
-        """None when TLS is disabled."""
+        """None if TLS is disabled."""
         if self.mode is TlsMode.DISABLED:
             return None
         if self.certificate is None:
@@ -58,7 +58,7 @@ class TlsOptions:
         return context
 
     def client_context(self) -> ssl.SSLContext | None:
-        """None when TLS is disabled; a client has no use for telling permissive from enforcing."""
+        """None if TLS is disabled; for a client, permissive and enforcing are the same."""
         if self.mode is TlsMode.DISABLED:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -73,7 +73,7 @@ class TlsOptions:
             raise ConfigError("verifying the TLS peer needs a file of trusted authorities")
         try:
             if self.certificate is not None:
-                # A password is always given: without one, OpenSSL would ask at the terminal.
+                # Always pass a password: without one, OpenSSL would ask at the terminal.
                 context.load_cert_chain(self.certificate, self.key, self.key_password or "")
             if self.trust is not None:
                 context.load_verify_locations(self.trust)
@@ -84,8 +84,8 @@ class TlsOptions:
             raise ConfigError(f"the TLS files {names} cannot be used: {error}") from error
 
 
-async def first_byte(sock: socket.socket) -> int | None:
-    """The first byte the peer sends, left where it is; None when it closed without sending."""
+async def peek_byte(sock: socket.socket) -> int | None:
+    """The first byte from the peer, without consuming it; None if the peer sends nothing."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 

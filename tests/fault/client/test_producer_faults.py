@@ -259,7 +259,7 @@ async def test_servers_that_speak_nonsense(caplog: pytest.LogCaptureFixture) -> 
     finally:
         server.close()
         await server.wait_closed()
-    assert "sent what cannot be read" in caplog.text
+    assert "sent malformed data" in caplog.text
 
 
 @pytest.mark.parametrize(

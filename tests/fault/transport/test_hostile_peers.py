@@ -1,4 +1,4 @@
-"""Peers that mean harm or are broken: they get an end, and others notice nothing."""
+"""Hostile or broken peers: they are disconnected, and other peers are not affected."""
 
 import asyncio
 import resource
@@ -34,7 +34,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def _echo(client: Client, server: Server) -> None:
-    """Somebody else is served as ever."""
+    """Check that another client is still served."""
     command = RemotingCommand(ECHO, body=b"x")
     answer = await client.request(f"127.0.0.1:{server.port}", command, 30_000)
     assert answer.body == b"x"
@@ -48,7 +48,7 @@ async def _raw(server: Server) -> socket.socket:
 
 
 def _send_all_possible(sock: socket.socket, data: bytes) -> int:
-    """Write until the kernel takes no more; the bytes taken."""
+    """Write until the kernel accepts no more; returns the number of bytes."""
     sent = 0
     while True:
         try:
@@ -70,26 +70,26 @@ async def test_a_peer_that_never_reads(
         while not connection.is_closed:
             try:
                 _send_all_possible(greedy, requests)
-            except OSError:  # cut off
+            except OSError:  # disconnected
                 break
             await asyncio.sleep(0.01)
             worst = max(worst, connection.unsent_bytes)
             await _echo(client, server)
-        # It asked for gigabytes; what waited was the mark and an answer more.
+        # It requested gigabytes; at most the high mark and one response were unsent.
         assert MIB < worst < 2 * MIB
         assert "does not read" in caplog.text
         await until(lambda: len(list(server.connections)) == 1)
         greedy.close()
 
 
-async def test_slow_senders_are_cut_off(
+async def test_slow_senders_are_disconnected(
     handlers: Handlers, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ServerOptions(partial_frame_seconds=0.4)
     async with Server(options, handlers) as server:
         senders = [await _raw(server) for _ in range(20)]
         for sender in senders:
-            # A frame of 16 MiB is announced; a byte comes now and then.
+            # It announces a frame of 16 MiB and sends single bytes slowly.
             sender.send(struct.pack(">i", 16 * MIB))
         await until(lambda: len(list(server.connections)) == 20)
 
@@ -104,14 +104,16 @@ async def test_slow_senders_are_cut_off(
 
         async with asyncio.timeout(60):
             await dribble()
-        # Every one is gone; the log has ten lines of it a second at most.
-        assert 10 <= caplog.text.count("did not end it in time") <= 20
+        # All are disconnected; the log has at most ten lines per second.
+        assert 10 <= caplog.text.count("did not complete a frame in time") <= 20
         await _echo(client, server)
         for sender in senders:
             sender.close()
 
 
-async def test_announcing_a_big_frame_takes_no_memory(handlers: Handlers, client: Client) -> None:
+async def test_announcing_a_large_frame_allocates_no_memory(
+    handlers: Handlers, client: Client
+) -> None:
     async with Server(ServerOptions(), handlers) as server:
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         senders = [await _raw(server) for _ in range(100)]
@@ -125,7 +127,7 @@ async def test_announcing_a_big_frame_takes_no_memory(handlers: Handlers, client
             sender.close()
 
 
-async def test_connecting_and_leaving_over_and_over(handlers: Handlers, client: Client) -> None:
+async def test_repeated_connects_and_disconnects(handlers: Handlers, client: Client) -> None:
     async with Server(ServerOptions(), handlers) as server:
         for turn in range(300):
             sock = await _raw(server)

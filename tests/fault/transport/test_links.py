@@ -1,4 +1,4 @@
-"""Faults of the link between client and server, made by the fault proxy."""
+"""Link faults between client and server, injected by the fault proxy."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def test_a_healthy_proxy_is_transparent_and_counts(client: Client, proxy: 
 
 
 @pytest.mark.parametrize("fault", ["cut", "reset"])
-async def test_a_broken_link_fails_requests_at_once_and_heals_by_itself(
+async def test_a_broken_link_fails_requests_and_the_client_reconnects(
     client: Client, proxy: FaultProxy, server: Server, fault: str
 ) -> None:
     waiting = [
@@ -79,10 +79,10 @@ async def test_a_broken_link_fails_requests_at_once_and_heals_by_itself(
     assert proxy.connections_made == 2
 
 
-async def test_a_refusing_address(client: Client, proxy: FaultProxy) -> None:
+async def test_an_address_that_refuses_connections(client: Client, proxy: FaultProxy) -> None:
     await _echo(client, proxy)
     await proxy.refuse()
-    await _echo(client, proxy)  # the open connection goes on
+    await _echo(client, proxy)  # the open connection still works
     await proxy.cut()
     with pytest.raises(RemotingError):
         await _echo(client, proxy)
@@ -101,7 +101,7 @@ async def test_a_delayed_link(client: Client, proxy: FaultProxy) -> None:
     await _echo(client, proxy)
     assert _elapsed(started) >= 0.4
     proxy.heal()
-    # The answer that came too late harms nobody.
+    # The late response has no effect.
     await _echo(client, proxy)
     assert proxy.connections_made == 1
 
@@ -120,7 +120,7 @@ async def test_a_half_open_link(client: Client, proxy: FaultProxy) -> None:
     proxy.half_open()
     with pytest.raises(RequestTimeoutError):
         await _echo(client, proxy, timeout_ms=100)
-    # A new connection is accepted by the kernel and goes nowhere either.
+    # The kernel accepts a new connection, which does not work either.
     async with Client() as other:
         with pytest.raises(RequestTimeoutError):
             await _echo(other, proxy, timeout_ms=100)
@@ -140,14 +140,14 @@ async def test_a_server_notices_a_half_open_link_by_idleness() -> None:
         await until(lambda: not list(server.connections))
 
 
-async def test_a_target_that_is_down(client: Client) -> None:
+async def test_a_proxy_whose_target_is_down(client: Client) -> None:
     async with FaultProxy("127.0.0.1:1") as proxy:
         with pytest.raises(RemotingError):
             await _echo(client, proxy, timeout_ms=1000)
         await until(lambda: proxy.open_connections == 0)
 
 
-async def test_the_proxy_leaves_nothing_behind(server: Server) -> None:
+async def test_the_proxy_closes_its_connections(server: Server) -> None:
     before = asyncio.all_tasks()
     async with FaultProxy(f"127.0.0.1:{server.port}") as proxy, Client() as client:
         await _echo(client, proxy)

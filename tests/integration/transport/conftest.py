@@ -7,11 +7,11 @@ from goddard.transport.loop import new_event_loop
 def _debug_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_debug(True)
-    # The machine's own load must not show as warnings of slow callbacks.
+    # The load of the machine must not cause warnings about slow callbacks.
     loop.slow_callback_duration = 10
     return loop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The transport meets two kinds of sockets: uvloop's and, in debug mode, asyncio's own."""
+    """The transport runs on two event loops: uvloop and, in debug mode, asyncio's own."""
     return {"uvloop": new_event_loop, "asyncio-debug": _debug_loop}

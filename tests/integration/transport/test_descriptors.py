@@ -1,9 +1,9 @@
-"""A server that has no file descriptors left says so, instead of dropping peers in silence."""
+"""A server without free file descriptors logs a warning instead of dropping peers silently."""
 
 import subprocess
 import sys
 
-# In a process of its own: the limit counts for everything in it.
+# In its own process, because the limit applies to the whole process.
 _PROGRAM = """
 import asyncio, logging, os, resource
 from goddard.transport.handlers import Handlers
@@ -41,7 +41,7 @@ run(main())
 """
 
 
-def test_a_server_without_descriptors_warns_once_in_a_while() -> None:
+def test_a_server_without_descriptors_warns_at_a_limited_rate() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=30, check=False
     )

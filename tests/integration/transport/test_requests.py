@@ -1,4 +1,4 @@
-"""Our own requests without waiting for each: frames of one's own, time-outs, silent peers."""
+"""Requests as futures: frames encoded by the caller, timeouts, silent peers, GO_AWAY."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ async def test_many_requests_without_a_task_each() -> None:
         assert connection.requests_in_flight == 0
 
 
-async def test_frames_of_ones_own() -> None:
+async def test_frames_encoded_by_the_caller() -> None:
     async with server() as peer, Client() as client:
         connection = await client.connection(address_of(peer))
         opaques: list[int] = []
@@ -79,7 +79,7 @@ async def test_frames_of_ones_own() -> None:
         assert (await future).opaque == opaques[1] != opaques[0]
 
 
-async def test_each_request_has_its_own_time() -> None:
+async def test_each_request_has_its_own_timeout() -> None:
     async with server() as peer, Client() as client:
         connection = await client.connection(address_of(peer))
         order: list[int] = []
@@ -101,12 +101,12 @@ async def test_each_request_has_its_own_time() -> None:
         assert order[0] in (300, 301)
         assert order[-1] == 900
         assert "request code 2 within 900 ms" in str(outcomes[0])
-        # It answers others: a slow handler is no reason to leave.
+        # It answers other requests, so a slow handler does not close the connection.
         assert not connection.is_closed
         assert connection.requests_in_flight == 0
 
 
-async def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
+async def test_a_cancelled_request_is_forgotten() -> None:
     async with server() as peer, Client() as client:
         connection = await client.connection(address_of(peer))
         asking = asyncio.create_task(connection.request(RemotingCommand(LATER), 30_000))
@@ -118,7 +118,7 @@ async def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
         assert connection.requests_in_flight == 0
 
 
-async def test_a_peer_that_says_nothing_at_all_is_left() -> None:
+async def test_the_connection_to_a_silent_peer_is_closed() -> None:
     async with (
         server() as peer,
         FaultProxy(address_of(peer)) as proxy,
@@ -130,7 +130,7 @@ async def test_a_peer_that_says_nothing_at_all_is_left() -> None:
         brief = connection.request_soon(RemotingCommand(ECHO), 100)
         with pytest.raises(RequestTimeoutError):
             await brief
-        # Too short a time to tell.
+        # The timeout is too short to call the peer silent.
         assert client.open_connection(proxy.address) is connection
         first = connection.request_soon(RemotingCommand(ECHO), 1_000)
         other = connection.request_soon(RemotingCommand(ECHO), 60_000)
@@ -192,7 +192,7 @@ async def test_go_away_resends_over_a_new_connection() -> None:
         futures = [old.request_soon(RemotingCommand(ECHO, body=body), 30_000) for body in bodies]
         async with asyncio.timeout(60):
             assert [bytes((await future).body) for future in futures] == bodies
-            # In the order of the requests, and over one connection for all of them.
+            # In the order of the requests, over one connection.
             assert draining.bodies == bodies
             assert len(draining.connections) == 2
             new = client.open_connection(address)
@@ -200,12 +200,12 @@ async def test_go_away_resends_over_a_new_connection() -> None:
             assert new is not old
             answer = await client.request(address, RemotingCommand(ECHO, body=b"x"), 30_000)
             assert bytes(answer.body) == b"x"
-            # The old connection finishes what the server works on.
+            # The old connection finishes the requests that the server handles.
             draining.finish.set()
             assert bytes((await later).body) == b"finished"
             old.abort()
             await old.wait_closed()
-        # Losing the old one does not take the new one away.
+        # Losing the old connection does not affect the new one.
         assert client.open_connection(address) is new
 
 
@@ -221,7 +221,7 @@ async def test_a_second_go_away_is_an_error() -> None:
 
 
 def go_away(connection: Connection) -> None:
-    """As if the server had answered the first request of a connection so."""
+    """Pretend that the server answered the first request of a connection with GO_AWAY."""
     connection.data_received(
         encode_frame(RemotingCommand(ResponseCode.GO_AWAY, opaque=1, flag=CommandFlag.RESPONSE))
     )
@@ -237,7 +237,7 @@ async def test_go_away_of_a_server_that_is_gone() -> None:
             await future
 
 
-async def test_a_resend_keeps_the_time_of_the_request() -> None:
+async def test_a_resend_keeps_the_timeout_of_the_request() -> None:
     async with server() as peer, Client() as client:
         connection = await client.connection(address_of(peer), 30_000)
         future = connection.request_soon(RemotingCommand(LATER), 300)

@@ -83,8 +83,8 @@ async def _accepts(address: str) -> bool:
     return True
 
 
-async def test_a_connection_that_is_made_too_late(handlers: Handlers) -> None:
-    """Its maker has given up by then; whoever comes next gets one that works."""
+async def test_a_connection_that_opens_too_late_is_closed(handlers: Handlers) -> None:
+    """The caller has given up by then; the next request gets a working connection."""
     waits = iter([0.5])
 
     def delay(connection: Connection) -> None:
@@ -95,7 +95,7 @@ async def test_a_connection_that_is_made_too_late(handlers: Handlers) -> None:
         Server(ServerOptions(), handlers) as server,
         Client(options, on_open=delay) as client,
     ):
-        # asyncio's own loop has it all the same.
+        # asyncio's own loop has the connection nevertheless.
         with suppress(ConnectFailedError):
             await client.request(_address(server), RemotingCommand(ECHO), 30_000)
         answer = await client.request(_address(server), RemotingCommand(ECHO, body=b"x"), 30_000)
@@ -103,7 +103,7 @@ async def test_a_connection_that_is_made_too_late(handlers: Handlers) -> None:
         await until(lambda: len(list(server.connections)) == 1)
 
 
-async def test_answers_that_came_while_the_process_stood_still(
+async def test_responses_that_arrived_while_the_loop_was_blocked(
     handlers: Handlers, client: Client
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ async def test_answers_that_came_while_the_process_stood_still(
         await client.request(address, RemotingCommand(ECHO), 30_000)
         loop.add_reader(ours, stand_still)
         theirs.send(b"x")
-        # Sent at once, and answered after the loop has looked at its sockets.
+        # Sent immediately, and answered after the loop has read its sockets.
         answer = await client.request(address, RemotingCommand(ECHO), 1_000)
         loop.remove_reader(ours)
         assert answer.code == ResponseCode.SUCCESS
@@ -126,7 +126,7 @@ async def test_answers_that_came_while_the_process_stood_still(
 
 @contextmanager
 def in_a_thread(handlers: Handlers) -> Iterator[str]:
-    """A server that goes on while this thread stands still."""
+    """A server that continues while this thread is blocked."""
     ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
@@ -175,7 +175,7 @@ async def test_many_connections_at_once(handlers: Handlers) -> None:
         await until(lambda: not list(server.connections))
 
 
-async def test_the_server_asks_the_client(handlers: Handlers, client: Client) -> None:
+async def test_the_server_sends_a_request_to_the_client(handlers: Handlers, client: Client) -> None:
     mine = Handlers()
     mine.register(307, lambda request, _: request.reply(body=b"running info"))
     async with Server(ServerOptions(), handlers) as server, Client(handlers=mine) as own:
@@ -209,7 +209,7 @@ async def test_oneway_and_hooks(client: Client) -> None:
     assert calls == ["before 1", signed, "after 1 echo", "before 9", signed]
 
 
-async def test_nobody_listens(client: Client) -> None:
+async def test_connection_refused(client: Client) -> None:
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -237,7 +237,7 @@ async def test_the_client_connects_again_after_a_restart(
         assert answer.body == b"again"
 
 
-async def test_the_owner_hears_of_connections(handlers: Handlers) -> None:
+async def test_callbacks_for_opened_and_closed_connections(handlers: Handlers) -> None:
     events: list[str] = []
     closed = asyncio.Event()
 
@@ -274,12 +274,12 @@ async def test_connections_over_the_limit_are_closed_at_once(
                 with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1)
             writer.transport.abort()
-        # The others go on, and the log is not flooded.
+        # The others are still served, and the log is not flooded.
         assert (await client.request(_address(server), RemotingCommand(ECHO), 30_000)).code == 0
         assert [r.levelno for r in caplog.records if "is refused" in r.getMessage()] == [
             logging.WARNING
         ]
-        # A place that becomes free is given again.
+        # A connection that closes makes room for another.
         second.transport.abort()
         await until(lambda: len(list(server.connections)) == 1)
         async with Client() as other:
@@ -310,7 +310,7 @@ async def test_idle_connections_are_closed_by_either_end(handlers: Handlers) -> 
         writer.transport.abort()
 
 
-async def test_stop_lets_requests_end_within_the_grace(
+async def test_stop_waits_for_requests_within_the_grace_time(
     handlers: Handlers, gate: Gate, client: Client
 ) -> None:
     server = Server(ServerOptions(), handlers)
@@ -331,7 +331,7 @@ async def test_stop_lets_requests_end_within_the_grace(
     await asyncio.wait_for(stop, 60)
 
 
-async def test_stop_does_not_wait_for_longer_than_the_grace(
+async def test_stop_waits_no_longer_than_the_grace_time(
     handlers: Handlers, gate: Gate, client: Client
 ) -> None:
     server = Server(ServerOptions(), handlers)
@@ -346,7 +346,7 @@ async def test_stop_does_not_wait_for_longer_than_the_grace(
             await request
 
 
-async def test_nothing_is_left_behind(handlers: Handlers, gate: Gate) -> None:
+async def test_no_files_or_tasks_are_leaked(handlers: Handlers, gate: Gate) -> None:
     async def use() -> None:
         async with Server(ServerOptions(), handlers) as server, Client() as own:
             for code in (ECHO, 4711):
@@ -363,7 +363,7 @@ async def test_nothing_is_left_behind(handlers: Handlers, gate: Gate) -> None:
             with pytest.raises(ConnectionLostError):
                 await own.request(_address(server), RemotingCommand(ECHO), 30_000)
 
-    await use()  # what the loop itself opens lazily, a resolver thread say, exists from here on
+    await use()  # now everything that the loop opens lazily exists, such as a resolver thread
     gc.collect()
     tasks, fds = asyncio.all_tasks(), _open_files()
     await use()
@@ -372,8 +372,8 @@ async def test_nothing_is_left_behind(handlers: Handlers, gate: Gate) -> None:
     assert asyncio.all_tasks() == tasks
 
 
-async def test_the_kernel_is_told_when_to_give_a_silent_peer_up(handlers: Handlers) -> None:
-    """For a peer behind a broken link, which says neither yes nor no to what it is sent."""
+async def test_the_kernel_has_a_timeout_for_acknowledgements(handlers: Handlers) -> None:
+    """For a peer behind a broken link, which acknowledges nothing."""
 
     class Wired(MemoryTransport):
         def get_extra_info(self, name: str, default: object = None) -> object:
@@ -382,20 +382,20 @@ async def test_the_kernel_is_told_when_to_give_a_silent_peer_up(handlers: Handle
     with socket.socket() as sock:
         made = Connection(ConnectionOptions(acknowledge_seconds=1.5), handlers)
         made.connection_made(Wired(made, ("127.0.0.1", 1), ("127.0.0.1", 2)))
-        if sys.platform == "linux":  # other systems have no such thing
+        if sys.platform == "linux":  # other systems do not have this option
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
         made.abort()
         await made.wait_closed()
 
 
-async def test_a_port_in_use_is_named(handlers: Handlers) -> None:
+async def test_a_port_in_use_is_reported(handlers: Handlers) -> None:
     async with Server(ServerOptions(), handlers) as server:
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{server.port}"):
             await Server(ServerOptions(port=server.port), handlers).start()
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "nul\0.example", "ho st"])
-async def test_a_host_that_can_be_no_name_is_a_failed_connection(
+async def test_an_invalid_host_name_is_a_failed_connection(
     client: Client, host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConnectFailedError):
@@ -464,8 +464,8 @@ async def test_bad_frames_close_one_connection_only(
                 await reader.readexactly(1)
         writer.transport.abort()
         assert (await client.request(_address(server), RemotingCommand(ECHO), 30_000)).code == 0
-        # The peer may have reset the connection afterwards; that is said once all the same.
-        assert len([r for r in caplog.records if "sent what cannot be read" in r.msg]) == 1
+        # The peer may reset the connection afterwards; there is one warning nevertheless.
+        assert len([r for r in caplog.records if "sent malformed data" in r.msg]) == 1
 
 
 async def test_a_truncated_frame_and_a_closed_socket(handlers: Handlers, client: Client) -> None:

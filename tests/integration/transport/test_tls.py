@@ -71,8 +71,8 @@ async def test_accepted(ours: Identity, handlers: Handlers, mode: TlsMode, encry
 @pytest.mark.parametrize(
     ("mode", "encrypted", "reason"),
     [
-        (TlsMode.DISABLED, True, "it wants TLS, which is disabled"),
-        (TlsMode.ENFORCING, False, "it is plain, and TLS is enforced"),
+        (TlsMode.DISABLED, True, "TLS is disabled on this port"),
+        (TlsMode.ENFORCING, False, "no TLS handshake, but TLS is enforced"),
     ],
 )
 async def test_refused(
@@ -92,7 +92,7 @@ async def test_refused(
     assert message.startswith("127.0.0.1:")
 
 
-async def test_the_client_verifies_the_server_when_told_to(
+async def test_the_client_verifies_the_server_if_configured(
     ours: Identity, theirs: Identity, handlers: Handlers
 ) -> None:
     async with _server(ours, TlsMode.ENFORCING, handlers) as server:
@@ -102,7 +102,7 @@ async def test_the_client_verifies_the_server_when_told_to(
             await _echo(server, replace(trusting, trust=theirs.certificate))
 
 
-async def test_the_server_verifies_the_client_when_told_to(
+async def test_the_server_verifies_the_client_if_configured(
     ours: Identity, theirs: Identity, handlers: Handlers
 ) -> None:
     tls = TlsOptions(
@@ -118,7 +118,7 @@ async def test_the_server_verifies_the_client_when_told_to(
             await _echo(server, TlsOptions())
 
 
-async def test_a_silent_client_and_a_bad_handshake_harm_nobody(
+async def test_a_silent_client_and_a_bad_handshake_do_not_affect_others(
     ours: Identity, handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = TlsOptions(certificate=ours.certificate, key=ours.key)
@@ -145,7 +145,7 @@ async def test_the_connection_limit_holds_with_tls(ours: Identity, handlers: Han
         silent.transport.abort()
 
 
-async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> None:
+async def test_stop_ends_handshakes(ours: Identity, handlers: Handlers) -> None:
     server = _server(ours, TlsMode.PERMISSIVE, handlers)
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -157,7 +157,7 @@ async def test_stop_ends_handshakes_too(ours: Identity, handlers: Handlers) -> N
     writer.transport.abort()
 
 
-async def test_a_stop_that_is_cancelled_accepts_no_more(ours: Identity, handlers: Handlers) -> None:
+async def test_a_cancelled_stop_ends_accepting(ours: Identity, handlers: Handlers) -> None:
     server = _server(ours, TlsMode.PERMISSIVE, handlers)
     await server.start()
     async with asyncio.timeout(60):
@@ -167,7 +167,7 @@ async def test_a_stop_that_is_cancelled_accepts_no_more(ours: Identity, handlers
         await asyncio.sleep(0)
         stop.cancel()
         await asyncio.wait((stop,))
-        # Nor does it leave those whose first byte it was waiting for.
+        # Connections whose first byte it was waiting for are closed, too.
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.transport.abort()
@@ -175,7 +175,7 @@ async def test_a_stop_that_is_cancelled_accepts_no_more(ours: Identity, handlers
             await asyncio.open_connection("127.0.0.1", server.port)
 
 
-async def test_stop_ends_a_connection_that_was_made_this_instant(
+async def test_stop_closes_a_connection_that_was_just_created(
     ours: Identity, handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     stops: list[asyncio.Task[None]] = []
@@ -217,7 +217,7 @@ async def test_certificates_can_be_replaced_while_serving(
             await _echo(server, TlsOptions(trust=old_trust, verify_peer=True))
 
 
-def test_wrong_files_are_named(ours: Identity, theirs: Identity, tmp_path: Path) -> None:
+def test_invalid_files_are_reported(ours: Identity, theirs: Identity, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a certificate"):
         TlsOptions().server_context()
     with pytest.raises(ConfigError, match="trusted authorities"):

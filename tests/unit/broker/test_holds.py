@@ -387,6 +387,6 @@ class TestNumbers:
                 assert len(bodies_of(await other.ask(PULL, pull_fields("T", maxMsgNums=1)))) == 1
             # A few answers of a megabyte wait; the other requests do, unread.
             assert deaf.connection.unsent_bytes < 8 << 20
-            assert deaf.connection.is_held
+            assert deaf.connection.is_paused
             deaf.peer.transport.abort()
             await asyncio.wait_for(deaf.connection.wait_closed(), 5)

@@ -19,7 +19,7 @@ def test_addresses(address: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", ":9876", "host:", "host:x", "h:0", "h:65536"])
-def test_what_is_not_an_address(address: str) -> None:
+def test_invalid_addresses_are_rejected(address: str) -> None:
     with pytest.raises(ConfigError):
         split_address(address)
 

@@ -1,4 +1,4 @@
-"""Requests and answers over an in-memory wire."""
+"""Requests and responses over an in-memory transport."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ SILENT = 3
 
 
 class Held:
-    """A coroutine handler whose requests stay open until the test lets each go."""
+    """A coroutine handler whose requests stay open until the test releases them."""
 
     def __init__(self) -> None:
         self.gates: dict[bytes, asyncio.Event] = {}
@@ -93,7 +93,7 @@ async def test_a_request_is_answered_in_its_own_encoding(
     assert (client.local, server.local) == (server.remote, client.remote)
 
 
-async def test_answers_may_come_in_any_order(handlers: Handlers, held: Held) -> None:
+async def test_responses_may_arrive_in_any_order(handlers: Handlers, held: Held) -> None:
     client, _ = join_connections(handlers)
     bodies = [b"a", b"b", b"c"]
     requests = [
@@ -109,9 +109,9 @@ async def test_answers_may_come_in_any_order(handlers: Handlers, held: Held) -> 
     assert client.requests_in_flight == 0
 
 
-async def test_either_end_may_ask(handlers: Handlers) -> None:
+async def test_both_ends_may_send_requests(handlers: Handlers) -> None:
     client, server = join_connections(handlers, handlers)
-    # Both ends number from one: the response flag tells the two apart.
+    # Both ends number from one: the response flag distinguishes requests and responses.
     answers = await asyncio.gather(
         client.request(RemotingCommand(ECHO, body=b"up"), 1000),
         server.request(RemotingCommand(ECHO, body=b"down"), 1000),
@@ -119,7 +119,7 @@ async def test_either_end_may_ask(handlers: Handlers) -> None:
     assert [answer.body for answer in answers] == [b"up", b"down"]
 
 
-async def test_a_handler_may_ask_back_before_it_answers(handlers: Handlers) -> None:
+async def test_a_handler_may_send_a_request_to_its_peer(handlers: Handlers) -> None:
     async def ask_back(request: RemotingCommand, connection: Connection) -> Answer:
         asked = await connection.request(RemotingCommand(ECHO, body=b"back"), 1000)
         return request.reply(body=asked.body)
@@ -129,9 +129,7 @@ async def test_a_handler_may_ask_back_before_it_answers(handlers: Handlers) -> N
     assert (await client.request(RemotingCommand(9), 1000)).body == b"back"
 
 
-async def test_oneway_requests_arrive_and_are_never_answered(
-    handlers: Handlers, held: Held
-) -> None:
+async def test_oneway_requests_are_handled_but_not_answered(handlers: Handlers, held: Held) -> None:
     got: list[RemotingCommand] = []
     handlers.register(9, lambda request, _: got.append(request))
     peer, server = join_raw(handlers)
@@ -170,13 +168,13 @@ async def test_a_handler_may_answer_later(handlers: Handlers) -> None:
     assert (await request).body == b"at last"
 
 
-async def test_no_response_in_time(handlers: Handlers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_timeout(handlers: Handlers, caplog: pytest.LogCaptureFixture) -> None:
     peer, server = join_raw(handlers)
     with pytest.raises(RequestTimeoutError, match=r"request code 39 within 10 ms") as caught:
         await server.request(RemotingCommand(39), 10)
     assert caught.value.address == server.remote
     assert server.requests_in_flight == 0
-    # The late response, and one to a request that never was, are dropped; the connection lives.
+    # A late response, and one to an unknown request, are dropped; the connection stays open.
     (request,) = await peer.receive(1)
     with caplog.at_level(logging.DEBUG, "goddard.transport"):
         peer.transport.write(encode_frame(request.reply()))
@@ -187,7 +185,7 @@ async def test_no_response_in_time(handlers: Handlers, caplog: pytest.LogCapture
     assert [record.levelno for record in caplog.records] == [logging.DEBUG] * 2
 
 
-async def test_a_caller_that_gives_up_leaves_nothing_behind(handlers: Handlers) -> None:
+async def test_a_cancelled_request_is_forgotten(handlers: Handlers) -> None:
     client, _ = join_connections(handlers)
     request = asyncio.ensure_future(client.request(RemotingCommand(SILENT), 5000))
     await _ticks()
@@ -222,10 +220,10 @@ async def test_losing_the_connection_fails_every_request_at_once(
     server.respond(RemotingCommand(0))  # to a lost peer: dropped
 
 
-async def test_a_request_that_waits_keeps_its_number(
+async def test_opaques_of_pending_requests_are_not_reused(
     handlers: Handlers, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The numbers begin anew one day, and one of those to come may still be waited for."""
+    """Opaques wrap, and the next one may still belong to a pending request."""
     client, _ = join_connections(handlers)
     waiting = asyncio.ensure_future(client.request(RemotingCommand(HELD, body=b"old"), 5000))
     await held.reached(1)
@@ -236,10 +234,10 @@ async def test_a_request_that_waits_keeps_its_number(
     assert (await waiting).body == b"old"
 
 
-async def test_one_command_may_be_asked_of_many_peers_at_once(
+async def test_one_command_may_be_sent_to_many_peers_at_once(
     handlers: Handlers, held: Held
 ) -> None:
-    """Each connection numbers it anew; the end of one request is not that of another."""
+    """Each connection assigns its own opaque; the end of one request does not end another."""
     first, _ = join_connections(handlers)
     second, _ = join_connections(handlers)
     waiting = asyncio.ensure_future(first.request(RemotingCommand(HELD, body=b"old"), 60_000))
@@ -279,7 +277,7 @@ async def test_duplicate_opaques_are_answered_independently(handlers: Handlers) 
     ]
 
 
-async def test_the_answers_to_a_chunk_leave_with_one_write(handlers: Handlers) -> None:
+async def test_the_responses_to_a_chunk_are_sent_with_one_write(handlers: Handlers) -> None:
     class Wire(asyncio.Transport):
         def __init__(self) -> None:
             super().__init__()
@@ -301,7 +299,7 @@ async def test_the_answers_to_a_chunk_leave_with_one_write(handlers: Handlers) -
     server.data_received(chunk)
     # asyncio.Transport.writelines joins its pieces into one write.
     assert len(wire.writes) == 1
-    # Answers given outside of data_received leave together at the end of the tick.
+    # Responses outside of data_received are sent together at the end of the tick.
     server.respond(RemotingCommand(0, flag=1))
     server.respond(RemotingCommand(0, flag=1))
     assert len(wire.writes) == 1
@@ -337,7 +335,7 @@ async def test_a_frame_hook_sees_frames_first_and_returns_the_rest(handlers: Han
     assert peer.chunks == 1
 
 
-async def test_a_frame_hook_that_fails_costs_one_connection_only(
+async def test_a_failing_frame_hook_closes_its_connection_only(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(connection: Connection, frames: list[memoryview]) -> list[memoryview]:
@@ -363,7 +361,7 @@ async def test_a_frame_hook_that_fails_costs_one_connection_only(
         struct.pack(">iI", 12, 7 << 24 | 8) + b"12345678",  # unknown encoding
     ],
 )
-async def test_garbage_ends_the_connection_after_what_came_before_is_answered(
+async def test_earlier_requests_are_answered_before_malformed_data_closes_the_connection(
     handlers: Handlers, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer, server = join_raw(handlers)
@@ -378,25 +376,25 @@ async def test_garbage_ends_the_connection_after_what_came_before_is_answered(
     assert server.remote in record.getMessage()
 
 
-async def test_a_tls_client_on_a_plain_port_is_named_as_such(
+async def test_a_tls_client_on_a_plain_port_is_logged(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer, _ = join_raw(handlers)
     peer.transport.write(bytes.fromhex("16030102000100"))
     async with asyncio.timeout(60):
         await peer.lost.wait()
-    assert "it wants TLS" in caplog.text
+    assert "TLS is disabled on this port" in caplog.text
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n", b"HEAD "])
-async def test_a_browser_is_named_as_such(
+async def test_an_http_client_is_logged(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, start: bytes
 ) -> None:
     peer, _ = join_raw(handlers)
     peer.transport.write(start)
     async with asyncio.timeout(60):
         await peer.lost.wait()
-    assert "it is HTTP" in caplog.text
+    assert "does not support HTTP" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -409,7 +407,7 @@ async def test_a_browser_is_named_as_such(
     ],
     ids=["long key", "lone surrogate", "small over limit", "big over limit"],
 )
-async def test_an_answer_that_cannot_be_sent_becomes_an_error(answer: RemotingCommand) -> None:
+async def test_a_response_that_cannot_be_encoded_becomes_an_error(answer: RemotingCommand) -> None:
     handlers = Handlers()
     handlers.register(9, lambda request, _: answer)
     client, _ = join_connections(handlers, options=ConnectionOptions(max_frame_bytes=1500))
@@ -425,7 +423,7 @@ async def test_a_request_over_the_frame_limit_is_not_sent(handlers: Handlers) ->
     assert (await client.request(RemotingCommand(ECHO), 1000)).code == 0
 
 
-async def test_big_bodies_cross_whole(handlers: Handlers) -> None:
+async def test_large_bodies_arrive_unchanged(handlers: Handlers) -> None:
     client, _ = join_connections(handlers)
     body = bytes(range(256)) * 4096
     assert (await client.request(RemotingCommand(ECHO, body=body), 5000)).body == body

@@ -1,4 +1,4 @@
-"""What bounds a connection: back-pressure, sweeps and draining, over an in-memory wire."""
+"""Limits of a connection: back-pressure, sweeps and draining, over an in-memory transport."""
 
 import asyncio
 import gc
@@ -41,8 +41,8 @@ async def _ticks(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def _is_held(connection: Connection) -> bool:
-    return connection.is_held
+def _is_paused(connection: Connection) -> bool:
+    return connection.is_paused
 
 
 def _requests(code: int, count: int, version: int = 401) -> bytes:
@@ -51,33 +51,33 @@ def _requests(code: int, count: int, version: int = 401) -> bytes:
     )
 
 
-async def test_nothing_is_handled_for_a_peer_that_does_not_read(handlers: Handlers) -> None:
+async def test_handling_pauses_while_the_peer_does_not_read(handlers: Handlers) -> None:
     options = ConnectionOptions(write_buffer_high_bytes=64 * KIB)
     peer, server = join_raw(handlers, options)
     peer.transport.pause_reading()
     for _ in range(5):
         peer.transport.write(_requests(BIG, 100))
         await _ticks()
-    assert _is_held(server)
-    # 500 answers would be 5 MB: what waits is the mark and one answer over it.
+    assert _is_paused(server)
+    # 500 responses would be 5 MB: at most the high mark and one response are unsent.
     assert server.unsent_bytes < 64 * KIB + 2 * 11 * KIB
-    # Nor is anything more read; it waits at the peer's end.
+    # Nothing more is read; the rest waits at the peer's end.
     assert peer.transport.get_write_buffer_size() > 0
     # When the peer reads again, everything is answered, in order.
     peer.transport.resume_reading()
     answers = await peer.receive(500)
     assert [answer.opaque for answer in answers] == list(range(100)) * 5
     await _ticks()
-    assert not _is_held(server)
+    assert not _is_paused(server)
     assert server.unsent_bytes == 0
 
 
-async def test_a_frame_hook_gets_held_frames_again(handlers: Handlers) -> None:
+async def test_a_frame_hook_receives_paused_frames_again(handlers: Handlers) -> None:
     given: list[int] = []
 
     def until_held(connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         given.append(len(frames))
-        while frames and not connection.is_held:
+        while frames and not connection.is_paused:
             connection.send_encoded(encode_frame(RemotingCommand(0, flag=1, body=bytes(40 * KIB))))
             frames = frames[1:]
         return frames
@@ -93,7 +93,7 @@ async def test_a_frame_hook_gets_held_frames_again(handlers: Handlers) -> None:
     assert given == [5, 3, 1]
 
 
-async def test_a_peer_far_behind_is_cut_off(
+async def test_a_peer_with_too_many_unsent_bytes_is_disconnected(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ConnectionOptions(write_buffer_high_bytes=16 * KIB, write_buffer_max_bytes=100 * KIB)
@@ -107,7 +107,7 @@ async def test_a_peer_far_behind_is_cut_off(
     assert sent < 15
     async with asyncio.timeout(60):
         await server.wait_closed()
-    assert f"{server.remote} is cut off" in caplog.text
+    assert f"{server.remote} disconnected" in caplog.text
     assert "does not read" in caplog.text
 
 
@@ -116,13 +116,13 @@ async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: asyncio.
     peer, server = join_raw(handlers, options)
     peer.transport.write(_requests(GATED, 10))
     await _ticks()
-    assert _is_held(server)
+    assert _is_paused(server)
     assert server.handlers_in_flight == 3
     gate.set()
     answers = await peer.receive(10)
     assert sorted(answer.opaque for answer in answers) == list(range(10))
     await _ticks()
-    assert not _is_held(server)
+    assert not _is_paused(server)
 
 
 async def test_the_size_of_requests_in_flight_is_bounded(
@@ -132,15 +132,15 @@ async def test_the_size_of_requests_in_flight_is_bounded(
     frame = encode_frame(RemotingCommand(GATED, body=bytes(30 * KIB)))
     peer.transport.write(frame * 10)
     await _ticks()
-    assert _is_held(server)
+    assert _is_paused(server)
     assert server.handlers_in_flight == 4
     gate.set()
     assert len(await peer.receive(10)) == 10
     await _ticks()
-    assert not _is_held(server)
+    assert not _is_paused(server)
 
 
-async def test_our_requests_wait_for_a_slow_peer_within_their_time(handlers: Handlers) -> None:
+async def test_requests_to_a_slow_peer_wait_within_their_timeout(handlers: Handlers) -> None:
     options = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
     client, server = Connection(options, Handlers(), is_client=True), RawPeer()
     near, far = join(client, server)
@@ -164,7 +164,7 @@ async def test_our_requests_wait_for_a_slow_peer_within_their_time(handlers: Han
 
 
 @pytest.mark.parametrize("way", ["timed out", "answered unseen"])
-async def test_a_request_that_ended_before_its_turn_takes_no_memory(
+async def test_a_request_that_ended_before_it_was_sent_is_freed(
     handlers: Handlers, way: str
 ) -> None:
     dropped: list[bytes] = []
@@ -185,13 +185,13 @@ async def test_a_request_that_ended_before_its_turn_takes_no_memory(
     asked = client.request_encoded(encode, 10, 1 if way == "timed out" else 60_000)
     assert not dropped
     if way == "answered unseen":
-        # It guessed the number; the first was that of the one-way request.
+        # The peer guesses the opaque; the first one was that of the one-way request.
         far.write(encode_frame(RemotingCommand(0, opaque=2, flag=1)))
     await asyncio.wait((asked,), timeout=60)
     assert isinstance(asked.exception(), RequestTimeoutError if way == "timed out" else NoneType)
     gc.collect()
     assert len(dropped) == 1
-    # Those that are still wanted are sent when their turn comes.
+    # The other requests are sent later.
     last = client.request_encoded(encode, 10, 60_000)
     far.resume_reading()
     assert [command.code for command in await server.receive(2)] == [9, 10]
@@ -200,7 +200,7 @@ async def test_a_request_that_ended_before_its_turn_takes_no_memory(
     assert isinstance(last.exception(), ConnectionLostError)
 
 
-async def test_the_client_end_reads_on_while_its_requests_wait(handlers: Handlers) -> None:
+async def test_the_client_end_reads_while_its_requests_wait(handlers: Handlers) -> None:
     # Both ends at their marks: the server stops reading, so the client must not.
     small = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
     handlers.register(9, lambda request, _: request.reply(body=request.body))
@@ -214,7 +214,7 @@ async def test_the_client_end_reads_on_while_its_requests_wait(handlers: Handler
 
 
 def _sweep(connection: Connection, start_ms: int, end_ms: int, step_ms: int = 1000) -> int:
-    """Sweep until the connection is closed; the time at which it was, or the end."""
+    """Sweep until the connection is closed; returns that time, or the end."""
     for now_ms in range(start_ms, end_ms, step_ms):
         connection.sweep(now_ms)
         if connection.is_closed:
@@ -225,7 +225,7 @@ def _sweep(connection: Connection, start_ms: int, end_ms: int, step_ms: int = 10
 async def test_idle_connections_are_closed(handlers: Handlers) -> None:
     peer, server = join_raw(handlers, ConnectionOptions(idle_seconds=120))
     assert _sweep(server, 1000, 100_000) == 100_000
-    # Being read counts as life, and being written too.
+    # Reads and writes both keep it alive.
     peer.transport.write(_requests(BIG, 1))
     await _ticks()
     assert _sweep(server, 100_000, 219_000) == 219_000
@@ -236,7 +236,7 @@ async def test_idle_connections_are_closed(handlers: Handlers) -> None:
         await peer.lost.wait()
 
 
-async def test_a_frame_that_never_ends_is_cut_off(
+async def test_a_peer_that_never_completes_a_frame_is_disconnected(
     handlers: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer, server = join_raw(handlers, ConnectionOptions(partial_frame_seconds=60))
@@ -244,7 +244,7 @@ async def test_a_frame_that_never_ends_is_cut_off(
     peer.transport.write(frame)
     closed_ms = 0
     for now_ms in range(1000, 300_000, 1000):
-        # A byte now and then keeps the connection from being idle.
+        # A byte from time to time: the connection is not idle.
         peer.transport.write(frame[now_ms // 1000 : now_ms // 1000 + 1])
         await _ticks(2)
         server.sweep(now_ms)
@@ -252,7 +252,7 @@ async def test_a_frame_that_never_ends_is_cut_off(
             closed_ms = now_ms
             break
     assert 60_000 <= closed_ms <= 63_000
-    assert "did not end it in time" in caplog.text
+    assert "did not complete a frame in time" in caplog.text
 
 
 def _stalled(handlers: Handlers) -> tuple[RawPeer, Connection]:
@@ -264,13 +264,13 @@ def _stalled(handlers: Handlers) -> tuple[RawPeer, Connection]:
     return peer, server
 
 
-async def test_a_stalled_reader_is_cut_off(handlers: Handlers) -> None:
+async def test_a_stalled_reader_is_disconnected(handlers: Handlers) -> None:
     _, server = _stalled(handlers)
     await _ticks()
     assert _sweep(server, 1000, 200_000) == 31_000
 
 
-async def test_a_slow_reader_is_not_cut_off(handlers: Handlers) -> None:
+async def test_a_slow_reader_is_not_disconnected(handlers: Handlers) -> None:
     peer, server = _stalled(handlers)
     await _ticks()
     for take in range(5):
@@ -282,14 +282,12 @@ async def test_a_slow_reader_is_not_cut_off(handlers: Handlers) -> None:
         assert 0 < server.unsent_bytes < before
 
 
-async def test_drain_finishes_what_is_being_handled(
-    handlers: Handlers, gate: asyncio.Event
-) -> None:
+async def test_drain_finishes_running_handlers(handlers: Handlers, gate: asyncio.Event) -> None:
     peer, server = join_raw(handlers)
     peer.transport.write(_requests(GATED, 3))
     await _ticks()
     server.drain()
-    # New requests: clients that know GO_AWAY get it, older ones are still served.
+    # New requests: clients that support GO_AWAY get it, older ones are still served.
     peer.transport.write(_requests(BIG, 1, version=479) + _requests(BIG, 1, version=475))
     told, served = await peer.receive(2)
     assert (told.code, told.remark) == (ResponseCode.GO_AWAY, "please go away")

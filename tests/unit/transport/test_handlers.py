@@ -59,7 +59,7 @@ async def test_exceptions_become_answers(
 
 
 @pytest.mark.parametrize("code", [1, 2])
-async def test_only_unforeseen_exceptions_are_logged(
+async def test_only_unexpected_exceptions_are_logged(
     connection: Connection, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -71,7 +71,7 @@ async def test_only_unforeseen_exceptions_are_logged(
     assert f"request code {code}" in record.getMessage()
 
 
-async def test_an_absurdly_long_exception_text_is_cut(connection: Connection) -> None:
+async def test_a_long_exception_text_is_truncated(connection: Connection) -> None:
     answer = await _answer(_raising(KeyError("x" * 100_000)), RemotingCommand(1), connection)
     assert answer is not None
     assert answer.remark is not None
@@ -102,7 +102,7 @@ async def test_oneway_requests_have_no_answer(
     assert await _answer(handlers, request, connection) is None
 
 
-async def test_one_prepared_answer_serves_many_requests(connection: Connection) -> None:
+async def test_one_prepared_response_serves_many_requests(connection: Connection) -> None:
     prepared = RemotingCommand(0, body=b"same")
     handlers = Handlers()
     handlers.register(1, lambda request, _: prepared)
@@ -138,7 +138,7 @@ async def test_hooks_run_around_the_handler_in_the_order_added(connection: Conne
     assert calls == ["before a 1", "before b 1", "handler", "after a done", "after b done"]
 
 
-async def test_a_hook_may_refuse(connection: Connection) -> None:
+async def test_a_hook_may_reject_a_request(connection: Connection) -> None:
     def refuse(request: RemotingCommand, _: Connection) -> None:
         raise TopicNotExistError("not for you")
 

@@ -10,7 +10,7 @@ CODE = 34
 
 
 class Outcomes:
-    """What became of some requests, by their opaque, and whether the peer was called silent."""
+    """The outcomes of requests, by opaque, and how often the peer was reported as silent."""
 
     def __init__(self) -> None:
         self.by_opaque: dict[int, RemotingCommand | RemotingError] = {}
@@ -45,19 +45,19 @@ async def test_opaques_stay_within_31_bits(monkeypatch: pytest.MonkeyPatch) -> N
     assert [pending.next_opaque() for _ in range(5)] == [1, 2, 3, 0, 1]
 
 
-async def test_each_response_ends_its_own_request() -> None:
+async def test_a_response_completes_its_request_once() -> None:
     outcomes = Outcomes()
     first, second = outcomes.ask(), outcomes.ask()
     response = RemotingCommand(0, opaque=second)
     outcomes.pending.complete(response)
     outcomes.pending.complete(response)
     assert outcomes.by_opaque == {second: response}
-    outcomes.pending.fail("the cable was cut")
+    outcomes.pending.fail("the link was cut")
     assert isinstance(outcomes.by_opaque[first], ConnectionLostError)
     assert not outcomes.pending.waiting
 
 
-async def test_a_request_that_cannot_be_encoded_is_not_waited_for() -> None:
+async def test_a_request_that_cannot_be_encoded_is_not_added() -> None:
     outcomes = Outcomes()
 
     def fail(opaque: int) -> bytes:
@@ -68,7 +68,7 @@ async def test_a_request_that_cannot_be_encoded_is_not_waited_for() -> None:
     assert not outcomes.pending.waiting
 
 
-async def test_a_request_that_is_given_up_leaves_nothing() -> None:
+async def test_a_forgotten_request_is_removed() -> None:
     outcomes = Outcomes()
     given_up, kept = outcomes.ask(), outcomes.ask()
     for opaque in (given_up, kept):
@@ -85,7 +85,7 @@ async def test_one_timer_serves_requests_due_in_any_order() -> None:
     patient = outcomes.ask()
     late, early = outcomes.ask(60), outcomes.ask(20)
     await outcomes.has(2)
-    # On a busy machine both may be found at once, and then in any order.
+    # On a busy machine both may expire in one call, in any order.
     assert set(outcomes.by_opaque) == {early, late}
     assert isinstance(outcomes.by_opaque[early], RequestTimeoutError)
     assert list(outcomes.pending.waiting) == [patient]
@@ -93,14 +93,14 @@ async def test_one_timer_serves_requests_due_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout_ms", "is_heard", "silences"), [(1000, False, 1), (1000, True, 0), (20, False, 0)]
+    ("timeout_ms", "is_received", "silences"), [(1000, False, 1), (1000, True, 0), (20, False, 0)]
 )
-async def test_only_a_patient_request_finds_a_peer_silent(
-    timeout_ms: int, is_heard: bool, silences: int
+async def test_only_a_long_timeout_reports_a_silent_peer(
+    timeout_ms: int, is_received: bool, silences: int
 ) -> None:
     outcomes = Outcomes()
     outcomes.ask(timeout_ms)
-    if is_heard:
-        outcomes.pending.heard_seconds = asyncio.get_running_loop().time() + 0.5
+    if is_received:
+        outcomes.pending.received_seconds = asyncio.get_running_loop().time() + 0.5
     await outcomes.has(1)
     assert outcomes.silences == silences

@@ -27,7 +27,7 @@ async def test_stop_cancels_and_awaits_in_reverse_order() -> None:
     await tasks.stop()
 
 
-async def test_a_stop_that_is_cancelled_lets_no_task_go_on() -> None:
+async def test_a_cancelled_stop_cancels_all_tasks() -> None:
     tasks = Tasks()
     spawned = [tasks.spawn(asyncio.Event().wait(), f"task {number}") for number in range(3)]
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_a_stop_that_is_cancelled_lets_no_task_go_on() -> None:
     assert all(task.cancelled() for task in (stop, *spawned))
 
 
-async def test_a_failure_is_logged_and_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_and_the_task_removed(caplog: pytest.LogCaptureFixture) -> None:
     tasks = Tasks()
 
     async def fail() -> None:
@@ -53,7 +53,7 @@ async def test_a_failure_is_logged_and_forgotten(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_periodic_goes_on_after_a_failure(
+async def test_periodic_continues_after_a_failure(
     is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = 0
@@ -79,7 +79,7 @@ async def test_periodic_goes_on_after_a_failure(
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
         "Scan service started",
-        "Scan service failed once and goes on",
+        "Scan service failed, it runs again after its interval",
         "Scan service end",
     ]
     assert runs >= 3

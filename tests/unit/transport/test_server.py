@@ -1,14 +1,14 @@
-"""Warnings that peers cause are limited, and those left out are counted."""
+"""Warnings that peers cause are limited, and the suppressed ones are counted."""
 
 import logging
 
 import pytest
 from tests.support.clock import ManualClock
 
-from goddard.transport.warnings import LimitedWarnings
+from goddard.transport.server import LimitedWarnings
 
 
-def test_ten_a_second_are_written_and_the_rest_is_counted(
+def test_ten_warnings_per_second_are_logged_and_the_rest_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -18,7 +18,7 @@ def test_ten_a_second_are_written_and_the_rest_is_counted(
     assert caplog.messages == [f"peer {number}" for number in range(10)]
     caplog.clear()
     clock.advance(1000)
-    warnings.settle()
-    warnings.settle()
+    warnings.report_suppressed()
+    warnings.report_suppressed()
     warnings.warn("peer %d", 25)
-    assert caplog.messages == ["15 more warnings of connections were left out", "peer 25"]
+    assert caplog.messages == ["15 more warnings about connections were suppressed", "peer 25"]
