@@ -5,7 +5,7 @@ import http.server
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Unpack
 
 import pytest
@@ -46,6 +46,7 @@ from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
+from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
 
 HOST = Host(bytes((127, 0, 0, 1)), 10911)
@@ -305,6 +306,52 @@ async def test_an_http_address_names_the_name_servers(
             with pytest.raises(NoNameServerError):
                 await session.publish_route("T")
     assert "no list of name servers from" in caplog.text
+
+
+async def test_the_timers_are_rocketmqs_and_name_servers_are_fetched_again(
+    endpoint: tuple[str, list[bytes], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    periods: dict[str, tuple[float | None, float]] = {}
+    start_periodic = Tasks.periodic
+
+    def start_fast(
+        tasks: Tasks,
+        name: str,
+        interval_seconds: float,
+        action: Callable[[], Awaitable[None] | None],
+        *,
+        first_seconds: float | None = None,
+    ) -> asyncio.Task[None]:
+        periods[name] = (first_seconds, interval_seconds)
+        return start_periodic(tasks, name, 0.01, action)
+
+    monkeypatch.setattr(Tasks, "periodic", start_fast)
+    url, answers, _ = endpoint
+    answers.append(b"127.0.0.1:1")
+    async with session_of(None, name_server_endpoint=url) as session:
+        assert session.name_servers == ("127.0.0.1:1",)
+        answers[0] = b"127.0.0.1:2"
+        await until(lambda: session.name_servers == ("127.0.0.1:2",))
+        answers[0] = b"127.0.0.1:3"
+        await until(lambda: session.name_servers == ("127.0.0.1:3",))
+    # The first turn and the period of each, in seconds.
+    assert periods == {
+        "FetchNameServers": (10, 120),
+        "RefreshRoutes": (0.01, 30),
+        "Heartbeat": (1, 30),
+        "PersistOffsets": (5, 5),
+    }
+
+
+async def test_an_unknown_topic_is_a_warning_but_the_default_topic_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster("a", topics=()) as cluster, session_of(cluster.namesrv) as session:
+        with pytest.raises(NoRouteError):
+            await session.publish_route("Missing")
+        assert cluster.route_requests == ["Missing", "TBW102"]
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert warnings == ["get Topic [Missing] RouteInfoFromNameServer is not exist value"]
 
 
 # --- What it does by itself -----------------------------------------------------------------------

@@ -11,13 +11,14 @@ _READ_BYTES = 1 << 18
 
 
 class StreamPeer:
-    """One connection; ``answers`` by opaque."""
+    """One connection: ``answers`` by opaque, and the ``requests`` of the other end, unanswered."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._decoder = FrameDecoder()
         self.answers: dict[int, RemotingCommand] = {}
+        self.requests: list[RemotingCommand] = []
         self.is_closed = False
 
     @classmethod
@@ -50,6 +51,8 @@ class StreamPeer:
                 if answer.is_response:
                     self.answers[answer.opaque] = answer
                     missing.discard(answer.opaque)
+                else:
+                    self.requests.append(answer)
 
     async def ask(
         self, request: RemotingCommand, timeout_seconds: float = 10

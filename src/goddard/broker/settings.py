@@ -219,12 +219,8 @@ class BrokerConfig(Configuration):
         return address_text((self.broker_ip1, self.listen_port))
 
     @property
-    def ha_address(self) -> str:
-        return address_text((self.broker_ip2, self.ha_port))
-
-    @property
     def ha_port(self) -> int:
-        """Where slaves connect."""
+        """The port that RocketMQ's slaves connect to. Nothing listens on it."""
         return self.ha_listen_port or self.listen_port + 1
 
     @property

@@ -322,8 +322,8 @@ class Session:
             return error
         if route is None:
             if topic != AUTO_CREATE_TOPIC:
-                # No trouble: brokers make topics when they are first sent to.
-                _logger.info("get Topic [%s] RouteInfoFromNameServer is not exist value", topic)
+                # A warning with RocketMQ's text, although the first send may create the topic.
+                _logger.warning("get Topic [%s] RouteInfoFromNameServer is not exist value", topic)
             return None
         self._apply(topic, route)
         return route

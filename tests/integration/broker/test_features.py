@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import random
 import re
 import shutil
 import time
@@ -17,14 +19,17 @@ from goddard.broker import settings
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.config import NameServerConfig
-from goddard.protocol.codes import RequestCode
+from goddard.nameserver.server import NameServer
+from goddard.protocol import fastjson
+from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_cluster import RegisterBrokerRequest
 from goddard.protocol.responses import check
 from goddard.store.runs import Appendable, Placed
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers, query_route
-from goddard.transport.client import Client, ClientOptions
+from goddard.transport.client import Client, ClientOptions, split_address
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
@@ -58,10 +63,40 @@ async def appears(path: Path) -> None:
     await asyncio.to_thread(wait_until, path.exists, 10, f"{path} is there")
 
 
-def test_ports_are_rocketmq_s() -> None:
-    assert NameServerConfig().listen_port == 9876
-    broker = BrokerConfig()
-    assert (broker.listen_port, broker.vip_port, broker.ha_port) == (10911, 10909, 10912)
+async def test_servers_listen_on_the_ports_of_rocketmq(tmp_path: Path) -> None:
+    # The default ports, on a random loopback address, where no other test listens.
+    host = ".".join(["127", *(str(random.randint(1, 254)) for _ in range(3))])
+    names = NameServerConfig(rocketmq_home=str(tmp_path), bind_address=host)
+    properties = {"bindAddress": host, "brokerIP1": host, "namesrvAddr": f"{host}:9876"}
+    default_port = dataclasses.replace(
+        config(tmp_path, **properties), listen_port=BrokerConfig().listen_port
+    )
+    async with NameServer(names), Broker(default_port), asyncio.timeout(60):
+        for port in (9876, 10911, 10909):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_every_registered_address_accepts_connections(tmp_path: Path) -> None:
+    """A broker tells the name servers no address that nothing listens on."""
+    registered: list[RegisterBrokerRequest] = []
+
+    def register(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        registered.append(RegisterBrokerRequest.decode(request.fields))
+        return request.reply()
+
+    handlers = Handlers()
+    handlers.register(RequestCode.REGISTER_BROKER, register)
+    async with Server(ServerOptions(), handlers) as names:
+        properties = {"namesrvAddr": f"127.0.0.1:{names.port}"}
+        async with Broker(config(tmp_path, **properties)) as broker, asyncio.timeout(60):
+            header = registered[0]
+            assert header.broker_addr == broker.address
+            for address in filter(None, (header.broker_addr, header.ha_server_addr)):
+                _, writer = await asyncio.open_connection(*split_address(address))
+                writer.close()
+                await writer.wait_closed()
 
 
 async def test_from_the_name_server_to_the_consumer(tmp_path: Path, client: Client) -> None:
@@ -286,3 +321,40 @@ async def test_appends_of_many_clients_leave_no_gap(tmp_path: Path) -> None:
             assert entry.physical_offset == offset
             offset = entry.end_offset
         assert len(entries) == 8 * 25
+
+
+async def test_statistics_count_what_clients_send_and_pull(tmp_path: Path, client: Client) -> None:
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    async with Broker(config(tmp_path), clock=clock) as broker:
+        dialogue = Dialogue(client, broker.address)
+
+        async def runtime(*names: str) -> list[int]:
+            answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+            table = fastjson.loads(bytes(answer.body))["table"]
+            return [int(table[name]) for name in names]
+
+        totals = ("msgPutTotalTodayNow", "msgGetTotalTodayNow", "putMessageSizeTotal")
+        assert await runtime(*totals) == [0, 0, 0]
+        for number in range(5):
+            await dialogue.send("Orders", bytes(100 + number))
+        assert await runtime("putMessageTimesTotal") == [5]
+        assert len(await dialogue.pull("Orders")) == 5
+        assert len(await dialogue.pull("Orders", 3)) == 2
+        assert await runtime(*totals) == [5, 7, broker.store.log_max_offset]
+        await dialogue.send("Orders", b"the sixth")
+        assert await runtime(*totals) == [6, 7, broker.store.log_max_offset]
+        assert await runtime("putMessageTimesTotal") == [6]
+
+        # Sums are the differences of samples, which are taken every 10 s of the broker's clock.
+        clock.advance(10_000)
+        for name, key, expected in (
+            ("TOPIC_PUT_NUMS", "Orders", 6),
+            ("GROUP_GET_NUMS", "Orders@G", 7),
+        ):
+            async with asyncio.timeout(60):
+                count = -1
+                while count != expected:
+                    fields = {"statsName": name, "statsKey": key}
+                    answer = await dialogue.ask(RequestCode.VIEW_BROKER_STATS_DATA, fields)
+                    if answer.code == ResponseCode.SUCCESS:
+                        count = fastjson.loads(bytes(answer.body))["statsMinute"]["sum"]

@@ -35,6 +35,9 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
 from goddard.transport.client import Client
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
 
 _TIMEOUT_MS = 5_000
 
@@ -251,6 +254,25 @@ async def test_services_log_their_start_and_end(
     ended = {text for text in caplog.messages if text.endswith(" service end")}
     assert "ClientHousekeepingService service started" in started
     assert {text.removesuffix("started") + "end" for text in started} == ended
+
+
+async def test_services_end_within_1000_ms_although_a_name_server_is_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(request: RemotingCommand, connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    handlers = Handlers()
+    handlers.register(RequestCode.REGISTER_BROKER, lambda request, connection: request.reply())
+    handlers.register(RequestCode.UNREGISTER_BROKER, never)
+    async with Server(ServerOptions(), handlers) as names:
+        properties = {"namesrvAddr": f"127.0.0.1:{names.port}"}
+        with caplog.at_level(logging.INFO, logger="goddard.broker"):
+            async with Broker(config(tmp_path, **properties)):
+                stop_seconds = time.time()
+    ends = [each.created for each in caplog.records if each.getMessage().endswith(" service end")]
+    assert len(ends) >= 5
+    assert max(ends) - stop_seconds <= 1.0
 
 
 async def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:

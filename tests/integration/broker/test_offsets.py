@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.consumers import pull_fields
+from tests.support.polling import until
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.protocol import fastjson
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
@@ -70,6 +72,16 @@ async def committed(client: Client, broker: Broker) -> str | None:
     return answer.fields["offset"]
 
 
+def saved_offsets(file: Path) -> dict[str, dict[str, int]]:
+    """The table in ``consumerOffset.json``; empty while the file is being replaced."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return {}
+    table: dict[str, dict[str, int]] = fastjson.loads(content)["offsetTable"]
+    return table
+
+
 async def test_progress_survives_a_restart(tmp_path: Path) -> None:
     async with Client(ClientOptions()) as client:
         async with Broker(config(tmp_path)) as broker:
@@ -107,12 +119,14 @@ async def test_progress_is_saved_while_the_broker_runs(tmp_path: Path) -> None:
         Broker(config(tmp_path, flushConsumerOffsetInterval="50")) as broker,
         Client(ClientOptions()) as client,
     ):
-        await fill(client, broker, 1)
-        broker.offsets.commit("G", "T", 0, 1, "test")
-        deadline = time.monotonic() + 60
-        while not (file.exists() and b"T@G" in file.read_bytes()):
-            assert time.monotonic() < deadline
-            await committed(client, broker)
+        await fill(client, broker, 5)
+        pull = pull_fields("T", 3, sysFlag=5, commitOffset=3)
+        check(await ask(client, broker, RequestCode.PULL_MESSAGE, **pull))
+        await until(lambda: saved_offsets(file) == {"T@G": {"0": 3}})
+        queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+        update = RequestCode.UPDATE_CONSUMER_OFFSET
+        check(await ask(client, broker, update, **queue, commitOffset=5))
+        await until(lambda: saved_offsets(file) == {"T@G": {"0": 5}})
 
 
 async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:

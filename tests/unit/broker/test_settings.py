@@ -139,14 +139,13 @@ def test_addresses_follow_the_configuration() -> None:
     config = BrokerConfig.from_properties(
         {
             "brokerIP1": "10.0.0.7",
-            "brokerIP2": "10.1.0.7",
             "listenPort": "20911",
             "namesrvAddr": " a:1 ;b:2;;a:1",
         }
     )
     assert config.broker_address == "10.0.0.7:20911"
     assert config.store_host == Host.parse("10.0.0.7:20911")
-    assert config.ha_address == "10.1.0.7:20912"
+    assert config.properties()["haListenPort"] == "20912"
     assert config.vip_port == 20909
     assert config.name_servers == ("a:1", "b:2")
     assert BrokerConfig().name_servers == ()

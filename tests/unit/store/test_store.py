@@ -1,12 +1,15 @@
 """The façade: group commit, visibility, listeners, locks, checkpoints, workers, cleaning."""
 
+import os
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
@@ -21,6 +24,7 @@ from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.store.worker import ThreadWorker
+from goddard.testing.process import wait_until
 
 
 def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
@@ -308,6 +312,37 @@ def test_retention(hour: int, ratio: float, manual: bool, deleted: int, full: bo
         RULES, ages, now_ms=10_000, local_hour=hour, disk_ratio=ratio, is_manual=manual
     )
     assert plan == (deleted, full)
+
+
+def test_files_older_than_48_hours_are_deleted_at_4_o_clock(tmp_path: Path) -> None:
+    """``fileReservedTime=48`` and ``deleteWhen=04``, with the ages of real files."""
+    # 3:59 of local time, which is the time of deleteWhen.
+    clock = ManualClock(int(time.mktime((2023, 11, 15, 3, 59, 0, 0, 0, -1)) * 1000))
+    files = FaultyFiles(tmp_path)
+    files.used = 0.5  # else a full disk of this machine would count
+    config = StoreConfig(
+        root=tmp_path,
+        segment_bytes=1024,
+        reserved_hours=48,
+        delete_when="04",
+        retention_interval_ms=10,
+    )
+    with MessageStore(config, clock=clock, files=files) as store:
+        for _ in range(30):
+            store.put(prepared(body=b"x" * 100))
+        store.flush()
+        paths = [segment.path for segment in store.log.segments]
+        assert len(paths) > 4
+        for path, age_hours in zip(paths, (50, 49, 47, 49), strict=False):
+            modified = clock.now_ms() / 1000 - age_hours * 3600
+            os.utime(path, (modified, modified))
+        assert store.clean() == 0, "3:59"
+        assert all(path.exists() for path in paths)
+        clock.advance(60_000)
+        wait_until(lambda: not paths[1].exists(), 60, "the deletion of two files")
+        # A young file keeps those after it, however old they are.
+        assert [path.exists() for path in paths[:4]] == [False, False, True, True]
+        assert store.clean() == 0
 
 
 def test_cleaning_keeps_what_is_not_safe(tmp_path: Path) -> None:

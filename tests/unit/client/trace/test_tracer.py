@@ -1,6 +1,7 @@
 """When trace records leave, what is dropped, and what a trace message holds."""
 
 import asyncio
+import logging
 import threading
 
 import pytest
@@ -121,7 +122,9 @@ async def test_failures_are_counted_and_harm_nobody() -> None:
     assert tracer.dropped == 4
 
 
-async def test_a_producer_that_does_not_start_is_only_a_warning() -> None:
+async def test_a_producer_that_does_not_start_is_only_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     outbox = Outbox()
     outbox.start_error = ConnectFailedError("no broker")
     tracer = Tracer(TraceOptions(), outbox)
@@ -129,6 +132,9 @@ async def test_a_producer_that_does_not_start_is_only_a_warning() -> None:
     tracer.append(record(1))
     await tracer.stop()
     assert outbox.messages == []
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert "no broker" in warning.getMessage()
 
 
 async def test_sends_that_are_given_up_have_ended_when_stop_has() -> None:
