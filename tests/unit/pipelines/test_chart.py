@@ -1,4 +1,4 @@
-"""The chart of traffic: what it shows, and that it shows it whatever the traffic was."""
+"""The traffic chart: what it shows, for any traffic."""
 
 import datetime as dt
 from xml.etree import ElementTree as ET
@@ -33,7 +33,7 @@ def words(svg: str) -> list[str]:
     return [each.text for each in root.iter() if each.tag.endswith("text") and each.text]
 
 
-def test_only_the_busiest_topics_have_a_color_of_their_own() -> None:
+def test_only_the_busiest_topics_have_their_own_color() -> None:
     assert busiest(slots(3)) == ["topic-2", "topic-1", "topic-0"]
     assert busiest(slots(8)) == [f"topic-{number}" for number in range(7, -1, -1)]
     assert busiest(slots(20)) == [f"topic-{number}" for number in range(19, 12, -1)]
@@ -42,7 +42,7 @@ def test_only_the_busiest_topics_have_a_color_of_their_own() -> None:
     assert busiest([*slots(20), large])[0] == "large"
 
 
-def test_nothing_is_left_out() -> None:
+def test_the_series_add_up_to_all_traffic() -> None:
     given = slots(20)
     for field in ("messages", "bytes"):
         series = stacked(given, busiest(given), field)
@@ -52,7 +52,7 @@ def test_nothing_is_left_out() -> None:
     assert list(stacked(slots(2), ["topic-0"], "bytes")) == ["topic-0", "1 other topic"]
 
 
-def test_a_topic_may_be_called_like_the_others() -> None:
+def test_a_topic_named_like_the_rest_is_counted() -> None:
     given = [*slots(20), Slot(START, MINUTE, "14 other topics", 7, 7, 1, 2, 3)]
     series = stacked(given, busiest(given), "messages")
     assert sum(sum(values.values()) for values in series.values()) == 7 + sum(
@@ -60,7 +60,7 @@ def test_a_topic_may_be_called_like_the_others() -> None:
     )
 
 
-def test_a_day_is_shown_in_steps_that_can_be_seen() -> None:
+def test_a_day_is_shown_in_visible_steps() -> None:
     day = slots(2, tuple(range(1440)))
     fewer = merged(day)
     assert len(fewer) == 2 * 240
@@ -74,13 +74,13 @@ def test_a_day_is_shown_in_steps_that_can_be_seen() -> None:
     assert len(drawn) < 1_000_000
 
 
-def test_words_of_the_chart() -> None:
+def test_texts_of_the_chart() -> None:
     lags = [GroupLag("billing", "orders", 12_873), GroupLag("mail", "orders", 0)]
     found = words(chart(slots(20), lags))
     assert "1,170 messages, 60 kB, 20 topics: 2026-01-31 23:57 to 2026-02-01 00:01 UTC" in found
     assert {"Messages per minute", "Bytes per minute", "p99, slowest topic"} <= set(found)
     assert {"topic-19", "13 other topics", "12,873"} <= set(found)
-    # Who is not behind is not shown.
+    # Groups without lag are not shown.
     assert "billing" in found
     assert "mail" not in found
 
@@ -93,13 +93,13 @@ def test_words_of_the_chart() -> None:
         ([GroupLag("a", "t", 0), GroupLag("b", "t", 0)], "none: 2 groups up to date"),
     ],
 )
-def test_nobody_is_behind(lags: list[GroupLag], said: str) -> None:
+def test_no_group_lags(lags: list[GroupLag], said: str) -> None:
     found = words(chart(slots(1, (0,)), lags))
     assert said in found
     assert "10 messages, 1 kB, 1 topic: 2026-01-31 23:57 to 23:58 UTC" in found
 
 
-def test_names_that_are_long_or_odd_are_drawn() -> None:
+def test_long_and_unusual_names_are_drawn() -> None:
     odd = [Slot(START, MINUTE, name, 5, 5, 1, 2, 3) for name in ("x" * 127, "_a$b$", "%DLQ%g")]
     found = words(chart(odd, [GroupLag("g" * 200, "<&>", 1)]))
     assert "x" * 31 + "…" in found

@@ -1,4 +1,4 @@
-"""Schemas as text, Spark's and Avro's."""
+"""Schemas as text: Spark's and Avro's."""
 
 import contextlib
 from typing import Any
@@ -42,7 +42,7 @@ def test_names_of_fields(text: str, names: tuple[str, ...]) -> None:
         ("a " + "array<" * 50 + "int" + ">" * 50, "nested deeper"),
     ],
 )
-def test_what_is_no_schema_is_refused(text: str, words: str) -> None:
+def test_text_that_is_not_a_schema_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         field_names(text)
     assert words in str(caught.value)

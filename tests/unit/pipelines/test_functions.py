@@ -1,4 +1,4 @@
-"""Functions that job files name are found, or missed, without importing anything."""
+"""Functions named by job files are found, or reported as missing, without importing anything."""
 
 import sys
 import tomllib
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
         "sys:exit",
     ],
 )
-def test_functions_that_are_there(folder: Path, place: str) -> None:
+def test_existing_functions_are_accepted(folder: Path, place: str) -> None:
     check(place, folder)
     assert not {"own_module", "own_package", "open"} & sys.modules.keys()
 
@@ -89,20 +89,20 @@ def test_functions_that_are_there(folder: Path, place: str) -> None:
         ("empty_folder:step", "empty_folder is a folder, and no module"),
     ],
 )
-def test_functions_that_are_not(folder: Path, place: str, words: str) -> None:
+def test_missing_functions_are_refused(folder: Path, place: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(place, folder)
     assert str(caught.value).startswith("[[transform]] python is ")
     assert words in str(caught.value)
 
 
-def test_what_runs_afterwards_is_looked_for_too(folder: Path) -> None:
+def test_the_after_function_is_checked_too(folder: Path) -> None:
     job = tomllib.loads(_JOB) | {"run": {"after": "own_module:nothing"}}
     with pytest.raises(ConfigError, match=r"\[run\] after is 'own_module:nothing': own_module has"):
         check_functions(parse_job(job, folder=folder))
 
 
-def test_the_line_of_a_file_that_a_worker_has_elsewhere() -> None:
+def test_the_line_in_a_workers_copy_of_a_file() -> None:
     error = RuntimeError(
         'Traceback ...\n  File "/tmp/spark-1/userFiles-2/steps.py", line 3, in outer\n'
         '  File "/tmp/spark-1/userFiles-2/steps.py", line 12, in boom\n'

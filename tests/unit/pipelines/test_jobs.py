@@ -1,4 +1,4 @@
-"""Job files: what is accepted, and what is said about the rest."""
+"""Job files: what is accepted, and the errors for everything else."""
 
 import json
 import re
@@ -243,18 +243,18 @@ def test_a_small_job_has_sensible_defaults() -> None:
         ({"name": "a/b"}, "make a name"),
     ],
 )
-def test_what_is_wrong_is_said(tables: dict[str, Any], words: str) -> None:
+def test_errors_name_what_is_wrong(tables: dict[str, Any], words: str) -> None:
     refused(words, **tables)
 
 
-def test_what_is_missing_is_said() -> None:
+def test_errors_name_what_is_missing() -> None:
     with pytest.raises(ConfigError, match="name is missing"):
         parse_job({})
     with pytest.raises(ConfigError, match=r"the table \[sink\] is missing"):
         parse_job({"name": "x", "source": {}})
 
 
-def test_windows_may_wait_for_nobody() -> None:
+def test_late_rows_can_be_refused() -> None:
     windows = {"window": "1 minute", "late": "0 seconds", "values": {"n": "count(*)"}}
     aggregate = job(aggregate=windows).aggregate
     assert aggregate is not None
@@ -264,7 +264,7 @@ def test_windows_may_wait_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("emit", "late"), [("closed", "1 minute"), ("changed", "1 hour"), ("all", None)]
 )
-def test_how_long_windows_wait_if_nothing_is_said(emit: str, late: str | None) -> None:
+def test_default_time_that_windows_wait_for_late_rows(emit: str, late: str | None) -> None:
     windows = {"window": "1 minute", "values": {"n": "count(*)"}, "by": ["topic"], "emit": emit}
     aggregate = job(aggregate=windows).aggregate
     assert aggregate is not None
@@ -272,7 +272,7 @@ def test_how_long_windows_wait_if_nothing_is_said(emit: str, late: str | None) -
     assert aggregate.keys == ("windowStart", "windowEnd", "topic")
 
 
-def test_what_may_surprise_is_noted() -> None:
+def test_notes_about_surprising_settings() -> None:
     windows = {"window": "1 minute", "values": {"n": "count(*)"}}
     limited = {"nameServers": "h:1", "subscribe": "t", "maxOffsetsPerTrigger": 5}
     assert notes(job()) == notes(job(aggregate=windows)) == notes(job(source=limited)) == []
@@ -296,7 +296,7 @@ def test_text_is_one_column() -> None:
     assert (parse.schema, parse.into) == ("`line` string", None)
 
 
-def test_a_topic_as_sink_is_at_the_same_cluster_unless_said_otherwise() -> None:
+def test_a_sink_topic_is_in_the_sources_cluster_by_default() -> None:
     same = job(sink={"format": "rocketmq", "topic": "out"})
     assert same.sink.options == {"nameServers": "127.0.0.1:9876", "topic": "out"}
     assert not same.sink.is_exactly_once
@@ -304,7 +304,7 @@ def test_a_topic_as_sink_is_at_the_same_cluster_unless_said_otherwise() -> None:
     assert other.sink.options["nameServers"] == "h:1"
 
 
-def test_any_format_of_spark_is_a_sink() -> None:
+def test_any_spark_format_can_be_a_sink() -> None:
     sink = job(sink={"format": "jdbc", "url": "jdbc:x", "batchsize": 10, "truncate": True}).sink
     assert sink.options == {"url": "jdbc:x", "batchsize": "10", "truncate": "true"}
 
@@ -325,7 +325,7 @@ def test_any_format_of_spark_is_a_sink() -> None:
         ({"sink": {"path": "t", "partitionBy": ["day"]}}, "[sink] partitionBy names day"),
     ],
 )
-def test_columns_that_nobody_has(tables: dict[str, Any], words: str) -> None:
+def test_unknown_columns_are_refused(tables: dict[str, Any], words: str) -> None:
     refused(words, parse={"schema": "id long, `at` timestamp"}, **tables)
 
 
@@ -336,18 +336,18 @@ def test_columns_that_nobody_has(tables: dict[str, Any], words: str) -> None:
         {"deduplicate": {"keys": ["order.id"]}, "parse": {"schema": "id long", "into": "order"}},
         {"deduplicate": {"keys": ["anything"]}, "parse": {"schema": "infer"}},
         {"sink": {"path": "t", "partitionBy": ["windowStart"]}, "aggregate": AGGREGATE},
-        # What comes out of a transform only Spark knows.
+        # Only Spark knows the columns that a transform returns.
         {
             "transform": [{"sql": "SELECT 1 AS one FROM input"}],
             "sink": {"path": "t", "partitionBy": ["one"]},
         },
     ],
 )
-def test_columns_that_rows_have_or_may_have(tables: dict[str, Any]) -> None:
+def test_known_and_possible_columns_are_accepted(tables: dict[str, Any]) -> None:
     assert job(**({"parse": {"schema": "id long, `at` timestamp"}} | tables)).name == "small"
 
 
-def test_the_guide_s_tables_go_together() -> None:
+def test_the_tables_of_the_guide_form_one_job() -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     whole = tomllib.loads("\n".join(blocks))
     whole["sink"].pop("partitionBy")
@@ -356,7 +356,7 @@ def test_the_guide_s_tables_go_together() -> None:
     assert made.aggregate is not None
 
 
-def test_values_can_be_changed_from_outside() -> None:
+def test_values_can_be_overridden() -> None:
     changes = {
         "sink.path": "elsewhere",
         "sink.compact": "false",
@@ -372,7 +372,7 @@ def test_values_can_be_changed_from_outside() -> None:
     assert changed.sink.partition_by == ("windowStart", "city")
     assert changed.source.options["maxOffsetsPerTrigger"] == "5"
     assert changed.source.options["fetchOffset.numRetries"] == "9"
-    # What the file does not say has a type all the same.
+    # Settings that the file does not have are typed, too.
     added = {
         "sink.compact": "true",
         "sink.partitionBy": "day",
@@ -396,7 +396,7 @@ def test_values_can_be_changed_from_outside() -> None:
         parse_job(tomllib.loads(SMALL), changes={"sink.pth": "1"})
 
 
-def test_files_are_named_in_what_is_said(tmp_path: Path) -> None:
+def test_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_job(tmp_path / "none.toml")
     path = tmp_path / "job.toml"
@@ -430,7 +430,7 @@ def test_avro_schemas_come_from_files_beside_the_job(tmp_path: Path) -> None:
         load_job(path)
 
 
-def test_schemas_of_json_may_be_in_files_too(tmp_path: Path) -> None:
+def test_json_schemas_may_be_in_files(tmp_path: Path) -> None:
     (tmp_path / "order.ddl").write_text("id long,\n  city string\n")
     path = tmp_path / "job.toml"
     path.write_text(SMALL + "[parse]\nschemaFile = 'order.ddl'\n")

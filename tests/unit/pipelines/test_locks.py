@@ -1,4 +1,4 @@
-"""One run of a job at a time, known before Spark has started."""
+"""Only one run of a job at a time; checked before Spark starts."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
         ("s3a://bucket/a", None),
     ],
 )
-def test_only_disks_have_locks(
+def test_only_local_paths_have_locks(
     path: str, folder: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
@@ -64,7 +64,7 @@ def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
         pass
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(ConfigError, match=r"cannot be written to \(Not a directory\)"),
@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_before_spark_starts(file: Path, tmp_path: Path) -> None:
-    # Nobody is at the name server's address: the refusal comes before anybody is asked.
+    # Nothing listens on the name server's address: the job is refused before it is asked.
     with locks.held(tmp_path / "checkpoint", locks.STREAM):
         done = CliRunner().invoke(goddard, ["pipeline", "run", str(file)])
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""The parts of pipelines that need no Spark to run."""
+"""The parts of pipelines that run without Spark."""
 
 import datetime as dt
 import io
@@ -31,7 +31,7 @@ from goddard.pipelines.status import checkpoint_offsets
 from goddard.spark import offsets
 
 
-def test_files_say_which_batch_wrote_them() -> None:
+def test_file_names_contain_their_batch() -> None:
     query = query_name("E94B6249-13b2-4e8a-8521-67a8b1e0d13d")
     batch = Batch(query, 7)
     name = batch.file_name(3, "c000.snappy.parquet")
@@ -59,11 +59,11 @@ def test_files_say_which_batch_wrote_them() -> None:
         ("a*b?c\\d", r"a\*b\?c\\d"),
     ],
 )
-def test_patterns_that_mean_one_path(path: str, expected: str) -> None:
+def test_patterns_without_wildcards_are_paths(path: str, expected: str) -> None:
     assert literal(path) == expected
 
 
-def test_only_what_py4j_logs_is_kept_quiet() -> None:
+def test_only_log_records_of_py4j_are_suppressed() -> None:
     def is_shown(path: str) -> bool:
         return is_not_of_py4j(logging.LogRecord("root", logging.ERROR, path, 1, "x", None, None))
 
@@ -71,7 +71,7 @@ def test_only_what_py4j_logs_is_kept_quiet() -> None:
     assert is_shown("/home/py4j/jobs/steps.py")
 
 
-def test_single_batches_are_known_by_what_they_are_about() -> None:
+def test_ids_of_single_batches() -> None:
     assert single("a", 1, None) == single("a", 1, None)
     assert single("a", 1, None) != single("a", 1, 2)
     assert not single("a").is_of_stream
@@ -88,7 +88,7 @@ def test_small_files_are_merged_in_groups() -> None:
     assert [len(group) for group in groups_to_merge(files(*[31] * 10))] == [4, 4]
 
 
-def test_folders_say_what_a_partition_is() -> None:
+def test_partition_values_from_folder_names() -> None:
     assert partition_values("") == {}
     assert partition_values("day=2026-01-31/city=a%2Fb") == {"day": "2026-01-31", "city": "a/b"}
     assert partition_values("city=__HIVE_DEFAULT_PARTITION__") == {"city": None}
@@ -130,7 +130,7 @@ def test_avro_bodies_become_rows() -> None:
     assert AvroDecoder(_SCHEMA, 5, "problem")(b"\0\0\0\0\1" + body) == expected
 
 
-def test_other_bytes_are_a_problem_of_their_row() -> None:
+def test_other_bytes_fail_only_their_row() -> None:
     body = _body(uuid.uuid4(), dt.datetime(2026, 1, 31, tzinfo=dt.UTC))
     decode = AvroDecoder(_SCHEMA, 0, "problem")
     for wrong in (b"", None, body[:-1], body[:5], b"\xff" * 30, b"\x01" * 40):
@@ -150,7 +150,7 @@ def _checkpoint(folder: Path, commits: list[int], ends: dict[int, str]) -> None:
         (folder / "query" / "offsets" / str(number)).write_text(f"v1\n{{}}\n{text}")
 
 
-def test_checkpoints_tell_where_the_last_batch_ended(tmp_path: Path) -> None:
+def test_the_offsets_of_the_last_batch_are_read_from_the_checkpoint(tmp_path: Path) -> None:
     queue = MessageQueue("t", "b", 0)
     ends = {at: json.dumps(offsets.to_json({queue: 10 * at})) for at in (9, 10, 11)}
     _checkpoint(tmp_path, [9, 10], ends)
@@ -159,7 +159,7 @@ def test_checkpoints_tell_where_the_last_batch_ended(tmp_path: Path) -> None:
     assert checkpoint_offsets(f"file://{tmp_path}") == (10, {queue: 100})
 
 
-def test_a_checkpoint_that_tells_nothing_is_none(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_has_no_offsets(tmp_path: Path) -> None:
     assert checkpoint_offsets(str(tmp_path)) is None
     _checkpoint(tmp_path / "a", [], {})
     assert checkpoint_offsets(str(tmp_path / "a")) is None
@@ -211,7 +211,7 @@ def test_errors_of_spark_are_one_sentence(text: str, expected: str) -> None:
     assert sentence(PySparkException(text)) == expected
 
 
-def test_other_errors_say_what_they_are() -> None:
+def test_other_errors_are_shown_with_their_type() -> None:
     assert sentence(ConfigError("no such topic")) == "no such topic"
     assert sentence(KeyError("x")) == "KeyError: 'x'"
     assert sentence(ValueError("one\ntwo")) == "ValueError: one"
@@ -223,7 +223,7 @@ def test_other_errors_say_what_they_are() -> None:
 # Ready pipelines
 
 
-def test_ready_pipelines_are_valid_and_described() -> None:
+def test_builtin_pipelines_are_valid_and_described() -> None:
     assert ready_names() == ("archive", "dead-letter", "traffic")
     for name in ready_names():
         job = find_job(name, {"source.nameServers": "h:1"})
@@ -232,7 +232,7 @@ def test_ready_pipelines_are_valid_and_described() -> None:
         assert job.source.options["nameServers"] == "h:1"
 
 
-def test_a_name_that_is_none_is_said() -> None:
+def test_an_unknown_pipeline_name_is_an_error() -> None:
     with pytest.raises(ConfigError, match="did you mean archive"):
         find_job("archiv")
     with pytest.raises(ConfigError, match=r"x\.toml does not exist"):
@@ -268,7 +268,7 @@ def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     planned = runner.invoke(goddard, [*args, *secret]).output
     assert "secretKey=***" in planned
     assert "hush" not in planned
-    # A topic as sink is reached with the same keys.
+    # A sink topic is accessed with the same credentials.
     sending = [*_sink_of(tmp_path), "--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
     planned = runner.invoke(goddard, ["pipeline", "plan", *sending]).output
     assert planned.count("secretKey=***") == 2
@@ -297,9 +297,7 @@ def _sink_of(folder: Path) -> list[str]:
     return [str(path)]
 
 
-def test_packages_that_are_not_there_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.toml"
     path.write_text(
         "name = 'x'\n[source]\nnameServers = 'h:1'\nsubscribe = 't'\n"
@@ -315,7 +313,7 @@ def test_packages_that_are_not_there_are_named(
     assert "pip install '.[lake]'" in wrong.output
 
 
-def test_a_second_ctrl_c_does_not_wait() -> None:
+def test_a_second_ctrl_c_stops_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)
     for number in (signal.SIGTERM, signal.SIGINT):
         with stop_on_signals() as stop:

@@ -1,4 +1,4 @@
-"""What a table of files can take: columns by name and type, at any depth."""
+"""Which rows a table of files accepts: columns by name and type, at any depth."""
 
 import re
 
@@ -52,14 +52,14 @@ INT, LONG, TEXT = IntegerType(), LongType(), StringType()
         ),
     ],
 )
-def test_rows_that_fit(there: StructType, now: StructType, expected: StructType) -> None:
+def test_rows_that_are_accepted(there: StructType, now: StructType, expected: StructType) -> None:
     taken = layout_of(there, ()).taking("t", layout_of(now, ()))
     assert taken == layout_of(expected, ())
-    # Once taken, they bring nothing new.
+    # A second time, they add nothing.
     assert taken.taking("t", layout_of(now, ())) == taken
 
 
-def test_what_may_be_null_and_remarks_do_not_matter() -> None:
+def test_nullability_and_comments_are_ignored() -> None:
     strict = StructType([StructField("a", INT, nullable=False, metadata={"comment": "x"})])
     assert layout_of(strict, ()) == layout_of(fields(a=INT), ())
 
@@ -89,12 +89,12 @@ def test_what_may_be_null_and_remarks_do_not_matter() -> None:
         (fields(a=MapType(INT, INT)), fields(a=MapType(TEXT, INT)), r"column a\[key\] as int"),
     ],
 )
-def test_rows_that_do_not_fit(there: StructType, now: StructType, words: str) -> None:
+def test_rows_that_are_refused(there: StructType, now: StructType, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         layout_of(there, ()).taking("t", layout_of(now, ()))
 
 
-def test_names_that_differ_by_case_alone_are_two_where_spark_says_so() -> None:
+def test_names_that_differ_by_case_are_two_columns_if_spark_is_case_sensitive() -> None:
     taken = layout_of(fields(a=INT), (), str).taking("t", layout_of(fields(A=TEXT), (), str), str)
     assert taken.columns == fields(a=INT, A=TEXT)
 
@@ -120,7 +120,7 @@ def test_columns_of_folders() -> None:
     rows = fields(day=TEXT, number=INT)
     table = layout_of(rows, ("Day",))
     assert table.columns == fields(number=INT)
-    # Folders have names and no types.
+    # Folder names have no types.
     assert table.taking("t", layout_of(fields(day=INT, number=INT), ("day",))) == table
     for partition_by in ((), ("number",), ("day", "number")):
         with pytest.raises(ConfigError, match="t is partitioned by Day, and partitionBy says"):

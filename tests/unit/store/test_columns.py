@@ -1,4 +1,4 @@
-"""Properties in bulk say what properties one by one say."""
+"""Reading the properties of many records at once gives the same as one by one."""
 
 import numpy as np
 from hypothesis import given
@@ -18,7 +18,7 @@ blobs = st.lists(pieces, max_size=12).map(b"".join)
 
 
 @given(st.lists(blobs, max_size=8))
-def test_values_and_hashes_agree_with_the_plain_way(properties: list[bytes]) -> None:
+def test_values_and_hashes_are_those_of_single_records(properties: list[bytes]) -> None:
     columns = PropertyColumns(properties)
     for name in NAMES:
         spans = columns.find(name)

@@ -92,14 +92,14 @@ def test_a_record_that_does_not_fit_starts_the_next_segment(tmp_path: Path) -> N
         assert [path.name for path in sorted((tmp_path / "commitlog").iterdir())] == [
             f"{offset:020d}" for offset in (0, 1024, 2048)
         ], "one segment is made ahead"
-        # Across the edge, as replication reads it.
+        # Across the end of a segment, as replication reads it.
         both = store.log.read(0, 1024 + 8)
         assert both is not None
         assert bytes(both[1024:1032]) == bytes(store.log.read(1024, 8) or b"")
     assert len(list((tmp_path / "commitlog").iterdir())) == 2, "a clean stop leaves no empty one"
 
 
-def test_eight_bytes_are_kept_for_the_filler(tmp_path: Path) -> None:
+def test_eight_bytes_are_reserved_for_the_filler(tmp_path: Path) -> None:
     with SmallStore(tmp_path, segment_bytes=1024) as store:
         overhead = prepared(body=b"").size
         assert store.put(prepared(body=b"x" * (1024 - overhead - 8))).physical_offset == 0
@@ -143,7 +143,7 @@ def test_limits_are_checked_before_anything_is_written(fields: dict[str, Any]) -
         prepared(**fields)
 
 
-def test_a_bad_record_spoils_its_group_and_nothing_else(tmp_path: Path) -> None:
+def test_an_illegal_record_fails_only_its_group(tmp_path: Path) -> None:
     with SmallStore(tmp_path, max_message_bytes=200, segment_bytes=1 << 20) as store:
         store.put(prepared(body=b"first"))
         with pytest.raises(MessageIllegalError, match="longer"):
@@ -152,7 +152,7 @@ def test_a_bad_record_spoils_its_group_and_nothing_else(tmp_path: Path) -> None:
 
 
 class Unencodable(PreparedRecord):
-    """A record with a defect that shows only when it is placed."""
+    """A record that fails only when it is placed."""
 
     __slots__ = ()
 
@@ -160,7 +160,7 @@ class Unencodable(PreparedRecord):
         raise ZeroDivisionError("a defect")
 
 
-def test_a_defect_in_mid_group_costs_no_offset(tmp_path: Path) -> None:
+def test_a_failure_within_a_group_skips_no_offset(tmp_path: Path) -> None:
     with SmallStore(tmp_path, segment_bytes=1024) as store:
         store.put(prepared(body=b"first"))
         end = store.log_max_offset
@@ -191,7 +191,7 @@ def test_a_record_may_be_in_a_group_twice(tmp_path: Path) -> None:
         assert [decode_record(view)[0].queue_offset for view in views if view] == [0, 1]
 
 
-def test_a_record_that_lies_about_its_size_is_not_written(tmp_path: Path) -> None:
+def test_a_record_with_a_wrong_size_is_not_written(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         store.put(prepared())
         end = store.log_max_offset
@@ -228,7 +228,7 @@ def test_views_stay_readable_when_their_segment_is_deleted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 139, 10_000, 1 << 60])
-def test_lookup_of_what_is_no_record(tmp_path: Path, offset: int) -> None:
+def test_lookup_where_no_record_begins(tmp_path: Path, offset: int) -> None:
     with SmallStore(tmp_path) as store:
         store.put(prepared())
         assert store.lookup(offset) is None
@@ -248,5 +248,5 @@ def test_lookup_of_what_is_no_record(tmp_path: Path, offset: int) -> None:
         ("", False),
     ],
 )
-def test_names_that_a_record_can_have(topic: str, is_legal: bool) -> None:
+def test_legal_topic_names(topic: str, is_legal: bool) -> None:
     assert is_topic_name(topic) is is_legal

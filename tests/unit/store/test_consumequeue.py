@@ -31,7 +31,7 @@ def entries(queue: ConsumeQueue) -> list[QueueEntry]:
     return found
 
 
-def test_entries_are_java_s(tmp_path: Path) -> None:
+def test_entries_have_javas_bytes(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         entry = store.put(prepared(tags="polygenelubricants", queue_id=2))
         store.put(prepared(tags="TagA", queue_id=2))
@@ -47,7 +47,7 @@ def test_entries_are_java_s(tmp_path: Path) -> None:
     assert not any(data[60:])
 
 
-def test_a_delayed_message_has_its_delivery_time_for_a_tag(tmp_path: Path) -> None:
+def test_a_delayed_message_has_its_delivery_time_as_tag_code(tmp_path: Path) -> None:
     small = SmallStore(tmp_path)
     now = small.clock.now_ms()
     with small as store:
@@ -57,7 +57,7 @@ def test_a_delayed_message_has_its_delivery_time_for_a_tag(tmp_path: Path) -> No
             entry.tags_code for entry in store.queues.get_or_create(SCHEDULE_TOPIC, 0).entries(0, 9)
         ]
     assert found == [now + 1_000, now + 10_000, now + 7_200_000]
-    # And recovery makes the same of the log.
+    # Recovery makes the same entry from the log.
     for path in (tmp_path / "consumequeue" / SCHEDULE_TOPIC / "0").iterdir():
         path.unlink()
     with SmallStore(tmp_path) as store:
@@ -65,7 +65,7 @@ def test_a_delayed_message_has_its_delivery_time_for_a_tag(tmp_path: Path) -> No
         assert [entry.tags_code for entry in queue.entries(0, 9)] == found
 
 
-def test_files_and_memory_read_as_one(tmp_path: Path, queue: ConsumeQueue) -> None:
+def test_entries_of_files_and_memory_are_read_together(tmp_path: Path, queue: ConsumeQueue) -> None:
     expected = []
     for i in range(47):
         assert queue.put(i, 100 * i, 100, i)
@@ -90,7 +90,7 @@ def test_one_read_takes_entries_of_the_file_and_of_memory(queue: ConsumeQueue) -
     assert [entry.physical_offset for entry in queue.entries(1, 99)] == [100, 200, 300, 400]
 
 
-def test_what_is_there_already_is_not_added_again(queue: ConsumeQueue) -> None:
+def test_existing_entries_are_not_added_again(queue: ConsumeQueue) -> None:
     for i in range(5):
         queue.put(i, 100 * i, 100, 0)
     assert queue.put(2, 200, 100, 0)
@@ -98,7 +98,7 @@ def test_what_is_there_already_is_not_added_again(queue: ConsumeQueue) -> None:
     assert queue.max_offset == 5
 
 
-def test_a_queue_that_starts_late(tmp_path: Path, queue: ConsumeQueue) -> None:
+def test_a_queue_whose_first_offset_is_not_zero(tmp_path: Path, queue: ConsumeQueue) -> None:
     assert queue.put(24, 7000, 100, 1)
     queue.write_pending()
     assert (queue.min_offset, queue.max_offset) == (24, 25)
@@ -110,7 +110,7 @@ def test_a_queue_that_starts_late(tmp_path: Path, queue: ConsumeQueue) -> None:
     assert (again.min_offset, again.max_offset) == (24, 25)
 
 
-def test_a_hole_keeps_offsets_true(queue: ConsumeQueue) -> None:
+def test_a_gap_is_filled_with_blank_entries(queue: ConsumeQueue) -> None:
     queue.put(0, 0, 100, 0)
     assert not queue.put(3, 300, 100, 0)
     assert queue.entry(3) == (300, 100, 0)
@@ -175,7 +175,7 @@ def test_search_by_time(tmp_path: Path) -> None:
 
 
 class Tags:
-    """A filter as the broker has them: by code, then by record."""
+    """A filter like those of the broker: by tag code, then by record."""
 
     def __init__(self, code: int, *, record: bool = True) -> None:
         self._code = code
@@ -212,7 +212,7 @@ def test_get_statuses(tmp_path: Path) -> None:
         assert store.get("TopicA", 0, 0, 32, max_bytes=1).queue_offsets == [0], "always one"
 
 
-def test_reads_beyond_memory_are_short(tmp_path: Path) -> None:
+def test_reads_beyond_memory_return_fewer_messages(tmp_path: Path) -> None:
     with SmallStore(tmp_path, memory_bytes=200) as store:
         for _ in range(20):
             store.put(prepared())
@@ -247,7 +247,7 @@ def test_config_of_a_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_few_and_many_entries_are_counted_alike(seed: int) -> None:
+def test_single_and_bulk_counting_agree(seed: int) -> None:
     chance = random.Random(seed)
     end = chance.choice((0, 0, 1000))
     data = b""
@@ -256,7 +256,7 @@ def test_few_and_many_entries_are_counted_alike(seed: int) -> None:
         size = chance.choice((1, 99, 5000, BLANK_SIZE))
         data += ENTRY.pack(position if size != BLANK_SIZE else 0, size, chance.getrandbits(62))
         position += 0 if size == BLANK_SIZE else size + chance.choice((0, 0, 7))
-        if chance.random() < 0.05:  # something that is no entry, or out of order
+        if chance.random() < 0.05:  # not an entry, or out of order
             data += chance.choice(
                 (
                     bytes(20),

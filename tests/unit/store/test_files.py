@@ -1,4 +1,4 @@
-"""The real file system's calls that a machine may not have."""
+"""Calls of the file system that not every machine has."""
 
 import ctypes
 import errno
@@ -21,7 +21,7 @@ def failing(code: int) -> Callable[[int], int]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
-def test_a_sandbox_without_syncfs_has_files_synced_one_by_one(
+def test_files_are_synced_one_by_one_without_syncfs(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
 
@@ -29,20 +29,20 @@ def test_a_sandbox_without_syncfs_has_files_synced_one_by_one(
     assert SystemFiles().sync_file_system(0) is False
 
 
-def test_a_write_that_failed_is_told_by_syncfs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_reported_by_syncfs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_find_syncfs", lambda: failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         SystemFiles().sync_file_system(0)
 
 
-def test_syncfs_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_syncfs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_find_syncfs", lambda: None)
     assert SystemFiles().sync_file_system(0) is False
 
 
 @pytest.fixture
 def sizings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the file had its name already, each time a file got its size."""
+    """For each file that got its size: whether it already had its name."""
     seen: list[bool] = []
     true_call = os.ftruncate
 
@@ -54,20 +54,18 @@ def sizings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-def test_a_name_never_stands_for_a_file_without_its_size(
-    tmp_path: Path, sizings: list[bool]
-) -> None:
+def test_a_file_has_its_size_before_it_has_its_name(tmp_path: Path, sizings: list[bool]) -> None:
     fd = SystemFiles().create(tmp_path / "file", 5000)
     os.pwrite(fd, b"x", 4999)
     os.close(fd)
     assert (tmp_path / "file").read_bytes() == bytes(4999) + b"x"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
-    # Where files cannot be without a name, as on macOS, there is no other way.
+    # A system without unnamed files, such as macOS, creates the name first.
     assert sizings == [not hasattr(os, "O_TMPFILE")]
 
 
 @pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP, errno.EISDIR])
-def test_a_file_system_without_nameless_files(
+def test_a_file_system_without_unnamed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizings: list[bool], code: int | None
 ) -> None:
     if code is None:
@@ -79,14 +77,14 @@ def test_a_file_system_without_nameless_files(
     assert sizings == [True]
 
 
-def test_a_file_that_is_there_gets_its_size(tmp_path: Path) -> None:
+def test_an_existing_file_gets_its_size(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     os.close(SystemFiles().create(tmp_path / "file", 10))
     assert (tmp_path / "file").read_bytes() == b"old" + bytes(7)
 
 
 @pytest.mark.parametrize("is_nameless", [True, False])
-def test_no_file_is_left_when_it_cannot_be_made(
+def test_no_file_is_left_when_creation_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_nameless: bool
 ) -> None:
     def full(fd: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""The key index against Java's rules for one entry at a time, and its repair."""
+"""The key index: Java's rules, applied entry by entry, and the repair."""
 
 import shutil
 import struct
@@ -17,7 +17,7 @@ ENTRIES = 40
 
 
 class OneByOne:
-    """An index file as Java fills it, key by key."""
+    """An index file, filled key by key as Java does."""
 
     def __init__(self, before: "OneByOne | None" = None) -> None:
         self.slots = [0] * SLOTS
@@ -59,7 +59,7 @@ class OneByOne:
 
 
 def fill(store: MessageStore, small: SmallStore, count: int) -> list[OneByOne]:
-    """Send messages with keys, in groups of uneven size, and do the same one by one."""
+    """Append messages with keys in groups of uneven size; enter the same keys one by one."""
     model = [OneByOne()]
     for i in range(count):
         small.clock.advance(700)
@@ -79,7 +79,7 @@ def index_bytes(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((root / "index").iterdir())]
 
 
-def test_files_are_java_s_to_the_byte(tmp_path: Path) -> None:
+def test_files_have_javas_bytes(tmp_path: Path) -> None:
     small = SmallStore(tmp_path)
     with small as store:
         model = fill(store, small, 45)
@@ -115,7 +115,7 @@ def test_queries(tmp_path: Path) -> None:
         assert found(store, "a3", 32) == [3, 10, 17, 24, 31, 38]
 
 
-def test_without_tags_as_before_5_4(tmp_path: Path) -> None:
+def test_tags_are_not_indexed_when_disabled(tmp_path: Path) -> None:
     with SmallStore(tmp_path, is_tag_indexed=False) as store:
         store.put(prepared(tags="x", keys="k"))
         assert store.query("TopicA", "T#x", 8).records == []
@@ -159,7 +159,7 @@ def test_repair_after_a_crash(tmp_path: Path, damage: str) -> None:
         assert index_bytes(tmp_path)[: len(model) - 1] == [m.to_bytes() for m in model][:-1]
 
 
-def test_files_follow_the_log(tmp_path: Path) -> None:
+def test_files_are_deleted_with_the_log(tmp_path: Path) -> None:
     small = SmallStore(tmp_path, segment_bytes=2048)
     with small as store:
         fill(store, small, 60)
@@ -179,7 +179,7 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
         SmallStore(tmp_path, index_slots=17).store.open()
 
 
-def test_records_that_are_dispatched_again_are_not_entered_again(tmp_path: Path) -> None:
+def test_records_dispatched_twice_are_entered_once(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         for number in range(5):
             store.put(prepared(keys=f"k{number}"))

@@ -1,4 +1,4 @@
-"""The read-only view, on small stores: bounds, sizes told from files, and what is no store."""
+"""The read-only view on small stores: bounds, sizes, and folders without a store."""
 
 import fcntl
 import subprocess
@@ -42,7 +42,7 @@ def snapshot(root: Path) -> dict[Path, tuple[bytes, int]]:
     }
 
 
-def test_everything_is_told_from_the_files(root: Path) -> None:
+def test_bounds_and_sizes_are_read_from_the_files(root: Path) -> None:
     before = snapshot(root)
     view = StoreView(root)
     config = guess_config(view)
@@ -59,7 +59,7 @@ def test_everything_is_told_from_the_files(root: Path) -> None:
     assert snapshot(root) == before
 
 
-def test_index_slots_are_inferred_whatever_they_are(tmp_path: Path) -> None:
+def test_any_number_of_index_slots_is_inferred(tmp_path: Path) -> None:
     for slots, entries in ((1, 9), (5, 100), (16, 40), (100, 33), (999, 2000)):
         root = tmp_path / f"{slots}"
         small = SmallStore(root, index_slots=slots, index_entries=entries)
@@ -70,7 +70,7 @@ def test_index_slots_are_inferred_whatever_they_are(tmp_path: Path) -> None:
             assert IndexView(file).slot_count == slots
 
 
-def test_minimum_of_a_queue_follows_the_log(root: Path) -> None:
+def test_the_first_offset_of_a_queue_follows_the_log(root: Path) -> None:
     queue = StoreView(root).queues()[0]
     entries = queue.read(0, 10)
     limit = int(entries["physical_offset"][4])
@@ -80,7 +80,7 @@ def test_minimum_of_a_queue_follows_the_log(root: Path) -> None:
     assert queue.locate(7) == (queue.files[1].path, 2 * ENTRY_BYTES)
 
 
-def test_filler_before_the_first_entry_is_no_entry(tmp_path: Path) -> None:
+def test_filler_before_the_first_entry_is_skipped(tmp_path: Path) -> None:
     directory = tmp_path / "T" / "0"
     directory.mkdir(parents=True)
     entries = np.zeros(5, dtype=[("physical_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
@@ -91,7 +91,7 @@ def test_filler_before_the_first_entry_is_no_entry(tmp_path: Path) -> None:
     assert QueueView("T", 0, directory).bounds() == (7, 9)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError, match="not a directory"):
         StoreView(tmp_path / "missing")
     with pytest.raises(NotAStoreError, match="no commitlog"):
@@ -104,7 +104,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         StoreView(tmp_path)
 
 
-def test_the_lock_is_seen_and_not_taken(root: Path) -> None:
+def test_the_lock_is_reported_and_not_taken(root: Path) -> None:
     script = (
         "import fcntl, sys\n"
         f"file = open({str(root / 'lock')!r}, 'r+b')\n"
@@ -141,7 +141,7 @@ def test_scan_and_chain_agree(root: Path) -> None:
     assert ends == [FileEnd.FILLED] * (len(ends) - 1) + [FileEnd.OPEN]
 
 
-def test_a_copy_is_whole_and_refuses_bad_places(root: Path, tmp_path: Path) -> None:
+def test_a_copy_is_complete_and_refuses_bad_targets(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     copy_store(root, target)
     for path in root.rglob("*"):

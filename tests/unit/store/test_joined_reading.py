@@ -1,4 +1,4 @@
-"""Pulls that take neighbouring records as one slice get the same bytes as those that do not."""
+"""Reads that join adjacent records into one slice return the same bytes as reads that do not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,14 +58,14 @@ def test_joined_slices_hold_the_same_bytes(
         offset = joined.next_offset
 
 
-def test_neighbours_are_one_slice(store: MessageStore) -> None:
+def test_adjacent_records_are_one_slice(store: MessageStore) -> None:
     store.put_many([record(0, 10) for _ in range(8)])
     result = store.get("T", 0, 0, 8, is_joined=True)
     assert len(result.records) == 1
     assert len(result.queue_offsets) == 8
 
 
-def test_records_whose_segment_is_gone_are_passed_over(store: MessageStore) -> None:
+def test_records_of_a_deleted_segment_are_skipped(store: MessageStore) -> None:
     store.put_many([record(0, 1000) for _ in range(12)])
     gone = store.log.forget_first(1)
     result = store.get("T", 0, 0, 32, is_joined=True)
@@ -77,7 +77,7 @@ def test_records_whose_segment_is_gone_are_passed_over(store: MessageStore) -> N
         segment.close()
 
 
-def test_a_slice_outlives_its_segment(store: MessageStore) -> None:
+def test_a_slice_stays_readable_after_its_segment_is_deleted(store: MessageStore) -> None:
     store.put_many([record(0, 1000) for _ in range(12)])
     result = store.get("T", 0, 0, 3, is_joined=True)
     before = body(result)
@@ -87,7 +87,7 @@ def test_a_slice_outlives_its_segment(store: MessageStore) -> None:
 
 
 class EveryThird:
-    """A filter by queue entry; it must not be asked for records."""
+    """A filter by queue entry; ``matches_record`` must not be called."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -100,7 +100,7 @@ class EveryThird:
         raise AssertionError("asked for a record")
 
 
-def test_filters_look_at_queue_entries_alone(store: MessageStore) -> None:
+def test_filters_see_only_queue_entries(store: MessageStore) -> None:
     store.put_many([record(0, number) for number in range(30)])
     result = store.get("T", 0, 0, 5, message_filter=EveryThird(), is_joined=True)
     assert result.queue_offsets == [2, 5, 8, 11, 14]

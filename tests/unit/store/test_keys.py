@@ -1,4 +1,4 @@
-"""The hashes of many records are those of each, in Java's order."""
+"""The key hashes of many records are those of each record, in Java's order."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ SHAPES = st.lists(
 
 @st.composite
 def records(draw: st.DrawFn) -> tuple[str, bytes, int]:
-    """Many of few shapes, so that some are alike."""
+    """Records with few different layouts, so that some have the same."""
     names = draw(st.sampled_from(draw(st.shared(st.lists(SHAPES, min_size=1, max_size=2)))))
     pairs = [name + b"\x01" + draw(VALUES).encode() for name in names]
     ending = draw(st.sampled_from([b"\x02", b"\x02", b""]))
@@ -25,7 +25,7 @@ def records(draw: st.DrawFn) -> tuple[str, bytes, int]:
     return draw(TOPICS), properties, draw(st.sampled_from([0, 0, 0, 1, ROLLBACK]))
 
 
-def plainly(topic: str, properties: bytes, sys_flag: int, *, is_tag_indexed: bool) -> list[int]:
+def one_by_one(topic: str, properties: bytes, sys_flag: int, *, is_tag_indexed: bool) -> list[int]:
     if sys_flag & 0xC == ROLLBACK:
         return []
 
@@ -40,7 +40,7 @@ def plainly(topic: str, properties: bytes, sys_flag: int, *, is_tag_indexed: boo
 
 @settings(max_examples=150)
 @given(st.lists(records(), min_size=1, max_size=5), st.integers(1, 40), st.booleans())
-def test_hashes_agree_with_the_plain_way(
+def test_hashes_are_those_of_single_records(
     drawn: list[tuple[str, bytes, int]], times: int, is_tag_indexed: bool
 ) -> None:
     many = drawn * times
@@ -54,6 +54,6 @@ def test_hashes_agree_with_the_plain_way(
     expected = [
         (row, key_hash)
         for row, (topic, each, flag) in enumerate(many)
-        for key_hash in plainly(topic, each, flag, is_tag_indexed=is_tag_indexed)
+        for key_hash in one_by_one(topic, each, flag, is_tag_indexed=is_tag_indexed)
     ]
     assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == expected

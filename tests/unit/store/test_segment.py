@@ -1,4 +1,4 @@
-"""Files of the commit log: made whole or not at all, ahead of need, and never in the way."""
+"""Commit log files: created completely or not at all, in advance, without delaying appends."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def test_a_new_file_has_its_full_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["truncate", "sync", "sync_directory"])
-def test_no_half_file_stays(tmp_path: Path, operation: str) -> None:
+def test_no_incomplete_file_is_left(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles(tmp_path)
     files.fail(operation, errno.ENOSPC)
     with pytest.raises(StoreFullError):
@@ -35,7 +35,7 @@ def test_no_half_file_stays(tmp_path: Path, operation: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_writes_show_in_the_mapping(tmp_path: Path) -> None:
+def test_writes_are_visible_in_the_mapping(tmp_path: Path) -> None:
     segment = create_segment(SystemFiles(), tmp_path, 0, 8192)
     view = segment.view
     segment.write(100, b"hello")
@@ -49,7 +49,7 @@ def test_writes_show_in_the_mapping(tmp_path: Path) -> None:
 
 
 def test_zeroing_touches_no_mapped_page(tmp_path: Path) -> None:
-    """On a tmpfs that is full, looking at a hole through the mapping would end the process."""
+    """On a full tmpfs, reading a hole through the mapping would kill the process."""
     files = FaultyFiles(tmp_path)
     segment = create_segment(files, tmp_path, 0, 65_536)
     segment.write(100, b"hello")
@@ -95,14 +95,14 @@ def test_the_next_file_is_made_by_the_worker(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [segment.path.name]
 
 
-def test_a_wrong_guess_is_thrown_away(tmp_path: Path) -> None:
+def test_a_prepared_segment_with_another_offset_is_deleted(tmp_path: Path) -> None:
     next_segments = allocator(tmp_path, InlineWorker())
     next_segments.prepare(8192)
     assert next_segments.take(0).base_offset == 0
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_blocks_are_written_beforehand(tmp_path: Path) -> None:
+def test_blocks_are_written_in_advance(tmp_path: Path) -> None:
     next_segments = allocator(tmp_path, InlineWorker())
     next_segments.prepare(0)
     segment = next_segments.take(0)
@@ -111,7 +111,7 @@ def test_blocks_are_written_beforehand(tmp_path: Path) -> None:
 
 
 class SlowZeros(SystemFiles):
-    """Tells when the first zeros are written, and waits there until it may go on."""
+    """Signals that the first zeros are being written, and blocks until released."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
@@ -125,8 +125,8 @@ class SlowZeros(SystemFiles):
         super().pwrite(fd, data, position)
 
 
-def test_a_file_that_is_wanted_is_not_zeroed_on(tmp_path: Path) -> None:
-    """Taking waits for one chunk at most, and no zeros come over what is appended."""
+def test_zeroing_stops_when_the_file_is_taken(tmp_path: Path) -> None:
+    """Taking the file waits for at most one chunk, and zeros overwrite no appended data."""
     files, worker = SlowZeros(), ThreadWorker("test-files")
     size = 8 << 20
     next_segments = SegmentAllocator(files, tmp_path, size, prezero=True, worker=worker)
@@ -147,7 +147,7 @@ def test_a_file_that_is_wanted_is_not_zeroed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "sync"])
-def test_a_disk_too_full_for_zeros_is_left_to_the_append(tmp_path: Path, operation: str) -> None:
+def test_a_full_disk_while_zeroing_does_not_fail_the_append(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles(tmp_path)
     files.fail(operation, errno.ENOSPC, skip=operation == "sync")
     next_segments = SegmentAllocator(files, tmp_path, 8192, prezero=True, worker=InlineWorker())
@@ -157,14 +157,14 @@ def test_a_disk_too_full_for_zeros_is_left_to_the_append(tmp_path: Path, operati
     assert bytes(segment.view[:8]) == b"appended"
 
 
-def test_a_worker_that_stops_does_not_write_on(tmp_path: Path) -> None:
+def test_no_zeros_are_written_after_stop_prezeroing(tmp_path: Path) -> None:
     next_segments = allocator(tmp_path, InlineWorker())
     next_segments.stop_prezeroing()
     next_segments.prepare(0)
     assert blocks(next_segments.take(0).path) < 8192
 
 
-def test_periodic_jobs_and_failing_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_periodic_jobs_run_again_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     worker = ThreadWorker("test-periodic")
     runs = threading.Semaphore(0)
 
@@ -189,7 +189,7 @@ def test_used_share_is_rounded_up() -> None:
     assert DiskUsage(0, 0, 0).ratio == 0
 
 
-def test_the_faulty_layer_forgets_what_was_not_synced(tmp_path: Path) -> None:
+def test_faulty_files_drop_unsynced_changes_at_a_crash(tmp_path: Path) -> None:
     root = tmp_path / "disk"
     root.mkdir()
     (root / "old").write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""Who shows what SYNC_FLUSH held back; nobody is told of messages before they are shown."""
+"""Which thread makes synced messages visible; listeners hear of messages only when they are."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ TIMEOUT = 30.0
 
 @contextmanager
 def synced_store(root: Path) -> Iterator[MessageStore]:
-    """With a flushing thread of its own, as in a broker."""
+    """A store with its own flush thread, as in a broker."""
     config = StoreConfig(
         root=root,
         segment_bytes=1 << 20,
@@ -32,7 +32,7 @@ def synced_store(root: Path) -> Iterator[MessageStore]:
 
 
 class Loop:
-    """Keeps what is to be run in this thread."""
+    """Collects the jobs to run in this thread."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -45,7 +45,7 @@ class Loop:
         self.jobs.append(job)
 
 
-def test_the_given_thread_shows_what_was_held_back(tmp_path: Path) -> None:
+def test_the_loop_makes_synced_messages_visible(tmp_path: Path) -> None:
     shown: list[int] = []
 
     def listen(entries: Sequence[Placed]) -> None:
@@ -65,7 +65,7 @@ def test_the_given_thread_shows_what_was_held_back(tmp_path: Path) -> None:
         assert shown == [threading.get_ident()]
 
 
-def test_who_waits_for_what_is_on_disk_already_sees_it(tmp_path: Path) -> None:
+def test_a_waiter_for_synced_messages_sees_them(tmp_path: Path) -> None:
     loop = Loop()
     with synced_store(tmp_path) as store:
         store.show_with(loop.call_soon_threadsafe)
@@ -79,7 +79,7 @@ def test_who_waits_for_what_is_on_disk_already_sees_it(tmp_path: Path) -> None:
         loop.may_go_on.set()
 
 
-def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path) -> None:
+def test_messages_appended_during_a_sync_are_visible_after_the_next(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
     shown: list[int] = []
@@ -93,7 +93,7 @@ def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path)
         small.store.put(prepared(body=b"during the sync"))
 
     with small as store:
-        store.put(prepared())  # the first takes one segment and has another made
+        store.put(prepared())  # the first append takes one segment and has another created
         store.add_listener(listen)
         files.slow("sync", append_another, path_part="commitlog")
         store.put(prepared(body=b"before it"))
@@ -103,7 +103,9 @@ def test_what_was_appended_during_a_sync_is_shown_after_the_next(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_closed_early", [True, False])
-def test_a_loop_that_is_gone_leaves_it_to_the_store(tmp_path: Path, is_closed_early: bool) -> None:
+def test_the_store_makes_messages_visible_when_the_loop_is_closed(
+    tmp_path: Path, is_closed_early: bool
+) -> None:
     def refuse(job: Callable[[], None]) -> None:
         if is_closed_early:
             raise RuntimeError("Event loop is closed")
@@ -111,7 +113,7 @@ def test_a_loop_that_is_gone_leaves_it_to_the_store(tmp_path: Path, is_closed_ea
     with synced_store(tmp_path) as store:
         store.show_with(refuse)
         store.put(prepared())
-        closing = threading.Thread(target=store.close)  # as a broker does, beside its loop
+        closing = threading.Thread(target=store.close)  # in a thread, as a broker does
         closing.start()
         closing.join(TIMEOUT)
     with synced_store(tmp_path) as store:

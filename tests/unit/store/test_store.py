@@ -1,4 +1,4 @@
-"""The façade: group commit, visibility, listeners, locks, checkpoints, workers, cleaning."""
+"""The store: group commit, visibility, listeners, locks, checkpoints, workers, cleaning."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
         before = files.count("sync", "commitlog")
         small.flush_worker.run()
         assert answers == [(i, None) for i in range(64)]
-        # One for each segment that the messages lie in.
+        # One for each segment with messages.
         assert files.count("sync", "commitlog") - before == len(store.log.segments)
         assert store.max_offset("TopicA", 0) == 16
         small.flush_worker.is_held = False
@@ -55,7 +55,7 @@ def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", list(FlushMode))
-def test_a_group_of_nothing_changes_nothing(tmp_path: Path, mode: FlushMode) -> None:
+def test_an_empty_group_changes_nothing(tmp_path: Path, mode: FlushMode) -> None:
     with SmallStore(tmp_path, flush_mode=mode) as store:
         heard: list[Placed] = []
         store.add_listener(heard.extend)
@@ -68,7 +68,7 @@ def test_a_group_of_nothing_changes_nothing(tmp_path: Path, mode: FlushMode) -> 
         assert heard == [entry]
 
 
-def test_a_defect_of_a_listener_or_waiter_leaves_nobody_unanswered(
+def test_all_waiters_are_answered_when_a_listener_or_waiter_raises(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
@@ -92,7 +92,7 @@ def test_a_defect_of_a_listener_or_waiter_leaves_nobody_unanswered(
         assert store.max_offset("TopicA", 0) == 2
 
 
-def test_a_worker_under_load_finds_time_for_its_periodic_jobs() -> None:
+def test_a_busy_worker_runs_its_periodic_jobs() -> None:
     worker = ThreadWorker("busy")
     had_its_turn = threading.Event()
 
@@ -109,7 +109,7 @@ def test_a_worker_under_load_finds_time_for_its_periodic_jobs() -> None:
         worker.stop()
 
 
-def test_a_topic_deleted_while_messages_wait_for_the_disk_loses_none_later(tmp_path: Path) -> None:
+def test_messages_sent_after_a_topic_is_deleted_during_a_sync_are_kept(tmp_path: Path) -> None:
     small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
     with small as store:
         store.put_many([prepared(body=b"old-%d" % i) for i in range(3)])
@@ -124,7 +124,7 @@ def test_a_topic_deleted_while_messages_wait_for_the_disk_loses_none_later(tmp_p
         assert found.queue_offsets == [3, 4, 5, 6, 7]
 
 
-def test_who_still_waits_at_the_end_is_told(tmp_path: Path) -> None:
+def test_waiters_get_an_error_when_the_store_closes(tmp_path: Path) -> None:
     small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
     small.store.open()
     small.flush_worker.is_held = True
@@ -150,7 +150,7 @@ def test_async_flush_waits_for_pages_or_time(tmp_path: Path) -> None:
         assert store.flushed_offset == store.log_max_offset
 
 
-def test_listeners_hear_of_what_became_visible(tmp_path: Path) -> None:
+def test_listeners_are_called_for_visible_messages(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         heard: list[Placed] = []
         stop = store.add_listener(heard.extend)
@@ -169,7 +169,7 @@ def test_a_topic_may_have_the_name_of_a_rocksdb_file(tmp_path: Path) -> None:
     assert StoreView(tmp_path).log_files()
 
 
-def test_a_second_opener_is_turned_away(tmp_path: Path) -> None:
+def test_a_second_process_cannot_open_the_store(tmp_path: Path) -> None:
     with SmallStore(tmp_path):
         with pytest.raises(StoreLockedError, match="this process"):
             SmallStore(tmp_path).store.open()
@@ -208,10 +208,10 @@ def test_abort_marks_a_running_store(tmp_path: Path) -> None:
     assert (tmp_path / "abort").read_text().isdigit()
     small.store.close()
     assert not (tmp_path / "abort").exists()
-    small.store.close()  # again is harmless
+    small.store.close()  # a second close does nothing
 
 
-def test_checkpoint_is_java_s(tmp_path: Path) -> None:
+def test_the_checkpoint_has_javas_bytes(tmp_path: Path) -> None:
     files = SystemFiles()
     path = tmp_path / "checkpoint"
     assert load_checkpoint(files, path) == Checkpoint()
@@ -233,7 +233,7 @@ def test_checkpoint_is_java_s(tmp_path: Path) -> None:
     assert load_checkpoint(files, path) == Checkpoint()
 
 
-def test_checkpoint_never_leads(tmp_path: Path) -> None:
+def test_the_checkpoint_never_exceeds_what_is_synced(tmp_path: Path) -> None:
     small = SmallStore(tmp_path)
     with small as store:
         store.put(prepared())
@@ -266,12 +266,12 @@ def test_where_recovery_starts() -> None:
     assert start(safe=0) == 0
     assert start(safe=2_999) == 2
     assert start(safe=99_999) == 4
-    segments[4] = SegmentStart(400, None)  # made ahead, still empty
+    segments[4] = SegmentStart(400, None)  # created in advance, still empty
     assert start(safe=99_999) == 3
     assert start(indexed=10_000) == 3
 
 
-def test_what_becomes_of_a_tail() -> None:
+def test_verdicts_on_the_tail_of_the_log() -> None:
     def judge(tail: Tail | None, *, is_clean: bool) -> Verdict:
         return judge_tail(tail, is_clean=is_clean, safe_time_ms=1_000)
 
@@ -306,7 +306,9 @@ RULES = RetentionRules(
         (5, 0.91, False, 3, True),
     ],
 )
-def test_retention(hour: int, ratio: float, manual: bool, deleted: int, full: bool) -> None:
+def test_which_segments_retention_deletes(
+    hour: int, ratio: float, manual: bool, deleted: int, full: bool
+) -> None:
     ages = [SegmentAge(0, 0), SegmentAge(100, 500), SegmentAge(200, 9_500), SegmentAge(300, 0)]
     plan = plan_retention(
         RULES, ages, now_ms=10_000, local_hour=hour, disk_ratio=ratio, is_manual=manual
@@ -345,7 +347,7 @@ def test_files_older_than_48_hours_are_deleted_at_4_o_clock(tmp_path: Path) -> N
         assert store.clean() == 0
 
 
-def test_cleaning_keeps_what_is_not_safe(tmp_path: Path) -> None:
+def test_cleaning_keeps_unsynced_segments(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     files.used = 0.89
     with SmallStore(tmp_path, files=files, segment_bytes=1024) as store:
@@ -397,8 +399,8 @@ def test_raw_bytes_make_an_identical_log(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "b" / "commitlog" / path.name).read_bytes()
 
 
-def test_real_workers(tmp_path: Path) -> None:
-    """Threads instead of the test's own calls: many waiters, rolls, a clean end."""
+def test_worker_threads(tmp_path: Path) -> None:
+    """With threads instead of inline workers: many waiters, new segments, a clean stop."""
     config = StoreConfig(
         root=tmp_path,
         segment_bytes=65_536,

@@ -1,4 +1,4 @@
-"""Metadata tables: Java's JSON in, JSON that Java reads out, and never a moment without either."""
+"""Metadata tables: they read Java's JSON, write JSON that Java reads, and replace files safely."""
 
 import errno
 import json
@@ -82,7 +82,7 @@ def test_offsets_survive_saving_and_loading(tmp_path: Path) -> None:
     assert '"T@G": {\n\t\t\t"11": 5,' in text
 
 
-def test_offsets_announce_a_version_once_per_many_commits(tmp_path: Path) -> None:
+def test_the_version_of_offsets_changes_once_in_many_commits(tmp_path: Path) -> None:
     clock = ManualClock()
     table = ConsumerOffsetTable(tmp_path, clock)
     for number in range(OFFSET_COMMITS_PER_VERSION - 1):
@@ -128,7 +128,7 @@ def test_delay_offsets(tmp_path: Path) -> None:
 # --- Topics and groups ----------------------------------------------------------------------------
 
 
-def test_topics_keep_what_we_do_not_know(tmp_path: Path) -> None:
+def test_topics_keep_unknown_fields(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_bytes(JAVA_5_TOPICS)
     clock = ManualClock()
     table = TopicTable(tmp_path, clock)
@@ -162,7 +162,7 @@ def test_topics_of_4_9_have_no_attributes_and_no_state_version(tmp_path: Path) -
     assert table.data_version == DataVersion(counter=1, timestamp=5)
 
 
-def test_boot_topics_do_not_replace_loaded_ones(tmp_path: Path) -> None:
+def test_system_topics_do_not_replace_loaded_ones(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_bytes(JAVA_4_TOPICS)
     table = TopicTable(tmp_path)
     table.load()
@@ -173,7 +173,7 @@ def test_boot_topics_do_not_replace_loaded_ones(tmp_path: Path) -> None:
     assert table.is_changed
 
 
-def test_groups_and_what_is_forbidden_them(tmp_path: Path) -> None:
+def test_groups_and_their_forbidden_topics(tmp_path: Path) -> None:
     table = SubscriptionGroupTable(tmp_path)
     table.put("G", SubscriptionGroupConfig(group_name="G", retry_max_times=3))
     table.set_forbidden("G", "T", 4)
@@ -189,7 +189,7 @@ def test_groups_and_what_is_forbidden_them(tmp_path: Path) -> None:
     assert "G" not in other
 
 
-def test_filters_live_a_day_beyond_their_last_consumer(tmp_path: Path) -> None:
+def test_filters_are_deleted_a_day_after_their_last_consumer(tmp_path: Path) -> None:
     table = ConsumerFilterTable(tmp_path)
     alive = ConsumerFilter("T", "G1", "a > 5", born_time=100, client_version=7)
     bloom = BloomFilterData(112, [18, 79, 65])
@@ -229,7 +229,7 @@ def test_filters_live_a_day_beyond_their_last_consumer(tmp_path: Path) -> None:
         b'{"dataVersion":{"counter":"many"},"offsetTable":{}}',
     ],
 )
-def test_what_makes_no_sense_is_read_from_the_backup(tmp_path: Path, text: bytes) -> None:
+def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "consumerOffset.json").write_bytes(text)
     with pytest.raises(DocumentError):
         ConsumerOffsetTable(tmp_path).load()
@@ -238,18 +238,18 @@ def test_what_makes_no_sense_is_read_from_the_backup(tmp_path: Path, text: bytes
     assert table.load() is Origin.BACKUP
     assert table.query("GroupA", "TopicA", 0) == 700
     assert table.is_changed
-    # Saving must not turn the good backup into a copy of the broken file.
+    # Saving must not replace the good backup by the broken file.
     table.save()
     assert (tmp_path / "consumerOffset.json.bak").read_bytes() == JAVA_4_OFFSETS
     assert ConsumerOffsetTable(tmp_path).load() is Origin.FILE
 
 
-def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
+def test_an_empty_file_is_treated_as_missing(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_bytes(b"")
     assert TopicTable(tmp_path).load() is Origin.ABSENT
 
 
-def test_references_are_followed(tmp_path: Path) -> None:
+def test_references_within_a_document_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "consumerOffset.json").write_bytes(
         b'{"offsetTable":{"A@G":{0:3},"B@G":{"$ref":"$.offsetTable.A\\\\@G"}}}'
     )
@@ -258,7 +258,7 @@ def test_references_are_followed(tmp_path: Path) -> None:
     assert table.query("G", "B", 0) == 3
 
 
-def test_documents_larger_than_the_dialect_parser_takes(tmp_path: Path) -> None:
+def test_documents_above_the_limit_of_the_dialect_parser(tmp_path: Path) -> None:
     entries = (
         f'"Topic{number}@Group{number},{{7:":{{0:{number},-1:2}}' for number in range(90_000)
     )
@@ -287,7 +287,7 @@ def test_the_previous_version_becomes_the_backup(tmp_path: Path) -> None:
     assert sorted(path.name for path in file.path.parent.iterdir()) == ["x.json", "x.json.bak"]
 
 
-def test_after_a_failure_at_any_call_the_old_or_the_new_version_is_there(tmp_path: Path) -> None:
+def test_the_old_or_the_new_version_exists_after_a_failure_at_any_call(tmp_path: Path) -> None:
     operations = ("open", "truncate", "pwrite", "sync", "rename", "sync_directory")
     failures = 0
     for operation in operations:
@@ -312,7 +312,7 @@ def test_after_a_failure_at_any_call_the_old_or_the_new_version_is_there(tmp_pat
     assert failures >= len(operations)
 
 
-def test_sorted_tabbed_and_readable_by_both(tmp_path: Path) -> None:
+def test_documents_are_sorted_indented_and_readable_by_both_parsers(tmp_path: Path) -> None:
     text = encode_document({"b": {"y": [1, 2], "x": {}}, "a": 'tab\t "quote" \n ✓'})
     assert text.startswith(b'{\n\t"a": "tab\\t')
     assert b'\n\t"b": {\n\t\t"x": {},\n\t\t"y": [\n\t\t\t1,' in text

@@ -1,4 +1,4 @@
-"""Appends go on while the queues of many topics are being written."""
+"""Appends continue while the queues of many topics are being written."""
 
 import threading
 import time
@@ -15,9 +15,9 @@ _TURN_SECONDS = 0.002
 
 
 class ScriptedTime:
-    """Time for the upkeep: a new queue file takes a turn, and in each pause somebody else appends.
+    """Time for the upkeep: a new queue file takes a turn, and another thread appends in each pause.
 
-    The somebody is another thread, as the store's lock lets its holder in again.
+    It has to be another thread, because the store's lock is re-entrant.
     """
 
     localtime = staticmethod(time.localtime)
@@ -40,7 +40,7 @@ class ScriptedTime:
 
 
 class SlowFiles(SystemFiles):
-    """A disk on which a new queue file takes a whole turn."""
+    """A disk on which creating a queue file takes a whole turn."""
 
     __slots__ = ("_time",)
 
@@ -53,7 +53,7 @@ class SlowFiles(SystemFiles):
         return super().create(path, size)
 
 
-def test_an_append_has_its_turn_between_the_queues(
+def test_an_append_gets_the_lock_between_two_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted = ScriptedTime()
@@ -67,9 +67,7 @@ def test_an_append_has_its_turn_between_the_queues(
         assert {queue.topic for queue in store.queues.waiting} <= {"other"}
 
 
-def test_a_store_that_closes_pauses_for_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closing_store_does_not_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = ScriptedTime()
     monkeypatch.setattr(upkeep, "time", scripted)
     scripted.small = SmallStore(tmp_path, files=SlowFiles(scripted), segment_bytes=1 << 20)

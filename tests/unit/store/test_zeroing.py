@@ -1,4 +1,4 @@
-"""Zeros ahead of the log: where they are wanted, and never over what was appended."""
+"""Zeros ahead of the log: where they are written, and that they overwrite no appended data."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ def append(zeros: ZeroAhead, segment: Segment, position: int, data: bytes) -> No
 
 
 def holes(path: Path) -> list[int]:
-    """The pages that have no block."""
+    """The pages without a block."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return [
@@ -46,7 +46,7 @@ def holes(path: Path) -> list[int]:
         os.close(fd)
 
 
-def test_a_certain_length_ahead_is_written(tmp_path: Path) -> None:
+def test_a_fixed_length_ahead_is_zeroed(tmp_path: Path) -> None:
     files = SystemFiles()
     zeros, segment = zero_ahead(files, InlineWorker()), segment_in(files, tmp_path)
     append(zeros, segment, 0, b"x" * PAGE)
@@ -59,7 +59,7 @@ def test_a_certain_length_ahead_is_written(tmp_path: Path) -> None:
     assert segment.path.read_bytes() == b"x" * SIZE
 
 
-def test_what_is_written_already_is_left_alone(tmp_path: Path) -> None:
+def test_zeroed_pages_are_not_zeroed_again(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     segment = segment_in(files, tmp_path)
     segment.write(0, bytes(SIZE))
@@ -70,7 +70,7 @@ def test_what_is_written_already_is_left_alone(tmp_path: Path) -> None:
     assert files.count("pwrite") == before
 
 
-def test_the_next_segment_is_taken_up(tmp_path: Path) -> None:
+def test_zeroing_continues_in_the_next_segment(tmp_path: Path) -> None:
     files = SystemFiles()
     zeros = zero_ahead(files, InlineWorker())
     first, second = segment_in(files, tmp_path), segment_in(files, tmp_path, SIZE)
@@ -80,7 +80,7 @@ def test_the_next_segment_is_taken_up(tmp_path: Path) -> None:
     assert 5 not in holes(second.path)
 
 
-def test_zeros_never_come_over_what_is_appended(tmp_path: Path) -> None:
+def test_zeros_never_overwrite_appended_data(tmp_path: Path) -> None:
     files, worker = SystemFiles(), ThreadWorker("test-zeros")
     zeros, segment = zero_ahead(files, worker), segment_in(files, tmp_path)
     for position in range(0, SIZE, 1000):
@@ -90,7 +90,7 @@ def test_zeros_never_come_over_what_is_appended(tmp_path: Path) -> None:
 
 
 class SlowZeros(SystemFiles):
-    """Tells when zeros are being written, and waits there until it may go on."""
+    """Signals that zeros are being written, and blocks until released."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
@@ -103,7 +103,7 @@ class SlowZeros(SystemFiles):
         super().pwrite(fd, data, position)
 
 
-def test_an_append_waits_only_where_zeros_may_be_on_their_way(tmp_path: Path) -> None:
+def test_an_append_waits_only_where_zeros_are_being_written(tmp_path: Path) -> None:
     files, worker = SlowZeros(), ThreadWorker("test-zeros")
     zeros, segment = zero_ahead(files, worker), segment_in(files, tmp_path)
     append(zeros, segment, 0, b"x" * PAGE)
@@ -121,7 +121,7 @@ def test_an_append_waits_only_where_zeros_may_be_on_their_way(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("operation", ["open", "pwrite", "sync"])
-def test_a_disk_in_trouble_is_left_to_the_append(tmp_path: Path, operation: str) -> None:
+def test_a_failure_to_write_zeros_does_not_fail_the_append(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles(tmp_path)
     segment = segment_in(files, tmp_path)
     segment.write(0, b"x")
@@ -132,7 +132,7 @@ def test_a_disk_in_trouble_is_left_to_the_append(tmp_path: Path, operation: str)
     assert segment.path.read_bytes().rstrip(b"\0") == b"x" * (4 * PAGE + 2)
 
 
-def test_once_stopped_nothing_more_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_after_stop(tmp_path: Path) -> None:
     files, worker = SystemFiles(), InlineWorker()
     zeros, segment = zero_ahead(files, worker), segment_in(files, tmp_path)
     worker.is_held = True
