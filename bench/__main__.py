@@ -1,4 +1,4 @@
-"""``python -m bench [SUITE ...]``: measure, print tables, keep the results as JSON."""
+"""``python -m bench [SUITE ...]``: run benchmarks, print tables, save the results as JSON."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from importlib import import_module
 
 from bench import broker, client, nameserver, official, store
 from bench.loadgen import BenchError
-from bench.report import Report, keep, show
+from bench.report import Report, save, show
 
 _SUITES: dict[str, Callable[[float, str], list[Report]]] = {
     "nameserver": lambda seconds, _: [nameserver.run(seconds)],
@@ -15,32 +15,35 @@ _SUITES: dict[str, Callable[[float, str], list[Report]]] = {
     "broker": lambda seconds, _: [broker.run(seconds)],
     "official": lambda *_: [official.run()],
     "client": client.run,
-    # Loaded when wanted: Spark is an extra.
+    # Imported on use, because Spark is an optional dependency.
     "spark": lambda seconds, _: [import_module("bench.spark").run(seconds)],
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(_SUITES)}; all")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each timed load")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(_SUITES)} (all)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
     parser.add_argument(
-        "--broker", choices=("goddard", "java"), default="goddard", help="where clients work"
+        "--broker",
+        choices=("goddard", "java"),
+        default="goddard",
+        help="broker that the clients use",
     )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in _SUITES]
     if unknown:
-        parser.error(f"no suite called {', '.join(unknown)}; there are {', '.join(_SUITES)}")
+        parser.error(f"unknown suite {', '.join(unknown)}; known: {', '.join(_SUITES)}")
     reports: list[Report] = []
     try:
         for name in options.suites or _SUITES:
-            sys.stderr.write(f"measuring {name}; leave the machine alone ...\n")
+            sys.stderr.write(f"measuring {name}; do not run anything else meanwhile ...\n")
             reports += _SUITES[name](options.seconds, options.broker)
     except BenchError as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1
     show(reports)
-    sys.stdout.write(f"kept in {keep(reports)}\n")
+    sys.stdout.write(f"saved as {save(reports)}\n")
     return 0
 
 

@@ -1,11 +1,11 @@
-"""The broker beside RocketMQ's own: sends, batches, pulls, synced sends, start-up, memory.
+"""Goddard's broker compared with RocketMQ's: sends, batches, pulls, SYNC_FLUSH, start-up, memory.
 
-Each broker runs alone, with its defaults (files of 1 GiB, ASYNC_FLUSH unless said) and four queues.
-Both may use every core of the machine; the load generator is kept on one of them. The Java one gets
-a heap of 2 GiB and a warm-up before anything is timed. What is measured is how fast they are, not
-how soon they refuse, so both are told to wait long before they call themselves busy
-(``waitTimeMillsInSendQueue``, ``osPageCacheBusyTimeOutMills``). What is refused all the same does
-not count, and the report says how much that was, and why.
+Each broker runs alone, with its defaults (files of 1 GiB, ASYNC_FLUSH unless stated) and four
+queues. Both may use every core of the machine; the load generator is bound to one of them. The Java
+broker gets a heap of 2 GiB and a warm-up before each measurement. Both get long limits for "system
+busy" (``waitTimeMillsInSendQueue``, ``osPageCacheBusyTimeOutMills``), because throughput is
+measured and not flow control. Rejected requests do not count; the report says how many there were,
+and why.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.support.peers import RELEASES
 
-from bench.loadgen import BenchError, Load, answering, load
+from bench.loadgen import BenchError, Load, load, null_server
 from bench.report import Report, Row
 from goddard import config
 from goddard.protocol.codes import RequestCode, SerializeType
@@ -44,7 +44,7 @@ _BODY = b"x" * 100
 _BATCH = 32
 _FRAMES = 1024
 _STARTS = 3
-_MAX_REFUSED = 0.5  # of the requests of one work; more means that something else is wrong
+_MAX_REJECTED = 0.5  # share of rejected requests in one measurement; more is an error
 _SYNC = {"flushDiskType": "SYNC_FLUSH"}
 _OPENED = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
 _EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
@@ -113,7 +113,7 @@ def _batches() -> list[bytes]:
 
 
 def _pulls(available: int) -> list[bytes]:
-    """Pulls of 32 messages each, spread over what every queue has."""
+    """Pulls of 32 messages each, spread over the messages of all queues."""
     frames = []
     steps = max(available // _BATCH, 1)
     for number in range(_FRAMES):
@@ -207,7 +207,7 @@ def start_java(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]
 
 
 def _private_mb(pid: int) -> float:
-    """What is this process's alone: without mapped files, which are the machine's cache."""
+    """Private memory of a process, without mapped files, which belong to the page cache."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
@@ -228,7 +228,7 @@ def _seconds_to_listen(start: Start, folder: Path) -> float:
 def _running(
     start: Start, folder: Path, properties: Mapping[str, str]
 ) -> Iterator[tuple[Process, int]]:
-    """A fresh broker that knows the topic."""
+    """A new broker with the topic."""
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as home:
         process, port = start(Path(home), properties)
         with process:
@@ -241,15 +241,15 @@ def _running(
 # Measuring
 
 
-def _play(
-    refusals: list[str],
+def _run_load(
+    rejections: list[str],
     port: int,
     frames: list[bytes],
     connections: int,
     inflight: int,
     seconds: float,
 ) -> Load:
-    seen = load(
+    result = load(
         port,
         frames,
         connections=connections,
@@ -257,19 +257,19 @@ def _play(
         seconds=seconds,
         warmup=seconds,
     )
-    if seen.failures:
+    if result.failures:
         text = (
-            f"{connections} x {inflight}: {seen.failures} of {seen.responses} requests were"
-            f" refused ({seen.first_failure})"
+            f"{connections} x {inflight}: {result.failures} of {result.responses} requests were"
+            f" rejected ({result.first_failure})"
         )
-        if seen.failures > seen.responses * _MAX_REFUSED:
+        if result.failures > result.responses * _MAX_REJECTED:
             raise BenchError(text)
-        refusals.append(text)
-    return seen
+        rejections.append(text)
+    return result
 
 
 def _shortest_queue(port: int) -> int:
-    """How many messages every queue has, once all that were sent can be pulled."""
+    """The number of messages in the shortest queue, after all sent messages can be pulled."""
     sent = [
         int(_call(port, _send(number, SerializeType.JSON)).fields["queueOffset"])
         for number in range(_QUEUES)
@@ -285,39 +285,41 @@ def _shortest_queue(port: int) -> int:
     return min(sent)
 
 
-def _measure(start: Start, folder: Path, seconds: float, refusals: list[str]) -> dict[str, float]:
-    """``refusals`` gets a line for each work of which some was refused."""
-    loaded = partial(_play, refusals)
-    found = {"start": statistics.median(_seconds_to_listen(start, folder) for _ in range(_STARTS))}
+def _measure(start: Start, folder: Path, seconds: float, rejections: list[str]) -> dict[str, float]:
+    """All measurements of one broker; those with rejected requests are added to ``rejections``."""
+    measured = partial(_run_load, rejections)
+    results = {
+        "start": statistics.median(_seconds_to_listen(start, folder) for _ in range(_STARTS))
+    }
     with _running(start, folder, {}) as (process, port):
-        found["idle_mb"] = _private_mb(process.pid)
+        results["idle_mb"] = _private_mb(process.pid)
         binary, json = _sends(SerializeType.ROCKETMQ), _sends(SerializeType.JSON)
-        loaded(port, binary, 64, 1, seconds)  # for the JVM
-        many = loaded(port, binary, 64, 1, seconds)
-        found["binary_64"], found["binary_p50"], found["binary_p99"] = (
+        measured(port, binary, 64, 1, seconds)  # for the JVM
+        many = measured(port, binary, 64, 1, seconds)
+        results["binary_64"], results["binary_p50"], results["binary_p99"] = (
             many.per_second,
             many.p50_us,
             many.p99_us,
         )
-        found["json_64"] = loaded(port, json, 64, 1, seconds).per_second
-        found["json_4x256"] = loaded(port, json, 4, 256, seconds).per_second
-        found["binary_4x256"] = loaded(port, binary, 4, 256, seconds).per_second
-        one = loaded(port, binary, 1, 1, seconds)
-        found["one_p50"], found["one_p99"] = one.p50_us, one.p99_us
-        found["batch"] = loaded(port, _batches(), 4, 32, seconds).per_second * _BATCH
+        results["json_64"] = measured(port, json, 64, 1, seconds).per_second
+        results["json_4x256"] = measured(port, json, 4, 256, seconds).per_second
+        results["binary_4x256"] = measured(port, binary, 4, 256, seconds).per_second
+        one = measured(port, binary, 1, 1, seconds)
+        results["one_p50"], results["one_p99"] = one.p50_us, one.p99_us
+        results["batch"] = measured(port, _batches(), 4, 32, seconds).per_second * _BATCH
         pulls = _pulls(min(_shortest_queue(port), 1_000_000))
-        found["pull"] = loaded(port, pulls, 4, 16, seconds).per_second * _BATCH
-        found["loaded_mb"] = _private_mb(process.pid)
+        results["pull"] = measured(port, pulls, 4, 16, seconds).per_second * _BATCH
+        results["loaded_mb"] = _private_mb(process.pid)
     with _running(start, folder, _SYNC) as (_, port):
-        synced = loaded(port, _sends(SerializeType.ROCKETMQ), 64, 1, seconds)
-        found["sync_64"], found["sync_p50"] = synced.per_second, synced.p50_us
-    return found
+        synced = measured(port, _sends(SerializeType.ROCKETMQ), 64, 1, seconds)
+        results["sync_64"], results["sync_p50"] = synced.per_second, synced.p50_us
+    return results
 
 
 def _ceiling(seconds: float) -> tuple[float, float]:
     frame = encode_frame(RemotingCommand(0, {"queueOffset": "1" * 200}, flag=1))
     frames = _sends(SerializeType.ROCKETMQ)
-    with answering(frame) as port:
+    with null_server(frame) as port:
         one = load(port, frames, connections=64, inflight=1, seconds=seconds)
         many = load(port, frames, connections=4, inflight=256, seconds=seconds)
     return one.per_second, many.per_second
@@ -346,20 +348,20 @@ def run(seconds: float) -> Report:
     report = Report("Broker, each alone on this machine", f"RocketMQ {PEER_VERSION}")
     with tempfile.TemporaryDirectory() as folder:
         ceiling_one, ceiling_many = _ceiling(seconds)
-        refusals: dict[str, list[str]] = {"Goddard": [], "RocketMQ": []}
-        ours = _measure(start_ours, Path(folder), seconds, refusals["Goddard"])
+        rejections: dict[str, list[str]] = {"Goddard": [], "RocketMQ": []}
+        ours = _measure(start_ours, Path(folder), seconds, rejections["Goddard"])
         java: dict[str, float] = {}
         if RELEASES[PEER_VERSION].is_complete and shutil.which("java"):
-            java = _measure(start_java, Path(folder), seconds, refusals["RocketMQ"])
+            java = _measure(start_java, Path(folder), seconds, rejections["RocketMQ"])
         else:
             report.notes.append("RocketMQ was not measured: run `make peers` (Java 17+, Maven)")
     for work, unit, key, more_is_better in _ROWS:
         report.add(Row(work, unit, ours[key], java.get(key), more_is_better))
     report.notes += [
-        f"{name}, not counted: {text}" for name, texts in refusals.items() for text in texts
+        f"{name}, not counted: {text}" for name, texts in rejections.items() for text in texts
     ]
     report.notes.append(
-        "the load generator's own ceiling, against a server that only answers: "
+        "limit of the load generator, measured with a null server: "
         f"{ceiling_one:,.0f}/s at 64 x 1, {ceiling_many:,.0f}/s at 4 x 256"
     )
     return report

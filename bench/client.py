@@ -1,9 +1,9 @@
-"""The client beside RocketMQ's own: the official Java client and PyPI's C++ client `rocketmq`.
+"""Goddard's client compared with RocketMQ's Java client and the C++ client `rocketmq` from PyPI.
 
-All three do the same work with the same broker, one after the other, each in a process of its own:
-sends of 100 B one at a time, pipelined with at most 1,000 in flight, and consumption by a push
-consumer with an empty listener and its defaults. The CPU is that of the client's process alone.
-Warm-up is as long as the measurement; the JVM's takes at least ten seconds.
+All three do the same work with the same broker, one after the other, each in its own process: sends
+of 100 B one at a time, sends with at most 1,000 in flight, and consumption by a push consumer with
+an empty listener and default settings. CPU time is that of the client's process alone. The warm-up
+is as long as the measurement, for the JVM at least ten seconds.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _groups = count(1)
 
 @contextlib.contextmanager
 def _site(broker: str, folder: Path) -> Iterator[Site]:
-    """A cluster with files as large as they are by default."""
+    """A cluster with store files of the default size."""
     if broker == "java":
         with JavaPeers(_PEER_VERSION, folder) as java:
             site = Site(java.start_name_server())
@@ -124,10 +124,7 @@ def _cpu_us(work: Work) -> float:
 
 
 def _import_ms(statement: str) -> float:
-    """How long a program waits for its imports, in the middle of some tries.
-
-    With compiled modules, as every installed program has them after its first run.
-    """
+    """The median import time, with compiled modules as after the first run of a program."""
     program = (
         f"import time; began = time.perf_counter(); {statement}; "
         "print((time.perf_counter() - began) * 1000)"
@@ -161,7 +158,7 @@ def _compare(report: Report, ours: dict[str, Work], peer: dict[str, Work]) -> No
     for work, text in (
         ("async", "pipelined, asyncio"),
         ("threads", "pipelined, from a thread"),
-        ("accumulate", "accumulator on, beside their plain pipelined"),
+        ("accumulate", "with the accumulator, compared with the peer's pipelined sends"),
     ):
         mine = ours[work]
         add(text, "1/s", _rate(mine), _rate(theirs), more_is_better=True)
@@ -172,7 +169,7 @@ def _compare(report: Report, ours: dict[str, Work], peer: dict[str, Work]) -> No
 
 
 def run(seconds: float, broker: str = "goddard") -> list[Report]:
-    """Measure; a report for each peer."""
+    """Run all measurements; one report per peer."""
     reports: list[Report] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -185,11 +182,11 @@ def run(seconds: float, broker: str = "goddard") -> list[Report]:
             readers("fill", str(_CONSUMED))
             ours["consume"] = readers("consume", str(_CONSUMED))
             for title, make in ((f"Java client {_PEER_VERSION}", _java), ("C++ client", _cpp)):
-                report = Report(f"Client, at a {broker} broker, beside the {title}", title)
+                report = Report(f"Client with a {broker} broker, compared with {title}", title)
                 sender, reader = (make(site, topic, folder, seconds) for topic in (sends, full))
                 reports.append(report)
                 if sender is None or reader is None:
-                    report.notes.append(f"the {title} is not here: run `make peers`")
+                    report.notes.append(f"{title} was not measured: run `make peers`")
                     continue
                 peer = {work: sender(work, amount) for work in ("sync", "async")}
                 peer["consume"] = reader("consume", str(_CONSUMED))

@@ -1,8 +1,8 @@
-"""One timed piece of work with our client, in a process of its own; bench/client.py runs it.
+"""One measurement of Goddard's client, in its own process; started by bench/client.py.
 
-Arguments as of tests/peers/java/ClientBench.java: name server, topic, group, work, and the seconds
-of each of warm-up and measurement, or (fill, consume) the number of messages. One line of
-JSON is the answer.
+The arguments are those of tests/peers/java/ClientBench.java: name server, topic, group, work, and
+the seconds of warm-up and of measurement, or the number of messages (fill, consume). The result is
+one line of JSON on standard output.
 """
 
 import asyncio
@@ -19,50 +19,50 @@ from goddard.transport.loop import new_event_loop
 
 _BODY = b"x" * 100
 _WINDOW = 1000
-_GREATEST_WAIT_SECONDS = 300.0
+_MAX_WAIT_SECONDS = 300.0
 
-Answer = dict[str, float]
-
-
-def _answer(
-    count: int, seconds: float, cpu_seconds: float, waits: list[int] | None = None
-) -> Answer:
-    answer = {"count": count, "seconds": seconds, "cpu_seconds": cpu_seconds}
-    if waits:
-        waits.sort()
-        answer["p50_us"] = waits[len(waits) // 2] / 1000
-        answer["p99_us"] = waits[int(len(waits) * 0.99)] / 1000
-    return answer
+Result = dict[str, float]
 
 
-def _sync(namesrv: str, topic: str, group: str, seconds: float) -> Answer:
-    """One send after the other, from one thread."""
+def _result(
+    count: int, seconds: float, cpu_seconds: float, latencies_ns: list[int] | None = None
+) -> Result:
+    result = {"count": count, "seconds": seconds, "cpu_seconds": cpu_seconds}
+    if latencies_ns:
+        latencies_ns.sort()
+        result["p50_us"] = latencies_ns[len(latencies_ns) // 2] / 1000
+        result["p99_us"] = latencies_ns[int(len(latencies_ns) * 0.99)] / 1000
+    return result
+
+
+def _sync(namesrv: str, topic: str, group: str, seconds: float) -> Result:
+    """Sequential sends from one thread."""
     with goddard.Producer(group, name_servers=namesrv, send_timeout_ms=10_000) as producer:
 
         def run() -> list[int]:
-            waits: list[int] = []
+            latencies_ns: list[int] = []
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 began = time.perf_counter_ns()
                 producer.send(goddard.Message(topic, _BODY, tags="TagA"))
-                waits.append(time.perf_counter_ns() - began)
-            return waits
+                latencies_ns.append(time.perf_counter_ns() - began)
+            return latencies_ns
 
         run()
         began, cpu = time.perf_counter(), time.process_time()
-        waits = run()
+        latencies_ns = run()
         took, used = time.perf_counter() - began, time.process_time() - cpu
-    return _answer(len(waits), took, used, waits)
+    return _result(len(latencies_ns), took, used, latencies_ns)
 
 
-def _threaded_async(namesrv: str, topic: str, group: str, seconds: float) -> Answer:
-    """Pipelined from one thread, with futures."""
+def _threaded_async(namesrv: str, topic: str, group: str, seconds: float) -> Result:
+    """Pipelined sends from one thread, with futures."""
     with goddard.Producer(group, name_servers=namesrv, send_timeout_ms=10_000) as producer:
 
         def run() -> int:
             count = 0
             end = time.perf_counter() + seconds
-            # Those of the last two rounds are in flight.
+            # The sends of the last two rounds are in flight.
             earlier: list[Future[goddard.SendResult]] = []
             while time.perf_counter() < end:
                 sent = [
@@ -81,13 +81,13 @@ def _threaded_async(namesrv: str, topic: str, group: str, seconds: float) -> Ans
         began, cpu = time.perf_counter(), time.process_time()
         count = run()
         took, used = time.perf_counter() - began, time.process_time() - cpu
-    return _answer(count, took, used)
+    return _result(count, took, used)
 
 
 async def _pipelined(
     namesrv: str, topic: str, group: str, seconds: float, *, accumulate: bool = False
-) -> Answer:
-    """Pipelined on the loop, with at most so many in flight."""
+) -> Result:
+    """Pipelined sends on the event loop, with a bounded number in flight."""
     window = _WINDOW * 10 if accumulate else _WINDOW
     async with aio.Producer(
         group,
@@ -99,7 +99,7 @@ async def _pipelined(
 
         async def run() -> int:
             count = in_flight = 0
-            room = asyncio.Event()
+            may_send = asyncio.Event()
             failures: list[BaseException] = []
 
             def done(future: asyncio.Future[goddard.SendResult]) -> None:
@@ -107,7 +107,7 @@ async def _pipelined(
                 in_flight -= 1
                 if (error := future.exception()) is not None:
                     failures.append(error)
-                room.set()
+                may_send.set()
 
             end = loop.time() + seconds
             while loop.time() < end:
@@ -116,11 +116,11 @@ async def _pipelined(
                     count += 1
                     future = producer.send_soon(goddard.Message(topic, _BODY, tags="TagA"))
                     future.add_done_callback(done)
-                room.clear()
-                await room.wait()
+                may_send.clear()
+                await may_send.wait()
             while in_flight:
-                room.clear()
-                await room.wait()
+                may_send.clear()
+                await may_send.wait()
             if failures:
                 raise failures[0]
             return count
@@ -129,11 +129,11 @@ async def _pipelined(
         began, cpu = time.perf_counter(), time.process_time()
         count = await run()
         took, used = time.perf_counter() - began, time.process_time() - cpu
-    return _answer(count, took, used)
+    return _result(count, took, used)
 
 
-async def _fill(namesrv: str, topic: str, group: str, wanted: int) -> Answer:
-    """Messages for others to consume."""
+async def _fill(namesrv: str, topic: str, group: str, count: int) -> Result:
+    """Send messages for the consume measurement."""
     began, cpu = time.perf_counter(), time.process_time()
     async with aio.Producer(
         group,
@@ -141,30 +141,30 @@ async def _fill(namesrv: str, topic: str, group: str, wanted: int) -> Answer:
         send_timeout_ms=10_000,
         accumulate=goddard.AccumulatorOptions(),
     ) as producer:
-        for start in range(0, wanted, _WINDOW):
+        for start in range(0, count, _WINDOW):
             await asyncio.gather(
                 *(
                     producer.send_soon(goddard.Message(topic, _BODY, tags="TagA"))
-                    for _ in range(start, min(start + _WINDOW, wanted))
+                    for _ in range(start, min(start + _WINDOW, count))
                 )
             )
-    return _answer(wanted, time.perf_counter() - began, time.process_time() - cpu)
+    return _result(count, time.perf_counter() - began, time.process_time() - cpu)
 
 
-def _consume(namesrv: str, topic: str, group: str, wanted: int) -> Answer:
-    """From the first message's arrival to the last one's."""
+def _consume(namesrv: str, topic: str, group: str, count: int) -> Result:
+    """Time from the arrival of the first message to that of the last."""
     seen = 0
     began = cpu = 0.0
     done = threading.Event()
-    guard = threading.Lock()
+    lock = threading.Lock()
 
     def listener(messages: list[goddard.ReceivedMessage], context: object) -> None:
         nonlocal seen, began, cpu
-        with guard:
+        with lock:
             if not seen:
                 began, cpu = time.perf_counter(), time.process_time()
             seen += len(messages)
-            if seen >= wanted:
+            if seen >= count:
                 done.set()
 
     consumer = goddard.PushConsumer(
@@ -175,14 +175,14 @@ def _consume(namesrv: str, topic: str, group: str, wanted: int) -> Answer:
     )
     consumer.subscribe(topic)
     with consumer:
-        if not done.wait(_GREATEST_WAIT_SECONDS):
-            raise TimeoutError(f"{seen} of {wanted} messages came")
+        if not done.wait(_MAX_WAIT_SECONDS):
+            raise TimeoutError(f"only {seen} of {count} messages arrived")
         took, used = time.perf_counter() - began, time.process_time() - cpu
-    return _answer(seen, took, used)
+    return _result(seen, took, used)
 
 
-def _on_loop(work: Callable[[], Awaitable[Answer]]) -> Answer:
-    async def run() -> Answer:
+def _on_loop(work: Callable[[], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
         return await work()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -192,7 +192,7 @@ def _on_loop(work: Callable[[], Awaitable[Answer]]) -> Answer:
 def main() -> None:
     namesrv, topic, group, work, amount = sys.argv[1:]
     common = (namesrv, topic, group)
-    works: dict[str, Callable[[], Answer]] = {
+    works: dict[str, Callable[[], Result]] = {
         "sync": lambda: _sync(*common, float(amount)),
         "async": lambda: _on_loop(lambda: _pipelined(*common, float(amount))),
         "threads": lambda: _threaded_async(*common, float(amount)),

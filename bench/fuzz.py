@@ -1,8 +1,8 @@
 """Mutation fuzzing of every decoder: ``python -m bench.fuzz``.
 
-Recorded frames and their parts are bent in many ways and given to the decoders. A decoder may
-accept or raise ProtocolError; any other exception, a slow input or a huge allocation is a failure.
-Each failure is printed with the hexadecimal input; ``--replay TARGET HEX`` runs one again.
+Recorded frames and their parts are mutated and passed to the decoders. A decoder may accept an
+input or raise ProtocolError; any other exception, a slow input or a huge allocation is a failure.
+Each failure is printed with its input in hexadecimal; ``--replay TARGET HEX`` repeats it.
 """
 
 import resource
@@ -32,7 +32,7 @@ MAX_FAILURES_SHOWN: Final = 20
 BATCH: Final = 500
 GARBAGE_SHARE: Final = 0.05
 
-# Numbers that sit at the edges of lengths and types.
+# Boundary values of lengths and types.
 EDGES: Final = (0, 1, 2, 3, 4, 7, 8, 0x7E, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF)
 WIDE_EDGES: Final = (*EDGES, 0x10000, 0xFFFFFF, 0x1000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
@@ -65,15 +65,15 @@ def _repeat(data: bytearray, random: Random, _: bytes) -> None:
 
 
 def _splice(data: bytearray, random: Random, other: bytes) -> None:
-    """The start of one and the end of another."""
+    """Join the start of one input and the end of another."""
     del data[random.randrange(len(data)) :]
     data += other[random.randint(0, len(other)) :]
 
 
 def _set_word(data: bytearray, random: Random, _: bytes) -> None:
-    """An edge value where a length may be; near the start, where most lengths are, more often."""
-    reach = len(data) if random.random() < 0.5 else min(len(data), 24)
-    at = random.randrange(reach)
+    """Write a boundary value, more often near the start, where most lengths are."""
+    end = len(data) if random.random() < 0.5 else min(len(data), 24)
+    at = random.randrange(end)
     if random.random() < 0.5:
         data[at : at + 4] = random.choice(WIDE_EDGES).to_bytes(4, "big")
     else:
@@ -81,14 +81,14 @@ def _set_word(data: bytearray, random: Random, _: bytes) -> None:
 
 
 def _nudge_word(data: bytearray, random: Random, _: bytes) -> None:
-    """A length that is wrong by a little."""
+    """Change a word by a small amount."""
     at = random.randrange(len(data))
     value = int.from_bytes(data[at : at + 4], "big") + random.choice((-2, -1, 1, 2, 4))
     data[at : at + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
 
 
 def _set_digits(data: bytearray, random: Random, _: bytes) -> None:
-    """Text where a number may be."""
+    """Write unusual text, as in place of a number."""
     at = random.randrange(len(data))
     text = random.choice(("-1", "0", "2147483648", "9" * 25, "1e999", "null", '"', "{", "[[", "\\"))
     data[at : at + len(text)] = text.encode()
@@ -109,7 +109,7 @@ MUTATIONS: Final[tuple[Callable[[bytearray, Random, bytes], None], ...]] = (
 
 
 def mutated(samples: list[bytes], random: Random) -> bytes:
-    """One input: a sample bent one to four times, or now and then plain garbage."""
+    """One input: a sample with one to four mutations, or sometimes random bytes."""
     if not samples or random.random() < GARBAGE_SHARE:
         return random.randbytes(random.randint(0, 200))
     data = bytearray(random.choice(samples))
@@ -121,7 +121,7 @@ def mutated(samples: list[bytes], random: Random) -> bytes:
 
 
 class TooSlowError(BaseException):
-    """Not an Exception, so that no decoder can take it for a malformed input."""
+    """Not an Exception, so that no decoder can handle it as a malformed input."""
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts for one target, and its first failure of each kind. Also the context of a trial."""
+class TargetResult:
+    """Counts for one target, and its first failure of each kind; the context of each input."""
 
     target: Target
     accepted: int = 0
@@ -167,12 +167,11 @@ class Tally:
             self.rejected += 1
         elif issubclass(kind, (Exception, TooSlowError)):
             self.failed += 1
-            places = [at for at in traceback.extract_tb(trace) if at.name != _too_slow.__name__]
-            place = places[-1]
-            same = f"{kind.__name__} {place.filename}:{place.lineno}"
-            if same not in self.failures:
+            frames = [at for at in traceback.extract_tb(trace) if at.name != _too_slow.__name__]
+            origin = f"{kind.__name__} {frames[-1].filename}:{frames[-1].lineno}"
+            if origin not in self.failures:
                 report = "".join(traceback.format_exception(kind, error, trace))
-                self.failures[same] = Failure(self.target.name, self.data, report)
+                self.failures[origin] = Failure(self.target.name, self.data, report)
         else:
             return False
         return True
@@ -184,7 +183,7 @@ def _too_slow(_signal: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Turn endless loops and huge allocations into exceptions (the latter where /proc is)."""
+    """Turn endless loops and huge allocations into exceptions (allocations on Linux only)."""
     before = signal.signal(signal.SIGVTALRM, _too_slow)
     memory = resource.getrlimit(resource.RLIMIT_AS)
     statm = Path("/proc/self/statm")
@@ -199,39 +198,39 @@ def limits() -> Iterator[None]:
 
 
 def fuzz(
-    chosen: list[Target],
+    selected: list[Target],
     inputs: int,
     seed: int,
     seconds: float | None,
     on_progress: Callable[[int], None],
-) -> list[Tally]:
-    """Run the targets in turns, a batch each, until enough inputs or seconds are used up."""
-    tallies = [Tally(target) for target in chosen]
-    randoms = [Random(f"{seed} {target.name}") for target in chosen]
+) -> list[TargetResult]:
+    """Run the targets in turn, one batch each, up to a number of inputs or seconds."""
+    results = [TargetResult(target) for target in selected]
+    randoms = [Random(f"{seed} {target.name}") for target in selected]
     deadline = None if seconds is None else time.monotonic() + seconds
     done = 0
     while done < inputs:
-        for tally, random in zip(tallies, randoms, strict=True):
+        for result, random in zip(results, randoms, strict=True):
             count = min(BATCH, inputs - done)
             for _ in range(count):
-                tally.try_input(mutated(tally.target.samples, random))
+                result.try_input(mutated(result.target.samples, random))
             done += count
             on_progress(count)
             if deadline is not None and time.monotonic() > deadline:
-                return tallies
-    return tallies
+                return results
+    return results
 
 
-def show(tallies: list[Tally], took_seconds: float, console: Console) -> None:
-    table = Table(title=f"{sum(t.inputs for t in tallies):,} inputs in {took_seconds:.0f} s")
+def show(results: list[TargetResult], took_seconds: float, console: Console) -> None:
+    table = Table(title=f"{sum(t.inputs for t in results):,} inputs in {took_seconds:.0f} s")
     table.add_column("decoder")
     for name in ("inputs", "accepted", "rejected", "failures"):
         table.add_column(name, justify="right")
-    for tally in tallies:
-        counts = (tally.inputs, tally.accepted, tally.rejected, tally.failed)
-        table.add_row(tally.target.name, *(f"{count:,}" for count in counts))
+    for result in results:
+        counts = (result.inputs, result.accepted, result.rejected, result.failed)
+        table.add_row(result.target.name, *(f"{count:,}" for count in counts))
     console.print(table)
-    failures = [failure for tally in tallies for failure in tally.failures.values()]
+    failures = [failure for result in results for failure in result.failures.values()]
     for failure in failures[:MAX_FAILURES_SHOWN]:
         console.print(f"\n{failure.target}: reproduce with", markup=False)
         replay = f'python -m bench.fuzz --replay "{failure.target}" {failure.data.hex()}'
@@ -239,10 +238,10 @@ def show(tallies: list[Tally], took_seconds: float, console: Console) -> None:
         console.print(failure.report, markup=False, soft_wrap=True)
 
 
-def replay_input(chosen: list[Target], name: str, data: bytes) -> None:
-    """Run one input and let whatever it raises be seen."""
+def replay_input(selected: list[Target], name: str, data: bytes) -> None:
+    """Run one input; exceptions other than ProtocolError are raised."""
     try:
-        next(target for target in chosen if target.name == name).run(data)
+        next(target for target in selected if target.name == name).run(data)
     except ProtocolError as error:
         click.echo(f"rejected: {error}")
     else:
@@ -250,10 +249,10 @@ def replay_input(chosen: list[Target], name: str, data: bytes) -> None:
 
 
 @click.command()
-@click.option("--inputs", default=1_000_000, show_default=True, help="How many inputs in all.")
+@click.option("--inputs", default=1_000_000, show_default=True, help="Total number of inputs.")
 @click.option("--seed", default=1, show_default=True, help="The same seed gives the same inputs.")
 @click.option("--seconds", type=float, help="Stop after this time.")
-@click.option("--only", multiple=True, help="A decoder to fuzz; may be given again.")
+@click.option("--only", multiple=True, help="Decoder to fuzz; may be repeated.")
 @click.option("--replay", nargs=2, metavar="TARGET HEX", help="Run one input again.")
 def main(
     inputs: int,
@@ -262,27 +261,27 @@ def main(
     only: tuple[str, ...],
     replay: tuple[str, str] | None,
 ) -> None:
-    """Feed the decoders hostile inputs; exit 1 if one does anything but accept or refuse."""
-    chosen = targets()
-    names = [target.name for target in chosen]
+    """Run the decoders with mutated inputs; exit with 1 if one fails instead of rejecting."""
+    selected = targets()
+    names = [target.name for target in selected]
     for name in (*only, *(replay or ())[:1]):
         if name not in names:
-            raise click.BadParameter(f"{name!r} is none of: {', '.join(names)}")
+            raise click.BadParameter(f"unknown decoder {name!r}; known: {', '.join(names)}")
     if replay:
-        replay_input(chosen, replay[0], bytes.fromhex(replay[1]))
+        replay_input(selected, replay[0], bytes.fromhex(replay[1]))
         return
-    chosen = [target for target in chosen if not only or target.name in only]
+    selected = [target for target in selected if not only or target.name in only]
     console = Console()
     columns = (TextColumn("fuzzing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("fuzzing", total=inputs)
         with limits():
-            tallies = fuzz(
-                chosen, inputs, seed, seconds, lambda count: progress.advance(task, count)
+            results = fuzz(
+                selected, inputs, seed, seconds, lambda count: progress.advance(task, count)
             )
-    show(tallies, time.monotonic() - started, console)
-    sys.exit(1 if any(tally.failed for tally in tallies) else 0)
+    show(results, time.monotonic() - started, console)
+    sys.exit(1 if any(result.failed for result in results) else 0)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What is fuzzed: every decoder of the protocol, each with well-formed inputs to start from.
+"""The targets of fuzzing: every decoder of the protocol, with well-formed sample inputs.
 
-A target takes bytes and nothing else, so that an input in hexadecimal reproduces a failure. Where a
-decoder has parameters (a header class, a chunking), the first two bytes choose them. A target
-accepts by returning, rejects by raising ProtocolError, and fails by anything else. What it accepts
-it also writes and reads again.
+The input of a target is bytes alone, so that it reproduces a failure. If a decoder has parameters
+(a header class, a chunking), the first two bytes select them. A target accepts an input by
+returning, rejects it by raising ProtocolError, and fails with any other exception. Accepted values
+are also encoded and decoded again.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
 MAX_INPUT_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
-WRAPPED: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEED_UNWRAP)
+INNER_BATCH_FLAGS: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEED_UNWRAP)
 
 T = TypeVar("T")
 
@@ -62,8 +62,8 @@ SENDS: Final = {
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
 }
-FORM_TRIALS: Final = 8
-RECORD_ANSWERS: Final = {
+FORM_MUTATIONS: Final = 8
+RECORD_RESPONSES: Final = {
     RequestCode.PULL_MESSAGE,
     RequestCode.QUERY_MESSAGE,
     RequestCode.VIEW_MESSAGE_BY_ID,
@@ -78,7 +78,7 @@ class Target:
 
 
 class Exchange(NamedTuple):
-    """A recorded frame, and the request code that it is about."""
+    """A recorded frame, and the code of its request."""
 
     frame: bytes
     command: RemotingCommand
@@ -86,21 +86,21 @@ class Exchange(NamedTuple):
 
 
 def recorded(directory: Path = WIRE) -> Iterator[Exchange]:
-    """Every recorded frame that is not too long to be mutated quickly."""
+    """Every recorded frame up to MAX_INPUT_BYTES."""
     for path in sorted(directory.glob("*/*.jsonl*")):
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        asked: dict[tuple[int, int], int] = {}
+        request_codes: dict[tuple[int, int], int] = {}
         for line in content.splitlines():
             seen = json.loads(line)
             key = (seen["conn"], seen["opaque"])
             frame = bytes.fromhex(seen["hex"])
             command = decode_frame(memoryview(frame)[4:])
             if not command.is_response:
-                asked[key] = command.code
+                request_codes[key] = command.code
             if len(frame) <= MAX_INPUT_BYTES:
-                yield Exchange(frame, command, asked.get(key, -1))
+                yield Exchange(frame, command, request_codes.get(key, -1))
 
 
 def _classes(modules: list[ModuleType], base: type[T]) -> list[type[T]]:
@@ -118,7 +118,7 @@ BODIES: Final = _classes([bodies, bodies_client, bodies_admin], msgspec.Struct)
 
 
 def _chosen(data: bytes, choices: list[T]) -> tuple[T, bytes]:
-    """The choice that the first two bytes stand for, and the rest."""
+    """The choice selected by the first two bytes, and the rest."""
     return choices[int.from_bytes(data[:2], "big") % len(choices)], data[2:]
 
 
@@ -126,9 +126,9 @@ def _with_choice(index: int, data: bytes) -> bytes:
     return index.to_bytes(2, "big") + data
 
 
-def _expect(condition: bool, what: str) -> None:
+def _expect(condition: bool, failure: str) -> None:
     if not condition:
-        raise AssertionError(what)
+        raise AssertionError(failure)
 
 
 def run_frame(data: bytes) -> None:
@@ -142,21 +142,21 @@ def run_frame(data: bytes) -> None:
 
 
 def run_stream(data: bytes) -> None:
-    """The same bytes in one piece and in pieces must give the same frames and the same end."""
+    """The bytes at once and in chunks must give the same frames and the same failure."""
     whole = FrameDecoder(MAX_FRAME_BYTES)
     expected = [bytes(frame) for frame in whole.feed(data)]
-    pieces = FrameDecoder(MAX_FRAME_BYTES)
+    chunked = FrameDecoder(MAX_FRAME_BYTES)
     random = Random(zlib.crc32(data))
     longest = random.choice((1, 3, 7, 64, 1024))
     frames: list[bytes] = []
     position = 0
     while position < len(data):
         end = position + random.randint(1, longest)
-        frames += map(bytes, pieces.feed(data[position:end]))
+        frames += map(bytes, chunked.feed(data[position:end]))
         position = end
-    _expect(frames == expected, "other frames when fed in pieces")
-    _expect((whole.failure is None) == (pieces.failure is None), "another end in pieces")
-    _expect(pieces.buffered_bytes <= MAX_FRAME_BYTES + 4, "more buffered than a frame")
+    _expect(frames == expected, "different frames when fed in chunks")
+    _expect((whole.failure is None) == (chunked.failure is None), "different failure in chunks")
+    _expect(chunked.buffered_bytes <= MAX_FRAME_BYTES + 4, "more than one frame is buffered")
     for frame in expected:
         decode_frame(memoryview(frame))
     if whole.failure is not None:
@@ -179,11 +179,11 @@ def run_body(data: bytes) -> None:
 
 
 def run_register(data: bytes) -> None:
-    """Of the chosen bytes the lowest bit says compressed, the rest is the version."""
+    """The lowest bit of the first two bytes means compressed; the other bits are the version."""
     word = int.from_bytes(data[:2], "big")
     body = data[2:]
     if word & 1:
-        # What is inside a zlib stream is what is worth mutating.
+        # The mutation applies to the content of the zlib stream.
         body = zlib.compress(body, 1)
     bodies.decode_register_body(body, bool(word & 1), word >> 1, MAX_BODY_BYTES)
 
@@ -191,9 +191,9 @@ def run_register(data: bytes) -> None:
 def run_record(data: bytes) -> None:
     summary = record.read_summary(data)
     decoded, end = record.decode_record(data, check_crc=False)
-    _expect(end == summary.size, "the summary has another size")
+    _expect(end == summary.size, "the summary has a different size")
     written = record.encode_record(decoded)
-    # A V2 magic with a topic that V1 can hold is read, and written as V1.
+    # A V2 record with a topic that fits into V1 is written as V1.
     is_kept = data[7] == 0xA7 or len(decoded.topic.encode()) > record.MAX_TOPIC_BYTES_V1
     _expect(written == data[:end] or not is_kept, "the record changed")
     for _ in record.iter_records(data):
@@ -201,15 +201,15 @@ def run_record(data: bytes) -> None:
 
 
 def run_pulled(data: bytes) -> None:
-    """The client's own decoder of records refuses what the protocol's refuses, and agrees."""
+    """The client's record decoder rejects and reads the same as the protocol's decoder."""
     number = int.from_bytes(data[12:16], "big", signed=True)
     queue = MessageQueue("TopicTest", "broker-a", number)
     messages = decode_messages(data, queue)
     records = [
         each
         for each in record.iter_records(data, check_crc=False)
-        # Batches that are stored as one record become their messages.
-        if each.sys_flag & WRAPPED != WRAPPED
+        # Inner batches are expanded into their messages.
+        if each.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
     ]
     if len(records) != len(messages):
         return
@@ -217,18 +217,18 @@ def run_pulled(data: bytes) -> None:
         _expect(
             (pulled.topic, pulled.queue_offset, pulled.physical_offset, pulled.raw_properties())
             == (each.topic, each.queue_offset, each.physical_offset, each.properties),
-            "the message is not the record",
+            "the message differs from the record",
         )
-        _expect(pulled.stored_body_bytes == len(each.body), "the body is not the record's")
+        _expect(pulled.stored_body_bytes == len(each.body), "the body differs from the record's")
         for read in (str, lambda m: m.body, lambda m: m.keys, lambda m: m.born_host):
             with contextlib.suppress(ProtocolError):
                 read(pulled)
 
 
 def run_send(data: bytes) -> None:
-    """What the readers of send headers take is what the general decoder reads; so are their forms.
+    """The fast readers of send headers, and their forms, give what the general decoder gives.
 
-    The chosen bytes are the encoding, the rest is a header.
+    The first two bytes select the encoding, the rest is a header.
     """
     kind, header = _chosen(data, [SerializeType.JSON, SerializeType.ROCKETMQ])
     read: SendReader | None = BinarySends().read
@@ -246,19 +246,19 @@ def run_send(data: bytes) -> None:
     form = make_form(header, kind, request, properties, read)
     if form is None:
         return
-    _expect(_fits(form, kind, header), "a form does not fit what it was made from")
+    _expect(_fits(form, kind, header), "a form does not fit the header that it was made from")
     random = Random(zlib.crc32(data))
-    for _ in range(FORM_TRIALS):
-        bent = bytearray(header)
+    for _ in range(FORM_MUTATIONS):
+        mutated = bytearray(header)
         for _ in range(random.randint(1, 4)):
-            bent[random.randrange(len(bent))] = random.choice(b'0179aZ"\\,:{}\x01\x02\xc3 _')
-        _fits(form, kind, bytes(bent))
+            mutated[random.randrange(len(mutated))] = random.choice(b'0179aZ"\\,:{}\x01\x02\xc3 _')
+        _fits(form, kind, bytes(mutated))
 
 
 def _fits(form: Form, kind: SerializeType, header: bytes) -> bool:
-    """Whether a form fits a header; then what it says must be what the general decoder reads."""
+    """Whether a form fits a header; if so, its values must equal those of the general decoder."""
     found = form.fit(bytes(4) + header)
-    if found is None or not found[1].isdigit():  # there is no such queue
+    if found is None or not found[1].isdigit():  # not a queue id
         return False
     opaque, queue_id, born_timestamp, texts = found
     command, request = _read_send(kind, header)
@@ -267,10 +267,10 @@ def _fits(form: Form, kind: SerializeType, header: bytes) -> bool:
     _expect(
         (command.opaque, request.queue_id, request.born_timestamp)
         == (number, int(queue_id), int(born_timestamp)),
-        "a form has other numbers",
+        "a form has different numbers",
     )
     stored = (request.properties or "").encode().removesuffix(b"\x02") + b"\x02"
-    _expect(form.properties % texts == stored, "a form has other properties")
+    _expect(form.properties % texts == stored, "a form has different properties")
     return True
 
 
@@ -283,7 +283,7 @@ def _read_send(
 
 
 def _expect_same_send(kind: SerializeType, header: bytes, read: SendHeader) -> None:
-    """The general decoder reads the same."""
+    """The general decoder must read the same values."""
     command, request = _read_send(kind, header)
     fields = read.fields
     is_same = all(
@@ -300,15 +300,17 @@ def _expect_same_send(kind: SerializeType, header: bytes, read: SendHeader) -> N
             "max_reconsume_times",
         )
     )
-    _expect(is_same, "the fields are others")
-    _expect(fields.properties == (request.properties or ""), "the properties are others")
-    _expect((fields.reconsume_times or 0) == (request.reconsume_times or 0), "other tries")
-    # Of other texts than these the hot path leaves the decision to the general decoder.
+    _expect(is_same, "the fields differ")
+    _expect(fields.properties == (request.properties or ""), "the properties differ")
+    _expect(
+        (fields.reconsume_times or 0) == (request.reconsume_times or 0), "reconsume_times differs"
+    )
+    # For other texts the hot path uses the general decoder.
     if fields.batch in ("true", "false", "", None):
-        _expect((fields.batch == "true") == bool(request.batch), "a batch is none")
+        _expect((fields.batch == "true") == bool(request.batch), "batch differs")
     _expect(
         (read.code, read.opaque, read.flag) == (command.code, command.opaque, command.flag),
-        "the command is another",
+        "the command differs",
     )
 
 
@@ -322,7 +324,7 @@ def run_properties(data: bytes) -> None:
     for name in ("TAGS", "KEYS", "UNIQ_KEY", "DELAY"):
         found = message.find_property(data, name.encode())
         text = None if found is None else found.decode("utf-8", "replace")
-        _expect(text == decoded.get(name), f"{name} found is not {name} read")
+        _expect(text == decoded.get(name), f"find_property and decode_properties differ: {name}")
     _expect(
         message.decode_properties(message.encode_properties(decoded)) == decoded,
         "the properties changed",
@@ -330,7 +332,7 @@ def run_properties(data: bytes) -> None:
 
 
 def run_ids(data: bytes) -> None:
-    """Refused only if it is no id of either kind and no address."""
+    """Rejected if it is neither a message id of either kind nor an address."""
     text = data.decode("utf-8", "replace")
     accepted = 0
     for parse in (ids.parse_offset_message_id, ids.parse_unique_id, record.Host.parse):
@@ -340,13 +342,13 @@ def run_ids(data: bytes) -> None:
             continue
         accepted += 1
     if not accepted:
-        raise ProtocolError("neither an id nor an address")
+        raise ProtocolError("neither a message id nor an address")
 
 
 def run_decompress(data: bytes) -> None:
     kind, rest = _chosen(data, list(CompressionKind))
     whole = decompress(rest, with_compression(0, kind), MAX_BODY_BYTES)
-    _expect(len(whole) <= MAX_BODY_BYTES, "more than the limit came out")
+    _expect(len(whole) <= MAX_BODY_BYTES, "decompressed more than the limit")
 
 
 def _fields_bytes(fields: dict[str, str]) -> bytes:
@@ -354,15 +356,15 @@ def _fields_bytes(fields: dict[str, str]) -> bytes:
 
 
 def _header_samples(seen: list[Exchange]) -> Iterator[bytes]:
-    """Recorded fields, each with the classes that make the most of them."""
+    """Recorded fields, each with the header classes that use at least half of them."""
     by_names = {frozenset(e.command.fields): e.command.fields for e in seen if e.command.fields}
     for fields in by_names.values():
         for index, kind in enumerate(HEADERS):
             try:
-                kept = len(kind.decode(fields).encode())
+                used_size = len(kind.decode(fields).encode())
             except ProtocolError:
                 continue
-            if 2 * kept >= len(fields):
+            if 2 * used_size >= len(fields):
                 yield _with_choice(index, _fields_bytes(fields))
 
 
@@ -370,10 +372,10 @@ def _body_samples(texts: list[bytes]) -> Iterator[bytes]:
     for text in texts:
         for index, kind in enumerate(BODIES):
             try:
-                kept = len(bodies.encode_body(bodies.decode_body(text, kind)))
+                used_size = len(bodies.encode_body(bodies.decode_body(text, kind)))
             except ProtocolError:
                 continue
-            if 2 * kept >= len(text):
+            if 2 * used_size >= len(text):
                 yield _with_choice(index, text)
 
 
@@ -401,7 +403,7 @@ def _send_samples(seen: list[Exchange]) -> Iterator[bytes]:
 def _records(seen: list[Exchange]) -> Iterator[bytes]:
     for exchange in seen:
         command = exchange.command
-        if exchange.code in RECORD_ANSWERS and command.is_response and command.body:
+        if exchange.code in RECORD_RESPONSES and command.is_response and command.body:
             yield bytes(command.body)
 
 
@@ -439,7 +441,7 @@ def targets() -> list[Target]:
         Target("frame", run_frame, [frame[4:] for frame in frames]),
         Target("frame stream", run_stream, frames),
         Target("header classes", run_header, list(_header_samples(seen))),
-        Target("JSON", run_json, [*json_samples, *_DIALECT]),
+        Target("JSON", run_json, [*json_samples, *_FASTJSON_DIALECT]),
         Target("body classes", run_body, list(_body_samples(some_json))),
         Target("send headers", run_send, list(_send_samples(seen))),
         Target("registration", run_register, list(_register_samples(seen))),
@@ -452,7 +454,7 @@ def targets() -> list[Target]:
     ]
 
 
-_DIALECT: Final = [
+_FASTJSON_DIALECT: Final = [
     b'{0:"a",1:{"b":[1,2,{}]}}',
     b'{{"brokerName":"b","queueId":1,"topic":"t"}:{"offset":1}}',
     b'[{"a":{"b":1}},{"$ref":"$[0].a"},{"$ref":"$"},{"$ref":".."}]',

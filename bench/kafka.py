@@ -1,7 +1,7 @@
-"""Kafka 4.1.0 and a Spark with its own Kafka source, fetched once below the folder of the peers.
+"""Kafka 4.1.0 and Spark with its Kafka source, downloaded once into the folder of the peers.
 
-Spark's Kafka source is published for pyspark 4.2.0, which gets an environment of its own. Needs
-Java 17, Maven and about 1 GB of disk.
+Spark's Kafka source is published for pyspark 4.2.0, which is installed in its own environment.
+Requires Java 17, Maven and about 1 GB of disk.
 """
 
 import shutil
@@ -35,12 +35,12 @@ def _run(command: list[str], what: str) -> None:
 
 
 def _jars(pom: str, home: Path) -> Path:
-    """The jars of a pom; copied aside first, so that half of them never looks like all."""
+    """The folder with the jars of a pom; renamed when complete, so it is never partial."""
     lib = home / "lib"
     with exclusive(home.with_name(home.name + ".lock")):
         if not lib.is_dir():
             if missing_tools():
-                raise BenchError(f"{', '.join(missing_tools())} not found, to compare with Kafka")
+                raise BenchError(f"comparing with Kafka needs {', '.join(missing_tools())}")
             partial = home / "lib.partial"
             shutil.rmtree(partial, ignore_errors=True)
             sys.stderr.write(f"fetching {home.name} ...\n")
@@ -52,7 +52,7 @@ def _jars(pom: str, home: Path) -> Path:
 
 
 def spark_python() -> Path:
-    """The Python of an environment with the pyspark that the Kafka source is for."""
+    """The Python of an environment with the pyspark version of the Kafka source."""
     home = peers_dir() / f"spark-{SPARK_VERSION}"
     python = home / "venv" / "bin" / "python"
     stamp = home / "complete"
@@ -66,14 +66,14 @@ def spark_python() -> Path:
 
 
 def spark_jars() -> str:
-    """What that Spark needs besides, as its setting ``spark.jars`` names it."""
+    """The jars of the Kafka source, as the value of ``spark.jars``."""
     lib = _jars("spark-kafka", peers_dir() / f"spark-kafka-{SPARK_VERSION}")
     return ",".join(str(path) for path in sorted(lib.glob("*.jar")))
 
 
 @contextmanager
 def broker(folder: Path, partitions: int) -> Iterator[str]:
-    """A broker of one node on this machine; its address. Topics are made when first written to."""
+    """A single-node Kafka broker; yields its address. Topics are created on the first write."""
     lib = _jars("kafka", peers_dir() / f"kafka-{VERSION}")
     port, controller = lease_port(), lease_port()
     folder.mkdir()
@@ -87,7 +87,7 @@ def broker(folder: Path, partitions: int) -> Iterator[str]:
         "log.dirs": str(folder / "data"),
         "num.partitions": str(partitions),
         "offsets.topic.replication.factor": "1",
-        # A busy machine is no reason to take the only broker out of service.
+        # Long, so that the only broker is not fenced on a busy machine.
         "broker.session.timeout.ms": "120000",
     }
     config = folder / "server.properties"
@@ -95,7 +95,7 @@ def broker(folder: Path, partitions: int) -> Iterator[str]:
     java = ["java", "-Xmx1g", "-cp", f"{lib}/*"]
     cluster = uuid.uuid4().hex[:22]
     format_command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
-    _run(format_command, "the format of Kafka's storage")
+    _run(format_command, "formatting Kafka's storage")
     server = Process(
         "Kafka",
         [*java, "kafka.Kafka", str(config)],
@@ -104,15 +104,17 @@ def broker(folder: Path, partitions: int) -> Iterator[str]:
         port=port,
     )
     with server:
-        # It has no logger, and so nothing to say.
+        # It has no logger, so it prints no line that says it is ready.
         server.launch()
-        wait_until(lambda: _listens(port) or not server.is_running, _START_SECONDS, "Kafka serves")
+        wait_until(
+            lambda: _is_listening(port) or not server.is_running, _START_SECONDS, "Kafka serves"
+        )
         if not server.is_running:
             raise BenchError(server.diagnosis())
         yield server.address
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

@@ -1,14 +1,14 @@
-/* A load generator for remoting servers, small enough to outrun them.
+/* A load generator for remoting servers, faster than they are.
  *
  *   loadgen load HOST PORT --frames FILE --connections C --inflight K --seconds S --warmup W
  *   loadgen answer PORT --frame FILE
  *
- * "load" plays the frames of FILE (whole frames, back to back) in a circle over C connections, each
- * keeping K requests in flight, and prints one JSON line: responses, failures (a response code other
- * than 0) and what the first of them said, latency percentiles in microseconds. Latency is taken in order of sending, which is exact
- * for servers that answer a connection's requests in order.
- * "answer" is a server that parses nothing but the length and sends FILE for every frame: what the
- * generator reaches against it is the generator's own ceiling.
+ * "load" sends the frames of FILE (complete frames, concatenated) repeatedly over C connections, each
+ * with K requests in flight. It prints one JSON line: responses, failures (a response code other than
+ * 0), the remark of the first failure, and latency percentiles in microseconds. Responses are matched
+ * to requests in sending order, which is exact for servers that answer in order.
+ * "answer" is a null server, which parses only the length and sends FILE for every frame: the rate of
+ * "load" with it is the limit of the generator.
  *
  * One thread, epoll, loopback IPv4 only.
  */
@@ -92,7 +92,7 @@ static int response_code(const uint8_t *p, uint32_t size) {
     return key ? atoi((const char *)key + 7) : -1;
 }
 
-/* What the first failure said, as text that can stand in JSON. */
+/* The remark of the first failure, as text that is valid in JSON. */
 static char first_failure[161];
 
 static void note_failure(const uint8_t *p, uint32_t size, int code) {
@@ -166,7 +166,7 @@ static void append_out(Conn *c, const uint8_t *data, size_t size) {
     c->out_size += size;
 }
 
-/* Read what is there; returns the start of the data, or NULL at the end of the stream. */
+/* Read the available bytes; returns 0 at the end of the stream. */
 static int fill_in(Conn *c) {
     if (c->in_capacity - c->in_size < READ_BYTES) {
         c->in_capacity = c->in_size + 2 * READ_BYTES;
@@ -324,7 +324,7 @@ static void answer(int argc, char **argv) {
             if (events[i].events & EPOLLOUT) flush_out(c, epoll);
             if (!(events[i].events & EPOLLIN)) continue;
             if (!fill_in(c)) {
-                close(c->fd); /* the few bytes of a closed connection are not worth tracking here */
+                close(c->fd); /* its buffers are not freed: they are small */
                 continue;
             }
             size_t at = 0;

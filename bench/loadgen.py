@@ -1,7 +1,7 @@
-"""Builds and runs loadgen.c: the load generator, and the server that only answers.
+"""Build and run loadgen.c: the load generator and the null server.
 
-The generator is C because it must outrun what it measures; its own ceiling is measured in every run
-and stated beside the results.
+The generator is written in C because it must be faster than the servers that it measures. Every
+run also measures the generator's own limit, against a null server that sends a fixed response.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 _SOURCE = Path(__file__).with_name("loadgen.c")
 _BUILT = Path(__file__).parent / "results" / "loadgen"
 
-# Two cores: what is measured gets the first, the generator the second.
+# The measured server runs on one core, the generator on another.
 SERVER_CORE = 0
 GENERATOR_CORE = 1
 
@@ -28,7 +28,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of the generator saw. ``per_second`` counts what succeeded."""
+    """The result of one run of the generator. ``per_second`` counts successful responses."""
 
     responses: int
     failures: int
@@ -39,7 +39,7 @@ class Load:
 
 
 def build() -> Path:
-    """Compile the generator if its source is newer than what was built."""
+    """Compile the generator if its source is newer than the executable."""
     if _BUILT.exists() and _BUILT.stat().st_mtime > _SOURCE.stat().st_mtime:
         return _BUILT
     compiler = shutil.which(os.environ.get("CC", "cc"))
@@ -51,7 +51,7 @@ def build() -> Path:
 
 
 def pinned(core: int, command: list[str]) -> list[str]:
-    """The command, kept on one core where the machine has several and taskset."""
+    """The command bound to one core, if the machine has several cores and taskset."""
     taskset = shutil.which("taskset")
     if taskset is None or (os.cpu_count() or 1) < 2:
         return command
@@ -67,7 +67,7 @@ def load(
     seconds: float,
     warmup: float = 1.0,
 ) -> Load:
-    """Play the frames against a loopback port and count the answers."""
+    """Send the frames to a loopback port and measure the responses."""
     with tempfile.NamedTemporaryFile(suffix=".frames") as file:
         file.write(b"".join(frames))
         file.flush()
@@ -82,7 +82,7 @@ def load(
             timeout=seconds + warmup + 60,
         )
     if done.returncode != 0:
-        raise BenchError(f"the load generator gave up: {done.stderr.strip()}")
+        raise BenchError(f"the load generator failed: {done.stderr.strip()}")
     seen = json.loads(done.stdout)
     responses, failures = seen["responses"], seen["failures"]
     return Load(
@@ -96,8 +96,8 @@ def load(
 
 
 @contextlib.contextmanager
-def answering(frame: bytes) -> Iterator[int]:
-    """A server that sends this frame for every frame it gets; yields its port."""
+def null_server(frame: bytes) -> Iterator[int]:
+    """A server that answers every request with this frame; yields its port."""
     with tempfile.NamedTemporaryFile(suffix=".frame") as file:
         file.write(frame)
         file.flush()

@@ -1,7 +1,7 @@
-"""The name server beside RocketMQ's own: routes per second, registration, memory, start-up.
+"""Goddard's name server compared with RocketMQ's: route queries, registration, memory, start-up.
 
-Each server runs alone on one core, the load generator on the other. The Java one gets the flags of
-its release script (a heap of 512 MiB here) and a warm-up before anything is timed.
+Each server runs alone on one core, the load generator on another. The Java server gets the flags of
+its start script (with a heap of 512 MiB) and a warm-up before each measurement.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.support.peers import RELEASES
 
-from bench.loadgen import SERVER_CORE, BenchError, Load, answering, load, pinned
+from bench.loadgen import SERVER_CORE, BenchError, Load, load, null_server, pinned
 from bench.report import Report, Row
 from goddard.protocol.bodies import (
     DataVersion,
@@ -151,7 +151,7 @@ def _seconds_to_listen(start: Start, folder: Path) -> float:
 
 @contextlib.contextmanager
 def _registered(start: Start, folder: Path) -> Iterator[tuple[Process, int, list[float]]]:
-    """A running server that knows the topics; yields how long each registration took (ms)."""
+    """A running server with the topics; also yields the duration of each registration in ms."""
     process, port = start(folder)
     with process:
         process.start()
@@ -169,18 +169,18 @@ def _registered(start: Start, folder: Path) -> Iterator[tuple[Process, int, list
 
 
 def _measure(start: Start, folder: Path, seconds: float) -> dict[str, float]:
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     starts = [_seconds_to_listen(start, folder) for _ in range(_STARTS)]
-    found["start"] = statistics.median(starts)
+    results["start"] = statistics.median(starts)
     process, _ = start(folder)
     with process:
         process.start()
-        found["idle_mb"] = _resident_mb(process.pid)
+        results["idle_mb"] = _resident_mb(process.pid)
     with _registered(start, folder) as (process, port, times):
-        found["register"] = statistics.median(times[len(times) // 2 :])
+        results["register"] = statistics.median(times[len(times) // 2 :])
 
         def run(kind: SerializeType, connections: int, inflight: int) -> Load:
-            seen = load(
+            result = load(
                 port,
                 _queries(kind),
                 connections=connections,
@@ -188,23 +188,23 @@ def _measure(start: Start, folder: Path, seconds: float) -> dict[str, float]:
                 seconds=seconds,
                 warmup=seconds,
             )
-            if seen.failures:
-                raise BenchError(f"{seen.failures} route queries were refused")
-            return seen
+            if result.failures:
+                raise BenchError(f"{result.failures} route queries failed")
+            return result
 
         json_load = run(SerializeType.JSON, 64, 1)
-        found["json_64"] = json_load.per_second
-        found["json_p50"] = json_load.p50_us
-        found["json_p99"] = json_load.p99_us
-        found["binary_64"] = run(SerializeType.ROCKETMQ, 64, 1).per_second
-        found["json_4x64"] = run(SerializeType.JSON, 4, 64).per_second
-        found["loaded_mb"] = _resident_mb(process.pid)
-    return found
+        results["json_64"] = json_load.per_second
+        results["json_p50"] = json_load.p50_us
+        results["json_p99"] = json_load.p99_us
+        results["binary_64"] = run(SerializeType.ROCKETMQ, 64, 1).per_second
+        results["json_4x64"] = run(SerializeType.JSON, 4, 64).per_second
+        results["loaded_mb"] = _resident_mb(process.pid)
+    return results
 
 
 def _ceiling(seconds: float) -> tuple[float, float]:
     frame = encode_frame(RemotingCommand(0, flag=1, body=b"x" * 400))
-    with answering(frame) as port:
+    with null_server(frame) as port:
         one = load(port, _queries(SerializeType.JSON), connections=64, inflight=1, seconds=seconds)
         many = load(port, _queries(SerializeType.JSON), connections=4, inflight=64, seconds=seconds)
     return one.per_second, many.per_second
@@ -234,7 +234,7 @@ def run(seconds: float) -> Report:
     for work, unit, key, more_is_better in rows:
         report.add(Row(work, unit, ours[key], java.get(key), more_is_better))
     report.notes.append(
-        f"the load generator's own ceiling, against a server that only answers: "
+        f"limit of the load generator, measured with a null server: "
         f"{ceiling_one:,.0f}/s at 64 x 1, {ceiling_many:,.0f}/s at 4 x 64"
     )
     return report

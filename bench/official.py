@@ -1,11 +1,11 @@
-"""RocketMQ's own benchmark programs at our broker and at RocketMQ's, one after the other.
+"""RocketMQ's own benchmark programs with Goddard's broker and with RocketMQ's, one after the other.
 
-``benchmark.Producer`` and ``benchmark.Consumer`` come from rocketmq-example 4.7.0, the last one
-that was published, and run on the 4.9.4 client, for 4.7.0's does not work with Java 17. They print
-a line every ten seconds; the last line of a run is what counts, so that JVMs are warm. The consumer
-starts with what the producer left, while another producer goes on: it is never out of work.
-Programs and broker share the machine, so these figures say what an application sees, not what a
-broker can do.
+``benchmark.Producer`` and ``benchmark.Consumer`` come from rocketmq-example 4.7.0, the last
+published version. They run on the 4.9.4 client, because that of 4.7.0 does not work with Java 17.
+They print a line every ten seconds; the last line of a run is used, when the JVM is warm. The
+consumer starts with the messages of the first producer, and a second producer runs meanwhile, so it
+always has messages. Programs and broker share the machine, so the figures show what an application
+sees and not the limit of the broker.
 """
 
 import re
@@ -27,7 +27,7 @@ _CLIENT_VERSION: Final = "4.9.4"
 _EXAMPLE_VERSION: Final = "4.7.0"
 _THREADS: Final = 64
 _BODY_BYTES: Final = 128  # the program's own choice
-_LINES: Final = 2  # of which the first is the warm-up
+_LINES: Final = 2  # the first line is the warm-up
 _LINE_TIMEOUT_SECONDS: Final = 60.0
 _SENT: Final = re.compile(
     r"Send TPS: (\d+) Max RT: \d+ Average RT: +([\d.]+) Send Failed: (\d+) Response Failed: (\d+)"
@@ -37,17 +37,17 @@ _CONSUMED: Final = re.compile(r"^TPS: (\d+) FAIL: (\d+) ", re.MULTILINE)
 _ROWS: Final = (
     (f"benchmark.Producer, {_THREADS} threads, {_BODY_BYTES} B", "1/s", "sent", True),
     ("the same, average RT", "ms", "rt", False),
-    ("benchmark.Consumer, while such a producer goes on", "1/s", "consumed", True),
-    ("the producer meanwhile", "1/s", "sent_beside", True),
+    ("benchmark.Consumer, with a concurrent producer", "1/s", "consumed", True),
+    ("the concurrent producer", "1/s", "sent_beside", True),
 )
 
 Start = Callable[[Path, Mapping[str, str]], tuple[Process, int]]
 
 
 def parse_sent(output: str) -> list[tuple[int, float]]:
-    """Each line of the producer: messages a second, and the average round trip in milliseconds.
+    """For each line of the producer: messages per second, average round trip in milliseconds.
 
-    Failures are counted from the start; those of the first line belong to the warm-up.
+    The failure counts are cumulative; those of the first line belong to the warm-up.
     """
     found: list[tuple[int, float]] = []
     failed_before = 0
@@ -61,7 +61,7 @@ def parse_sent(output: str) -> list[tuple[int, float]]:
 
 
 def parse_consumed(output: str) -> list[int]:
-    """Each line of the consumer: messages a second."""
+    """For each line of the consumer: messages per second."""
     found = []
     for rate, failed in _CONSUMED.findall(output):
         if int(failed):
@@ -95,12 +95,12 @@ def _consumer(name: str, folder: Path, namesrv: str) -> Process:
 
 
 def _wait_for(process: Process, count: Callable[[str], int]) -> None:
-    def is_there() -> bool:
+    def has_printed() -> bool:
         if not process.is_running:
             raise BenchError(process.diagnosis())
         return count(process.output()) >= _LINES
 
-    wait_until(is_there, _LINES * _LINE_TIMEOUT_SECONDS, f"{_LINES} lines of {process.name}")
+    wait_until(has_printed, _LINES * _LINE_TIMEOUT_SECONDS, f"{_LINES} lines of {process.name}")
 
 
 def _measure(start: Start, folder: Path) -> dict[str, float]:
@@ -133,7 +133,7 @@ def _measure(start: Start, folder: Path) -> dict[str, float]:
 
 
 def run() -> Report:
-    """The programs decide themselves how long they take: about a minute for each broker."""
+    """Run the programs; their duration is fixed, about a minute per broker."""
     report = Report("RocketMQ's own benchmark programs", f"RocketMQ {PEER_VERSION}")
     needed = (_EXAMPLE_VERSION, _CLIENT_VERSION, PEER_VERSION)
     if not shutil.which("java") or not all(RELEASES[each].is_complete for each in needed):

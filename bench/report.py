@@ -1,4 +1,4 @@
-"""Prints what was measured as a table and keeps it as JSON under bench/results."""
+"""Print results as tables and save them as JSON in bench/results."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing. The ratio is such that more than 1 is better for us."""
+    """One measurement. A ratio above 1 means that Goddard is better."""
 
     work: str
     unit: str
@@ -68,8 +68,8 @@ def show(reports: Sequence[Report]) -> None:
         console.print()
 
 
-def keep(reports: Sequence[Report]) -> Path:
-    """Write the results with the machine they were measured on."""
+def save(reports: Sequence[Report]) -> Path:
+    """Save the results with a description of the machine."""
     _RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     path = _RESULTS / f"{now:%Y%m%d-%H%M%S}.json"

@@ -1,8 +1,9 @@
-"""The Spark source and sink beside Spark's own Kafka source, on this machine, in one run.
+"""The Spark source and sink compared with Spark's Kafka source, on one machine in one run.
 
-Both read and write the same bodies, 4 queues here, 4 partitions there, with `local[2]`, each in a
-session of its own. A work counts from its second run on: the best of three, the first is warm-up.
-Rows go nowhere (`noop`). Kafka needs Maven; without it our figures stand alone.
+Both read and write the same bodies, with 4 queues or partitions and `local[2]`, each in its own
+session. Each measurement is run four times: the first run is the warm-up, the best of the other
+three is reported. Rows are discarded (`noop`). Kafka needs Maven; without it only Goddard is
+measured.
 """
 
 import json
@@ -24,7 +25,7 @@ from bench.report import Report, Row
 from goddard import Message, Producer
 from goddard.errors import GoddardError
 from goddard.spark.java import provide_java
-from goddard.spark.session import LOCAL
+from goddard.spark.session import LOCAL_SETTINGS
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
@@ -34,12 +35,12 @@ _ROWS_PER_SECOND = 200_000
 _RUNS = 4
 _TIMEOUT_SECONDS = 1200
 _LATENCY_RATE = 1_000
-_LATENCY_SECONDS = 30.0  # less shows how a session warms up
+_LATENCY_SECONDS = 30.0  # a shorter run shows the warm-up of the session
 _BODY = "body BINARY"
 _WORK = Path(__file__).with_name("spark_work.py")
 
-# What one pull may bring; RocketMQ's defaults are 32 messages and 256 KiB, Kafka's 1 MiB.
-_GENEROUS = {
+# Limits of one pull; RocketMQ's defaults are 32 messages and 256 KiB, Kafka's default is 1 MiB.
+_LARGE_PULLS = {
     "maxTransferCountOnMessageInMemory": "1024",
     "maxTransferCountOnMessageInDisk": "1024",
     "maxTransferBytesOnMessageInMemory": str(1 << 20),
@@ -50,7 +51,7 @@ Work = dict[str, Any]
 
 
 class _Sessions:
-    """Runs works, one after the other in one session."""
+    """Runs lists of works, each list in a new Spark session."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +61,7 @@ class _Sessions:
         self._count += 1
         scratch = self._folder / f"session-{self._count}"
         scratch.mkdir()
-        settings = LOCAL | {
+        settings = LOCAL_SETTINGS | {
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.driver.memory": "2g",
@@ -94,7 +95,7 @@ class _Sessions:
 
 @contextmanager
 def _site(folder: Path, properties: dict[str, str]) -> Iterator[tuple[Site, Path]]:
-    """A cluster with files as large as they are by default, and where its store is."""
+    """A cluster with store files of the default size, and the path of its store."""
     with Cluster(folder) as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(
@@ -110,7 +111,7 @@ def _site(folder: Path, properties: dict[str, str]) -> Iterator[tuple[Site, Path
 
 
 class _Kafka:
-    """The same works at Kafka, where it can be had."""
+    """The same works with Kafka, if it is available."""
 
     def __init__(self, sessions: _Sessions, stack: ExitStack, folder: Path) -> None:
         self._sessions = sessions
@@ -123,7 +124,7 @@ class _Kafka:
             self.problem = str(error)
 
     def measure(self, topic: str, work: Work) -> dict[str, float]:
-        """Rates by kind of work."""
+        """The rate of each kind of work."""
         if self.problem is not None:
             return {}
         server = {"kafka.bootstrap.servers": self._address}
@@ -147,21 +148,21 @@ def run(seconds: float) -> Report:
         sessions = _Sessions(folder)
         peer = _Kafka(sessions, stack, folder / "kafka")
         for size in (100, 1_024):
-            with _site(folder / f"site-{size}", _GENEROUS) as (site, store):
+            with _site(folder / f"site-{size}", _LARGE_PULLS) as (site, store):
                 _measure(report, sessions, peer, site, store, _work(rows, size))
         with _site(folder / "site-defaults", {}) as (site, _):
             work = _work(rows, 100)
             topic = site.create_topic("bench", queues=_QUEUES)
             reading = _reading("read", site, topic, work) | {"schema": _BODY}
             _, rates = sessions.ours([_writing(site, topic, work) | {"runs": 1}, reading])
-            what = "batch read, body only, 100 B, 32 messages a pull"
-            report.add(Row(what, "rows/s", max(rates[1:])))
+            name = "batch read, body only, 100 B, 32 messages per pull"
+            report.add(Row(name, "rows/s", max(rates[1:])))
             _measure_latency(report, sessions, site, folder / "latency", seconds)
     if peer.problem is not None:
         report.notes.append(f"no Kafka: {peer.problem}")
     report.notes.append(
-        f"{rows:,} rows, {_QUEUES} queues, local[2]; our broker gives up to 1,024 messages or "
-        "1 MiB a pull, as Kafka does, where no other number is said"
+        f"{rows:,} rows, {_QUEUES} queues, local[2]; a pull returns up to 1,024 messages or "
+        "1 MiB, as with Kafka, unless stated otherwise"
     )
     return report
 
@@ -194,7 +195,7 @@ def _measure(
     theirs = peer.measure(topic, work)
     reading = _reading("read", site, topic, work)
     files = work | {"kind": "read", "format": "rocketmq-log", "path": str(store), "options": {}}
-    # Files are read before another topic gets into them.
+    # The files are read before the other topic is written to them.
     named = {
         "batch read, all columns": reading,
         "batch read, body only": reading | {"schema": _BODY},
@@ -225,7 +226,7 @@ def _measure_latency(
         (folder / "reading").touch()
         sending.join()
     if not latencies:
-        raise BenchError("no message came through")
+        raise BenchError("no message was delivered")
     for name, part in (("p50", 50), ("p99", 99)):
         value = statistics.quantiles(latencies, n=100)[part - 1]
         work_name = f"source to table at {_LATENCY_RATE:,} messages/s, {name}"
@@ -234,7 +235,7 @@ def _measure_latency(
 
 def _send_evenly(site: Site, topic: str, folder: Path, seconds: float) -> None:
     with Producer("latency", name_servers=site.namesrv) as producer:
-        # One, so that the query has its first, slow batch behind it.
+        # One message for the first batch of the query, which is slow.
         producer.send(Message(topic, b"first"))
         wait_until((folder / "reading").exists, _TIMEOUT_SECONDS, "the query reads")
         began = time.monotonic()

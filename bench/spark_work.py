@@ -1,7 +1,7 @@
-"""Works of Spark, measured in a process and a session of their own: ``spark_work.py WORKS.json``.
+"""Run measurements in one Spark session, in its own process: ``spark_work.py WORKS.json``.
 
-It knows nothing of Goddard, so that it runs in the environment of Spark's Kafka source as well. The
-last line that it prints is JSON: for each work the rates of all its runs.
+This program does not import Goddard, so that it also runs in the environment of Spark's Kafka
+source. The last line of its output is JSON: for each work the rates of all its runs.
 """
 
 import json
@@ -17,7 +17,7 @@ _SECONDS = 600
 
 
 def _bodies(spark: SparkSession, work: dict[str, Any]) -> DataFrame:
-    """Rows of which the first characters are their number, all of one size."""
+    """Rows of one size, which start with their number."""
     body = f.rpad(f.col("id").cast("string"), work["bytes"], "x").cast("binary")
     return spark.range(0, work["rows"], 1, work["partitions"]).select(body.alias(work["column"]))
 
@@ -49,13 +49,13 @@ def _stream(spark: SparkSession, work: dict[str, Any]) -> float:
     batches = [each for each in query.recentProgress if each.numInputRows]
     rows = sum(each.numInputRows for each in batches)
     if rows != work["rows"]:
-        raise ValueError(f"{rows} rows came, {work['rows']} are there")
-    # What users see as processedRowsPerSecond, over all batches.
+        raise ValueError(f"{rows} rows were read, expected {work['rows']}")
+    # Corresponds to processedRowsPerSecond, over all batches.
     return float(1000 * rows / sum(each.durationMs["triggerExecution"] for each in batches))
 
 
 def _latency(spark: SparkSession, work: dict[str, Any]) -> list[float]:
-    """Milliseconds from a message's storing to the end of the batch that has it in its table."""
+    """Milliseconds from storing a message to the end of the batch that writes it to the table."""
     folder = Path(work["folder"])
     done_ms: dict[int, float] = {}
 
@@ -73,7 +73,7 @@ def _latency(spark: SparkSession, work: dict[str, Any]) -> list[float]:
     )
     while not done_ms and query.isActive:
         time.sleep(0.1)
-    # Whoever sends waits for this.
+    # The sender waits for this file.
     (folder / "reading").touch()
     while not (folder / "sent").exists() and query.isActive:
         time.sleep(0.1)
@@ -87,7 +87,7 @@ def _latency(spark: SparkSession, work: dict[str, Any]) -> list[float]:
 _WORKS = {"write": _write, "read": _read, "stream": _stream}
 
 
-def _measured(spark: SparkSession, work: dict[str, Any]) -> list[float]:
+def _run_work(spark: SparkSession, work: dict[str, Any]) -> list[float]:
     if work["kind"] == "latency":
         return _latency(spark, work)
     return [_WORKS[work["kind"]](spark, work) for _ in range(work["runs"])]
@@ -99,7 +99,7 @@ def main(path: Path) -> None:
     for name, value in given["settings"].items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    results = [_measured(spark, work) for work in given["works"]]
+    results = [_run_work(spark, work) for work in given["works"]]
     spark.stop()
     print(json.dumps(results), flush=True)
 

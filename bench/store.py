@@ -1,8 +1,8 @@
-"""The store by itself: appends, group commit, reads, dispatch, verification, recovery.
+"""The store without a broker: appends, group commit, reads, dispatch, verification, recovery.
 
-Everything but recovery is a loop over the store's own calls in this process, so it says what the
-store costs, not what a broker reaches. Recovery is asked of RocketMQ too: the same directory, a
-copy each, as a kill -9 left it, from the start of the process until it serves.
+All measurements except recovery call the store in this process, so they show the cost of the store
+and not the throughput of a broker. Recovery is compared with RocketMQ: both recover a copy of the
+same directory after kill -9, measured from the start of the process until it is ready.
 """
 
 import os
@@ -68,7 +68,7 @@ def _prepared(number: int, body: bytes) -> PreparedRecord:
 
 
 def _plain(number: int, body: bytes) -> PlainRecord:
-    """What the broker's hot path hands over: checked by it, encoded by the append."""
+    """A record as the broker's hot path creates it: already checked, encoded by the append."""
     properties = _properties(number)
     joint = encode_joint(_TOPIC.encode(), len(properties))
     return PlainRecord(
@@ -87,7 +87,7 @@ def _plain(number: int, body: bytes) -> PlainRecord:
 
 
 def _append_rate(folder: Path, body_bytes: int, group: int, seconds: float) -> float:
-    """Messages a second through ``put_many``; making the records is not counted."""
+    """Messages per second through ``put_many``, without the time to create the records."""
     body = b"x" * body_bytes
     with MessageStore(StoreConfig(root=folder)) as store:
         spent, count = 0.0, 0
@@ -118,7 +118,7 @@ def _setter(event: threading.Event) -> Callable[[object], None]:
 
 
 def _dispatch_us(folder: Path, group: int) -> float:
-    """Queue and index entries of a record: microseconds each, in groups."""
+    """Microseconds per record to write its queue and index entries, in groups."""
     files, clock = SystemFiles(), SystemClock()
     queues = QueueTable(files, folder / "queues", file_bytes=6_000_000, open_capacity=64)
     index = KeyIndex(
@@ -147,7 +147,7 @@ def _dispatch_us(folder: Path, group: int) -> float:
 
 
 def _commit_rate(folder: Path, waiting: int, seconds: float) -> float:
-    """Messages a second made durable by group commit, so many waiting at a time."""
+    """Messages per second made durable by group commit, with ``waiting`` messages per commit."""
     body = b"x" * 100
     config = StoreConfig(root=folder, flush_mode=FlushMode.SYNC, segment_bytes=256 << 20)
     with MessageStore(config) as store:
@@ -165,20 +165,20 @@ def _commit_rate(folder: Path, waiting: int, seconds: float) -> float:
     return count / spent
 
 
-def _read_rate(store: MessageStore, at_once: int, seconds: float) -> float:
-    """Messages a second by pull-style reads of one queue, from its start, around."""
+def _read_rate(store: MessageStore, batch_size: int, seconds: float) -> float:
+    """Messages per second of reads like pulls, over one queue from its start, repeatedly."""
     queue_offset, count = 0, 0
-    limit = store.max_offset(_TOPIC, 0) - at_once
+    limit = store.max_offset(_TOPIC, 0) - batch_size
     began = time.perf_counter()
     while (spent := time.perf_counter() - began) < seconds:
-        found = store.get(_TOPIC, 0, queue_offset, at_once, max_bytes=4 << 20)
+        found = store.get(_TOPIC, 0, queue_offset, batch_size, max_bytes=4 << 20)
         count += len(found.queue_offsets)
         queue_offset = found.next_offset if found.next_offset < limit else 0
     return count / spent
 
 
 def _fill(folder: Path, log_bytes: int, body_bytes: int) -> None:
-    """Write a log of that size in a process that is then killed with -9."""
+    """Write a log of that size in another process, which is then killed with SIGKILL."""
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -205,7 +205,7 @@ def _fill(folder: Path, log_bytes: int, body_bytes: int) -> None:
 
 
 def _open_seconds(folder: Path) -> tuple[float, float]:
-    """Recovery in a process of its own: seconds, and private megabytes once it is open."""
+    """Recovery in a new process: seconds, and private memory in megabytes after opening."""
     script = (
         "import sys, time\n"
         "began = time.perf_counter()\n"
@@ -259,7 +259,7 @@ def run(seconds: float) -> Report:
                 rate = _append_rate(root / "append", body_bytes, group, seconds)
                 work = f"append {body_bytes} B, groups of {group} (queues and index included)"
                 report.add(Row(work, "1/s", rate))
-                report.add(Row("the same", "us a message", 1e6 / rate, more_is_better=False))
+                report.add(Row("the same", "us/message", 1e6 / rate, more_is_better=False))
         report.add(Row("checking and encoding one (PreparedRecord)", "us", _prepare_us(100)))
         for group in (32, 1024):
             cost = _dispatch_us(root / "dispatch", group)
@@ -286,12 +286,12 @@ def _measure_log(report: Report, root: Path, seconds: float) -> None:
     report.add(Row(f"recovery of {size} after kill -9, 1 KB records", "s", spent, recovery, False))
     if has_java:
         plain_start = statistics.median([_java_start_seconds(root / f"java-{i}") for i in range(3)])
-        report.notes.append(f"of RocketMQ's recovery time, {plain_start:.1f} s is its plain start")
+        report.notes.append(f"RocketMQ starts in {plain_start:.1f} s without anything to recover")
     report.add(Row(f"private memory with {size} open", "MB", private))
     view = StoreView(log)
     verified = _timed(lambda: verify(view))
     report.add(Row("verify", "MB/s", _LOG_BYTES / 1e6 / verified))
     with MessageStore(StoreConfig(root=log)) as store:
-        for at_once in (32, 256):
-            rate = _read_rate(store, at_once, seconds)
-            report.add(Row(f"reads of {at_once} x 1 KB, sequential", "1/s", rate))
+        for batch_size in (32, 256):
+            rate = _read_rate(store, batch_size, seconds)
+            report.add(Row(f"reads of {batch_size} x 1 KB, sequential", "1/s", rate))

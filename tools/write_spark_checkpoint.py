@@ -1,9 +1,10 @@
-"""Writes the checkpoint folders that tests restart from: what this version leaves behind.
+"""Write Spark checkpoints with this version, for tests that continue from them.
 
     python -m tools.write_spark_checkpoint tests/golden/data/spark-checkpoint-v1
 
-Run once for a version of the offset's JSON, never again: later versions must read what this one
-wrote. Each folder is as after kill -9 in mid-batch: its last batch was planned and not committed.
+Run once for each version of the offsets' JSON, and never again: later versions must be able to read
+the files. Each checkpoint is as after kill -9 in a batch: its last batch is planned and not
+committed.
 """
 
 import sys
@@ -22,15 +23,15 @@ _SECONDS = 300
 
 
 def run(spark: SparkSession, topic: NumberedTopic, checkpoint: Path, **options: str) -> None:
-    """Read what is there, a batch at a time, to nowhere."""
+    """Read all available messages in batches and discard them."""
 
-    def look(frame: DataFrame, _: int) -> None:
+    def count_rows(frame: DataFrame, _: int) -> None:
         frame.count()
 
     source = spark.readStream.format("rocketmq").options(**topic.options(**options))
     query = (
         source.load()
-        .writeStream.foreachBatch(look)
+        .writeStream.foreachBatch(count_rows)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -39,7 +40,7 @@ def run(spark: SparkSession, topic: NumberedTopic, checkpoint: Path, **options: 
         raise TimeoutError("the query does not end")
 
 
-def forget_last_commit(checkpoint: Path) -> None:
+def delete_last_commit(checkpoint: Path) -> None:
     commits = checkpoint / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
@@ -51,17 +52,17 @@ def main(target: Path) -> None:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster, BROKER)
         spark = spark_session("local[2]", name="checkpoints")
-        # In mid-life: three batches, of which the last has to be repeated.
+        # Three batches; the last must be repeated.
         middle = NumberedTopic(site, "GoldenMiddle", is_exact=True)
         middle.fill(90)
         limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
         run(spark, middle, target / "middle", **limits)
-        forget_last_commit(target / "middle")
-        # At its beginning: "latest" was 40 when the query started, and is more by now.
+        delete_last_commit(target / "middle")
+        # Before the first batch: "latest" was 40 when the query started.
         beginning = NumberedTopic(site, "GoldenBeginning", queues=2, is_exact=True)
         beginning.fill(40)
         run(spark, beginning, target / "beginning", startingOffsets="latest")
-        forget_last_commit(target / "beginning")
+        delete_last_commit(target / "beginning")
         spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""Found by Spark itself, which imports packages named ``pyspark_*`` for their DefaultSource."""
+"""Registers the source: Spark imports packages named ``pyspark_*`` and their DefaultSource."""
 
 from goddard.spark.source import RocketMQLogDataSource as DefaultSource
 

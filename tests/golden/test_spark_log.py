@@ -1,4 +1,4 @@
-"""``rocketmq-log`` over stores that RocketMQ 4.9.4 and 5.4.0 wrote: the rows are what Java read."""
+"""``rocketmq-log`` on stores of RocketMQ 4.9.4 and 5.4.0 gives the messages that Java read."""
 
 import gzip
 import hashlib
@@ -13,7 +13,7 @@ import pytest
 
 from goddard.protocol.message import SysFlag
 from goddard.spark.columns import COLUMNS
-from goddard.spark.log import LogOptions, parse_log, plan, read_piece
+from goddard.spark.log import LogOptions, parse_log, plan, read_split
 
 DATA = Path(__file__).parent / "data" / "store"
 NAMES = ("clean-5.4.0", "clean-4.9.4", "kill9-5.4.0")
@@ -43,14 +43,14 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
 def rows(options: LogOptions, names: tuple[str, ...] = tuple(COLUMNS)) -> list[dict[str, Any]]:
     return [
         row
-        for piece in plan(options)
-        for batch in read_piece(piece, options, names)
+        for split in plan(options)
+        for batch in read_split(split, options, names)
         for row in batch.to_pylist()
     ]
 
 
-def described(row: dict[str, Any], server: str) -> dict[str, Any]:
-    """A row in the words of the manifest."""
+def as_manifest(row: dict[str, Any], server: str) -> dict[str, Any]:
+    """A row in the form of the manifest."""
     sys_flag = row["sysFlag"]
     if server.startswith("5."):
         sys_flag &= ~int(SysFlag.COMPRESSED)  # that client clears it after decompressing
@@ -72,11 +72,11 @@ def milliseconds(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
-def test_rows_are_what_java_read(golden: Golden) -> None:
+def test_rows_equal_messages_read_by_java(golden: Golden) -> None:
     found = rows(golden.options(includeSystemTopics="true"))
     assert {row["storeHost"] for row in found} == {HOST}
     if golden.name == "clean-4.9.4":
-        # That broker does not answer pulls of its op topic, so Java's list lacks those records.
+        # Broker 4.9.4 does not answer pulls of its op topic, so Java's list lacks those records.
         assert sum(row["topic"] == OP_TOPIC for row in found) == 22
         found = [row for row in found if row["topic"] != OP_TOPIC]
     messages = [
@@ -84,22 +84,22 @@ def test_rows_are_what_java_read(golden: Golden) -> None:
         for message in golden.manifest["messages"]
     ]
     assert len(messages) > 1_500
-    assert [described(row, golden.manifest["server"]) for row in found] == messages
+    assert [as_manifest(row, golden.manifest["server"]) for row in found] == messages
 
 
-def test_queues_tell_which_files_to_read(golden: Golden) -> None:
+def test_consume_queues_reduce_the_files_to_read(golden: Golden) -> None:
     names = ("topic", "commitLogOffset", "storeTimestamp")
     topics = {message["topic"] for message in golden.manifest["messages"]}
-    spared = 0
+    skipped_files = 0
     for topic in sorted(topics):
         with_index = golden.options(subscribe=topic)
         without = golden.options(subscribe=topic, useIndex="false")
         assert rows(with_index, names) == rows(without, names)
-        spared += len(plan(without)) - len(plan(with_index))
-    assert spared > 0
+        skipped_files += len(plan(without)) - len(plan(with_index))
+    assert skipped_files > 0
 
 
-def test_files_of_a_time_are_read(golden: Golden) -> None:
+def test_time_range_selects_messages(golden: Golden) -> None:
     names = ("commitLogOffset",)
     messages = golden.manifest["messages"]
     times = sorted(message["storeTimestamp"] for message in messages)

@@ -1,7 +1,7 @@
-"""One Spark session for the whole run, and the clusters that it reads from and writes to.
+"""Fixtures: one Spark session for the whole run, and the clusters that it reads and writes.
 
-Tests that take ``site`` run at our cluster and at RocketMQ's own. Sessions are slow to start, so
-every test shares the one; what a test sets on it, it sets back.
+Tests with the fixture ``site`` run with Goddard's broker and with RocketMQ's. A Spark session is
+slow to start, so all tests share one; a test that changes its configuration restores it.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
 
 RELEASE = "5.4.0"
-# The first to use the session starts Java and several Pythons, on a busy machine for a minute.
-_SECONDS = 600
+# The first test starts Java and several Python processes, which takes a minute on a busy machine.
+_TIMEOUT_SECONDS = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
-            item.add_marker(pytest.mark.timeout(_SECONDS))
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Our own cluster, for what does not depend on the make of the broker."""
+    """A Goddard cluster, for tests that do not depend on the broker's implementation."""
     with Cluster(tmp_path_factory.mktemp("site-ours")) as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
@@ -53,7 +53,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def javas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cluster of RocketMQ's own; for tests that are marked ``java``."""
+    """A RocketMQ cluster, for tests that are marked ``java``."""
     with JavaPeers(RELEASE, tmp_path_factory.mktemp("site-java")) as java:
         site = Site(java.start_name_server())
         start_java_broker(site, java)
@@ -62,6 +62,6 @@ def javas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(params=["goddard", pytest.param("java", marks=pytest.mark.java)], scope="session")
 def site(request: pytest.FixtureRequest) -> Site:
-    """A name server and a broker, both of the same make."""
+    """A name server and a broker of the same implementation."""
     site: Site = request.getfixturevalue("javas" if request.param == "java" else "ours")
     return site

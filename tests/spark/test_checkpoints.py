@@ -1,6 +1,6 @@
-"""Checkpoints that earlier versions wrote: a query goes on from them as if nothing had happened.
+"""Queries continue from checkpoints that earlier versions wrote.
 
-The folders were made by ``tools/write_spark_checkpoint.py`` and are never written again.
+The checkpoints were created by ``tools/write_spark_checkpoint.py`` and must never change.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.numbered import NumberedTopic, numbers
-from tests.support.sparkreads import patiently
+from tests.support.sparkreads import retry_worker_start
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
@@ -30,36 +30,38 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def restart(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> Batches:
-    """What each batch has that is read from now on."""
-    seen: Batches = []
+    """Run the query from the checkpoint; returns the id and the numbers of each batch."""
+    batches: Batches = []
 
-    def note(frame: DataFrame, batch_id: int) -> None:
-        seen.append((batch_id, numbers(frame)))
+    def record(frame: DataFrame, batch_id: int) -> None:
+        batches.append((batch_id, numbers(frame)))
 
     def run() -> None:
         query = (
             spark.readStream.format("rocketmq")
             .options(**options)
             .load()
-            .writeStream.foreachBatch(note)
+            .writeStream.foreachBatch(record)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(_SECONDS)
 
-    patiently(run)
-    return seen
+    retry_worker_start(run)
+    return batches
 
 
 @pytest.mark.parametrize("version", ["v1"])
-def test_in_mid_life(spark: SparkSession, golden: Site, tmp_path: Path, version: str) -> None:
+def test_query_continues_with_a_planned_batch(
+    spark: SparkSession, golden: Site, tmp_path: Path, version: str
+) -> None:
     shutil.copytree(_DATA / f"spark-checkpoint-{version}" / "middle", tmp_path / "checkpoint")
     topic = NumberedTopic(golden, "GoldenMiddle", is_exact=True)
     topic.fill(90)
     topic.fill(30)
     options = topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="1000")
-    # Two batches of 40 were done; the third was planned up to 90 and is repeated as it was.
+    # Two batches of 40 were committed; the third was planned up to 90 and is repeated unchanged.
     batches = restart(spark, options, tmp_path / "checkpoint")
     assert [(batch_id, len(rows)) for batch_id, rows in batches] == [(2, 10), (3, 30)]
     repeated, fresh = (rows for _, rows in batches)
@@ -68,12 +70,14 @@ def test_in_mid_life(spark: SparkSession, golden: Site, tmp_path: Path, version:
 
 
 @pytest.mark.parametrize("version", ["v1"])
-def test_at_the_beginning(spark: SparkSession, golden: Site, tmp_path: Path, version: str) -> None:
+def test_query_continues_before_its_first_batch(
+    spark: SparkSession, golden: Site, tmp_path: Path, version: str
+) -> None:
     shutil.copytree(_DATA / f"spark-checkpoint-{version}" / "beginning", tmp_path / "checkpoint")
     topic = NumberedTopic(golden, "GoldenBeginning", queues=2, is_exact=True)
     topic.fill(40)
     topic.fill(20)
     options = topic.options(startingOffsets="latest")
-    # "latest" was 40 when the query was started, and that counts.
+    # The query started at offset 40, which was "latest" then.
     batches = restart(spark, options, tmp_path / "checkpoint")
     assert batches == [(0, []), (1, list(range(40, 60)))]

@@ -1,4 +1,4 @@
-"""Commit-log files through Spark, and while a broker writes to them."""
+"""Commit-log files read by Spark, also while a broker writes to them."""
 
 import threading
 from pathlib import Path
@@ -9,18 +9,18 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.numbered import NumberedTopic, numbers
 
 from goddard.spark.columns import COLUMNS
-from goddard.spark.log import parse_log, plan, read_piece
+from goddard.spark.log import parse_log, plan, read_split
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
 
-_ROUNDS = 15
+_READS = 15
 
 
 def read(spark: SparkSession, store: Path, **options: str) -> DataFrame:
     return spark.read.format("rocketmq-log").options(**options).load(str(store))
 
 
-def test_a_store_is_read_while_its_broker_writes(spark: SparkSession, tmp_path: Path) -> None:
+def test_store_is_read_while_its_broker_writes(spark: SparkSession, tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster, properties={"mappedFileSizeCommitLog": "1048576"})
@@ -36,7 +36,7 @@ def test_a_store_is_read_while_its_broker_writes(spark: SparkSession, tmp_path: 
         filling = threading.Thread(target=keep_filling)
         filling.start()
         try:
-            _look_again_and_again(topic, store)
+            _check_repeatedly(topic, store)
         finally:
             stopping.set()
             filling.join()
@@ -53,25 +53,23 @@ def test_a_store_is_read_while_its_broker_writes(spark: SparkSession, tmp_path: 
         ]
 
 
-def _look_again_and_again(topic: NumberedTopic, store: Path) -> None:
-    """What was acknowledged before a look is in it, and nothing is in it in part or twice."""
+def _check_repeatedly(topic: NumberedTopic, store: Path) -> None:
+    """Each read contains every message acknowledged before it, and no message twice."""
     options = parse_log({"path": str(store), "subscribe": topic.name})
-    for _ in range(_ROUNDS):
+    for _ in range(_READS):
         acknowledged = topic.count
         found = [
             int(row["body"])
-            for piece in plan(options)
-            for batch in read_piece(piece, options, ["body"])
+            for split in plan(options)
+            for batch in read_split(split, options, ["body"])
             for row in batch.to_pylist()
         ]
         assert len(found) == len(set(found))
         assert set(range(acknowledged)) <= set(found)
 
 
-def test_wrong_options_are_refused_when_the_read_is_described(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with pytest.raises(AnalysisException, match="is no directory"):
+def test_wrong_options_fail_when_the_read_is_defined(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException, match="is not a directory"):
         read(spark, tmp_path / "nowhere")
     with pytest.raises(AnalysisException, match="did you mean subscribe"):
         read(spark, tmp_path, subscribed="T")

@@ -10,17 +10,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.fakecluster import FakeCluster, mute
 from tests.support.numbered import NumberedTopic, numbers, table_numbers
-from tests.support.sparkreads import patiently, read_numbers, read_rows
+from tests.support.sparkreads import read_numbers, read_rows, retry_worker_start
 
 from goddard import Message, MessageQueue, Producer
 from goddard.aio import Producer as AsyncProducer
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.spark import without_repeats
+from goddard.spark import drop_duplicate_writes
 from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
-from goddard.spark.write import Sender, write_batches
+from goddard.spark.write import RowSender, write_batches
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
@@ -35,7 +35,7 @@ def read(spark: SparkSession, topic: NumberedTopic) -> DataFrame:
     return spark.read.format("rocketmq").options(**topic.options()).load()
 
 
-def test_rows_become_messages(spark: SparkSession, site: Site) -> None:
+def test_rows_are_written_as_messages(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "sink-rows")
     rows = spark.range(500).selectExpr(
         "cast(id AS string) AS body",
@@ -48,31 +48,31 @@ def test_rows_become_messages(spark: SparkSession, site: Site) -> None:
     assert numbers(frame) == list(range(500))
     row = frame.where("properties['number'] = '42'").collect()[0]
     assert (row["keys"], row.tags, row.body) == ("a42 b42", "even", bytearray(b"42"))
-    identities = [
-        row.identity
-        for row in frame.selectExpr(f"properties['{ROW_PROPERTY}'] AS identity").collect()
+    keys = [
+        row.row_key
+        for row in frame.selectExpr(f"properties['{ROW_PROPERTY}'] AS row_key").collect()
     ]
-    assert len(set(identities)) == 500
+    assert len(set(keys)) == 500
 
 
-def test_keys_and_queues_place_messages_in_order(spark: SparkSession, site: Site) -> None:
+def test_rows_of_a_sharding_key_are_in_order_in_one_queue(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "sink-order")
     rows = spark.range(0, 400, 1, 1).selectExpr(
         "cast(id AS string) AS body", "cast(id % 7 AS string) AS shardingKey"
     )
     write(rows, topic, batchBytes="1000")
     found = read(spark, topic).orderBy("queueId", "queueOffset").collect()
-    places: dict[str, list[tuple[int, int]]] = {}
+    positions: dict[str, list[tuple[int, int]]] = {}
     for row in found:
         key = row.properties["__SHARDINGKEY"]
-        places.setdefault(key, []).append((row.queueId, int(row.body)))
-    assert len(places) == 7
-    for key, inside in places.items():
-        assert len({queue for queue, _ in inside}) == 1
-        assert [number for _, number in inside] == list(range(int(key), 400, 7))
+        positions.setdefault(key, []).append((row.queueId, int(row.body)))
+    assert len(positions) == 7
+    for key, rows_of_key in positions.items():
+        assert len({queue for queue, _ in rows_of_key}) == 1
+        assert [number for _, number in rows_of_key] == list(range(int(key), 400, 7))
 
 
-def test_rows_name_their_topic_and_queue(spark: SparkSession, site: Site) -> None:
+def test_rows_with_topic_and_queue_columns(spark: SparkSession, site: Site) -> None:
     first, second = NumberedTopic(site, "sink-a"), NumberedTopic(site, "sink-b")
     (broker,) = site.brokers
     rows = spark.range(20).selectExpr(
@@ -87,7 +87,7 @@ def test_rows_name_their_topic_and_queue(spark: SparkSession, site: Site) -> Non
     assert sorted(row.queueId for row in queues) == [1, 3]
 
 
-def test_a_broker_that_never_was_is_not_waited_for(site: Site) -> None:
+def test_unknown_broker_name_fails_at_once(site: Site) -> None:
     topic = NumberedTopic(site, "sink-nobody")
     rows = pa.RecordBatch.from_pydict(
         {"body": [b"x", b"y"], "brokerName": [*site.brokers, "nobody"], "queueId": [0, 0]}
@@ -98,8 +98,8 @@ def test_a_broker_that_never_was_is_not_waited_for(site: Site) -> None:
 
 
 @pytest.mark.parametrize("bodies", [[b"0"], [b"0", b"1"]])
-async def test_rows_that_have_no_copy_are_not_done(bodies: list[bytes]) -> None:
-    """Brokers that are to answer when a slave has the rows as well, and have none; or one has."""
+async def test_rows_that_are_not_replicated_fail_the_task(bodies: list[bytes]) -> None:
+    """A row is retried at another broker; if no broker replicates it, the task fails."""
     async with FakeCluster("a", "b") as cluster:
 
         def write() -> int:
@@ -111,11 +111,14 @@ async def test_rows_that_have_no_copy_are_not_done(bodies: list[bytes]) -> None:
         first.answer = first.stored_as(ResponseCode.SLAVE_NOT_AVAILABLE)
         assert await asyncio.to_thread(write) == len(bodies)
         second.answer = second.stored_as(ResponseCode.SLAVE_NOT_AVAILABLE)
-        with pytest.raises(GoddardError, match=r"q-0.* less safely .* SLAVE_NOT_AVAILABLE"):
+        with pytest.raises(
+            GoddardError,
+            match=r"q-0.* answered SLAVE_NOT_AVAILABLE: .* not yet on disk or on a slave",
+        ):
             await asyncio.to_thread(write)
 
 
-async def test_sharding_keys_wait_for_name_servers_too() -> None:
+async def test_route_of_a_sharding_key_is_waited_for() -> None:
     async with FakeCluster("a") as cluster:
         given = {"nameServers": cluster.namesrv, "fetchOffset.numRetries": "0", "maxOutage": "1h"}
         options = parse_sink(given | {"topic": "T"})
@@ -124,26 +127,26 @@ async def test_sharding_keys_wait_for_name_servers_too() -> None:
             {"body": [b"x"] * 4, "topic": topics, "shardingKey": list("abab")}
         )
 
-        def write(*, is_going_on: bool) -> int:
-            return write_batches(iter([rows]), options, "q", is_going_on=is_going_on)
+        def write(*, tolerates_outages: bool) -> int:
+            return write_batches(iter([rows]), options, "q", tolerates_outages=tolerates_outages)
 
-        # At first there is nobody to be waited for.
+        # The first write does not wait for servers.
         with pytest.raises(GoddardError, match=r"^rows q-1 to q-3 could not be sent: .*route"):
-            await asyncio.to_thread(write, is_going_on=False)
+            await asyncio.to_thread(write, tolerates_outages=False)
         cluster.route_requests.clear()
 
-        def not_yet(request: RemotingCommand) -> RemotingCommand:
+        def answer_after_some_requests(request: RemotingCommand) -> RemotingCommand:
             if len(cluster.route_requests) > 6:
                 cluster.answer_route = None
                 cluster.topics.add("U")
             return request.reply(ResponseCode.TOPIC_NOT_EXIST)
 
-        cluster.answer_route = not_yet
-        assert await asyncio.to_thread(write, is_going_on=True) == 4
+        cluster.answer_route = answer_after_some_requests
+        assert await asyncio.to_thread(write, tolerates_outages=True) == 4
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
-async def test_nothing_is_stored_behind_rows_that_are_not(code: ResponseCode) -> None:
+async def test_no_later_rows_are_stored_after_a_failure(code: ResponseCode) -> None:
     async with FakeCluster("a") as cluster:
         (broker,) = cluster.brokers
         refused: list[bytes] = []
@@ -164,11 +167,11 @@ async def test_nothing_is_stored_behind_rows_that_are_not(code: ResponseCode) ->
         assert len(set(refused)) == 1
 
 
-async def test_a_write_that_fails_waits_for_nothing_else() -> None:
+async def test_failed_write_does_not_wait_for_other_requests() -> None:
     async with FakeCluster("a", "b") as cluster:
-        silent, strict = cluster.brokers
-        silent.answer = mute
-        strict.answer = lambda request: request.reply(ResponseCode.MESSAGE_ILLEGAL)
+        unresponsive, rejecting = cluster.brokers
+        unresponsive.answer = mute
+        rejecting.answer = lambda request: request.reply(ResponseCode.MESSAGE_ILLEGAL)
         hour_ms = 3_600_000
         options = parse_sink({"nameServers": cluster.namesrv, "topic": "T", "maxOutage": "1h"})
         rows = pa.RecordBatch.from_pydict(
@@ -176,7 +179,7 @@ async def test_a_write_that_fails_waits_for_nothing_else() -> None:
         )
         producer = AsyncProducer("P", name_servers=cluster.namesrv, send_timeout_ms=hour_ms)
         await producer.start()
-        sender = Sender(producer, options, "q")
+        sender = RowSender(producer, options, "q")
         try:
             async with asyncio.timeout(120):
                 await sender.send(rows, 0)
@@ -186,21 +189,21 @@ async def test_a_write_that_fails_waits_for_nothing_else() -> None:
             await sender.close()
 
 
-def test_requests_go_on_while_rows_are_waited_for(site: Site) -> None:
+def test_requests_continue_while_spark_produces_rows(site: Site) -> None:
     topic = NumberedTopic(site, "sink-slow")
     given = {"nameServers": site.namesrv, "topic": topic.name}
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"body": [b"0", b"1"]})
-        # The first are stored although nobody has asked for more.
-        wait_until(lambda: read_numbers(topic.options()) == [0, 1], 60, "they are there")
+        # The first rows are stored before the second batch is requested.
+        wait_until(lambda: read_numbers(topic.options()) == [0, 1], 60, "the first rows are stored")
         yield pa.RecordBatch.from_pydict({"body": [b"2"]})
 
     assert write_batches(batches(), parse_sink(given), "q") == 3
     assert read_numbers(topic.options()) == [0, 1, 2]
 
 
-def test_large_rows_share_no_request(spark: SparkSession, site: Site) -> None:
+def test_large_rows_are_sent_in_separate_requests(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "sink-large")
     rows = spark.range(6).selectExpr("cast(repeat(cast(id AS string), 1000000) AS binary) AS body")
     write(rows, topic)
@@ -218,7 +221,7 @@ def test_large_rows_share_no_request(spark: SparkSession, site: Site) -> None:
         ),
     ],
 )
-def test_rows_that_are_no_messages(
+def test_invalid_rows_fail_the_write(
     spark: SparkSession, ours: Site, columns: list[str], words: str
 ) -> None:
     topic = NumberedTopic(ours, "sink-wrong")
@@ -226,15 +229,15 @@ def test_rows_that_are_no_messages(
         write(spark.range(10).selectExpr(*columns), topic)
 
 
-def test_name_servers_that_nobody_runs_are_one_clear_error(spark: SparkSession) -> None:
+def test_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> None:
     writer = spark.range(1).selectExpr("'x' AS body").write.format("rocketmq").mode("append")
     servers = f"127.0.0.1:{lease_port()}"
-    # An error that were waited for would be waited for longer than this test may take.
+    # If the write waited for the outage to end, the test would time out.
     with pytest.raises(PySparkException, match="no name server answers"):
         writer.options(nameServers=servers, topic="T", maxOutage="1h").save()
 
 
-def test_a_stream_writes_and_repeats_a_batch_with_the_same_keys(
+def test_repeated_batch_of_a_stream_has_the_same_keys(
     spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
     source, target = NumberedTopic(site, "sink-from"), NumberedTopic(site, "sink-to")
@@ -255,23 +258,23 @@ def test_a_stream_writes_and_repeats_a_batch_with_the_same_keys(
         assert query.awaitTermination(200)
 
     source.fill(20)
-    patiently(run)
+    retry_worker_start(run)
     source.fill(20)
-    patiently(run)
+    retry_worker_start(run)
     assert read_numbers(target.options()) == list(range(40))
-    # As if the driver had died before it noted that the second batch is done.
+    # As if the driver had crashed before it committed the second batch.
     for path in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         path.unlink()
-    patiently(run)
+    retry_worker_start(run)
     rows = read_rows(target.options(), ["body", "keys", "properties"])
     assert sorted(int(row["body"]) for row in rows) == sorted([*range(40), *range(20, 40)])
     key_of = {int(row["body"]): dict(row["properties"])[ROW_PROPERTY] for row in rows}
     assert all(dict(row["properties"])[ROW_PROPERTY] == key_of[int(row["body"])] for row in rows)
     assert len(set(key_of.values())) == 40
-    assert numbers(without_repeats(read(spark, target))) == list(range(40))
+    assert numbers(drop_duplicate_writes(read(spark, target))) == list(range(40))
 
 
-def test_topics_cannot_be_overwritten(spark: SparkSession, ours: Site) -> None:
+def test_overwrite_mode_is_refused(spark: SparkSession, ours: Site) -> None:
     topic = NumberedTopic(ours, "sink-overwrite")
     rows = spark.range(1).selectExpr("'x' AS body")
     writer = rows.write.format("rocketmq").mode("overwrite")
@@ -279,11 +282,9 @@ def test_topics_cannot_be_overwritten(spark: SparkSession, ours: Site) -> None:
         writer.options(nameServers=ours.namesrv, topic=topic.name).save()
 
 
-def test_rows_that_were_written_twice_are_dropped(
-    spark: SparkSession, site: Site, tmp_path: Path
-) -> None:
+def test_duplicate_writes_are_dropped(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     topic = NumberedTopic(site, "sink-twice")
-    topic.fill(10)  # of somebody else: they have no key, and stay
+    topic.fill(10)  # from another producer, without keys: they are kept
     (broker,) = site.brokers
     with Producer("repeaters", name_servers=site.namesrv) as producer:
         for number in [*range(10, 30), *range(20, 40)]:
@@ -291,12 +292,12 @@ def test_rows_that_were_written_twice_are_dropped(
             message = Message(topic.name, b"%d" % number, properties=key)
             producer.send(message, queue=MessageQueue(topic.name, broker, number % 4))
     assert len(numbers(read(spark, topic))) == 50
-    assert numbers(without_repeats(read(spark, topic))) == list(range(40))
+    assert numbers(drop_duplicate_writes(read(spark, topic))) == list(range(40))
     reader = spark.readStream.format("rocketmq").options(
         **topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="30")
     )
     query = (
-        without_repeats(reader.load(), within="10 minutes")
+        drop_duplicate_writes(reader.load(), watermark="10 minutes")
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "table"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -305,5 +306,5 @@ def test_rows_that_were_written_twice_are_dropped(
     )
     assert query.awaitTermination(200)
     assert table_numbers(spark, tmp_path / "table") == list(range(40))
-    with pytest.raises(ConfigError, match="properties is not there"):
-        without_repeats(read(spark, topic).drop("properties"))
+    with pytest.raises(ConfigError, match="the column properties is missing"):
+        drop_duplicate_writes(read(spark, topic).drop("properties"))

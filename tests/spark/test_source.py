@@ -21,7 +21,7 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.spark.cluster import Cluster
+from goddard.spark.cluster import ClusterClient
 from goddard.spark.columns import COLUMNS
 from goddard.spark.options import parse_source
 from goddard.testing.ports import lease_port
@@ -35,7 +35,7 @@ def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return spark.read.format("rocketmq").options(**options).load()
 
 
-def test_all_messages_with_all_columns(spark: SparkSession, site: Site) -> None:
+def test_batch_reads_all_messages_with_all_columns(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-all")
     topic.fill(1_000)
     frame = read(spark, topic.options())
@@ -55,29 +55,27 @@ def test_all_messages_with_all_columns(spark: SparkSession, site: Site) -> None:
     assert abs(row["storeTimestamp"].timestamp() - time.time()) < 86_400
 
 
-def test_a_schema_chooses_columns(spark: SparkSession, site: Site) -> None:
+def test_schema_selects_columns(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-columns")
     topic.fill(10)
-    chosen = spark.read.format("rocketmq").options(**topic.options())
-    frame = chosen.schema("tags STRING, body BINARY").load()
+    reader = spark.read.format("rocketmq").options(**topic.options())
+    frame = reader.schema("tags STRING, body BINARY").load()
     assert frame.columns == ["tags", "body"]
     assert numbers(frame) == list(range(10))
 
 
-def test_a_pattern_that_nothing_matches_is_told(
-    ours: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pattern_without_matches_is_logged(ours: Site, caplog: pytest.LogCaptureFixture) -> None:
     given = {"nameServers": ours.namesrv, "subscribePattern": "orderz.*"}
     options = parse_source(given, is_streaming=False)
-    with Cluster(options.connecting) as cluster:
+    with ClusterClient(options.connection) as cluster:
         assert cluster.queues(options) == []
     assert "no topic matches orderz.* yet" in caplog.messages
 
 
-async def test_static_topics_are_left_out_of_patterns(caplog: pytest.LogCaptureFixture) -> None:
-    """A plain topic, and one whose queues are logical."""
+async def test_static_topics_are_skipped_in_patterns(caplog: pytest.LogCaptureFixture) -> None:
+    """A normal topic and a static topic, both from a scripted name server."""
 
-    async def answer(request: RemotingCommand, _: Connection) -> RemotingCommand:
+    async def respond(request: RemotingCommand, _: Connection) -> RemotingCommand:
         if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             return request.reply(body=encode_body(TopicList(topic_list=["plain", "moving"])))
         mapping = TopicQueueMapping(bname="b", topic="moving", curr_id_map={0: 0}, total_queues=1)
@@ -93,9 +91,9 @@ async def test_static_topics_are_left_out_of_patterns(caplog: pytest.LogCaptureF
         return request.reply(body=encode_body(route))
 
     handlers = Handlers()
-    handlers.set_fallback(answer)
+    handlers.set_fallback(respond)
 
-    def ask(address: str) -> None:
+    def check_queues(address: str) -> None:
         for streams in (True, False):
             with_pattern, by_name, by_queue = (
                 parse_source({"nameServers": address, **given}, is_streaming=streams)
@@ -106,7 +104,7 @@ async def test_static_topics_are_left_out_of_patterns(caplog: pytest.LogCaptureF
                 )
             )
             caplog.clear()
-            with Cluster(with_pattern.connecting) as cluster:
+            with ClusterClient(with_pattern.connection) as cluster:
                 for is_running in (False, True, True):
                     found = cluster.queues(with_pattern, is_running=is_running)
                     assert found == [MessageQueue("plain", "b", 0)]
@@ -116,10 +114,10 @@ async def test_static_topics_are_left_out_of_patterns(caplog: pytest.LogCaptureF
             assert len([each for each in caplog.messages if "moving is a static" in each]) == 1
 
     async with Server(ServerOptions(), handlers) as name_server:
-        await asyncio.to_thread(ask, f"127.0.0.1:{name_server.port}")
+        await asyncio.to_thread(check_queues, f"127.0.0.1:{name_server.port}")
 
 
-def test_offsets_by_number_and_by_group(spark: SparkSession, site: Site) -> None:
+def test_start_and_end_offsets_by_number(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-offsets")
     topic.fill(100)
     (broker,) = site.brokers
@@ -133,30 +131,32 @@ def test_offsets_by_number_and_by_group(spark: SparkSession, site: Site) -> None
     assert numbers(frame) == sorted(expected)
 
 
-def test_timestamps_cut_a_topic_in_two(spark: SparkSession, site: Site) -> None:
+def test_timestamps_split_a_topic(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-time")
     topic.fill(40)
-    between = _a_moment_later(read(spark, topic.options()))
+    cut_ms = _time_after_all(read(spark, topic.options()))
     topic.fill(40)
-    after = read(spark, topic.options(startingTimestamp=str(between)))
-    before = read(spark, topic.options(endingTimestamp=str(between)))
+    after = read(spark, topic.options(startingTimestamp=str(cut_ms)))
+    before = read(spark, topic.options(endingTimestamp=str(cut_ms)))
     assert numbers(after) == list(range(40, 80))
     assert numbers(before) == list(range(40))
-    by_topic = json.dumps({topic.name: between})
+    by_topic = json.dumps({topic.name: cut_ms})
     again = read(spark, topic.options(startingOffsetsByTimestamp=by_topic))
     assert numbers(again) == list(range(40, 80))
 
 
-def _a_moment_later(frame: DataFrame) -> int:
-    """A time after all messages of a frame and before any that follows."""
+def _time_after_all(frame: DataFrame) -> int:
+    """A time later than all messages of a frame and earlier than any message sent next."""
     last = max(row.storeTimestamp.timestamp() for row in frame.select("storeTimestamp").collect())
-    between = int(last * 1000) + 1
-    while time.time() * 1000 <= between:
+    cut_ms = int(last * 1000) + 1
+    while time.time() * 1000 <= cut_ms:
         time.sleep(0.001)
-    return between
+    return cut_ms
 
 
-def test_a_time_without_messages_is_an_error_or_the_end(spark: SparkSession, site: Site) -> None:
+def test_start_time_without_messages_fails_or_starts_at_the_end(
+    spark: SparkSession, site: Site
+) -> None:
     topic = NumberedTopic(site, "source-late")
     topic.fill(8)
     late = topic.options(startingTimestamp=str(int(time.time() * 1000) + 3_600_000))
@@ -166,7 +166,7 @@ def test_a_time_without_messages_is_an_error_or_the_end(spark: SparkSession, sit
     assert numbers(frame) == []
 
 
-def test_tags_and_conditions_are_applied_by_the_broker(spark: SparkSession, site: Site) -> None:
+def test_broker_applies_tag_and_sql_filters(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-filter")
     topic.fill(200)
     even = read(spark, topic.options(filter="even || other"))
@@ -175,7 +175,7 @@ def test_tags_and_conditions_are_applied_by_the_broker(spark: SparkSession, site
     assert numbers(some) == list(range(10, 21))
 
 
-def test_queues_are_cut_into_partitions(spark: SparkSession, site: Site) -> None:
+def test_queues_are_split_into_partitions(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-cut", queues=2)
     topic.fill(600)
     frame = read(spark, topic.options(minPartitions="6"))
@@ -185,7 +185,7 @@ def test_queues_are_cut_into_partitions(spark: SparkSession, site: Site) -> None
     assert frame.rdd.getNumPartitions() == 6
 
 
-def test_patterns_and_assignments_choose_queues(spark: SparkSession, site: Site) -> None:
+def test_patterns_and_assignments_select_queues(spark: SparkSession, site: Site) -> None:
     first, second = NumberedTopic(site, "pattern-x"), NumberedTopic(site, "pattern-y")
     first.fill(8)
     second.fill(8)
@@ -201,7 +201,7 @@ def test_patterns_and_assignments_choose_queues(spark: SparkSession, site: Site)
         read(spark, servers | {"assign": wrong}).collect()
 
 
-def test_bodies_large_and_compressed(spark: SparkSession, site: Site) -> None:
+def test_large_and_compressed_bodies(spark: SparkSession, site: Site) -> None:
     topic = site.create_topic("source-large")
     bodies = [bytes([65 + number]) * (300_000 * number + 1) for number in range(4)]
     with Producer("large", name_servers=site.namesrv, compress_from_bytes=500_000) as producer:
@@ -212,12 +212,12 @@ def test_bodies_large_and_compressed(spark: SparkSession, site: Site) -> None:
     assert [row.body for row in found] == [bytearray(body) for body in bodies]
 
 
-def test_an_empty_topic_has_no_rows(spark: SparkSession, site: Site) -> None:
+def test_empty_topic_has_no_rows(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-empty")
     assert numbers(read(spark, topic.options())) == []
 
 
-def test_retry_and_system_topics_are_seen_on_request(spark: SparkSession, site: Site) -> None:
+def test_retry_and_system_topics_are_read_on_request(spark: SparkSession, site: Site) -> None:
     retry = "%RETRY%spark-readers"
     with Producer("retriers", name_servers=site.namesrv) as producer:
         producer.send(Message(retry, b"1"))
@@ -228,7 +228,7 @@ def test_retry_and_system_topics_are_seen_on_request(spark: SparkSession, site: 
     assert numbers(read(spark, servers | {"subscribe": retry})) == [1]
 
 
-def test_sql_views_take_the_options(spark: SparkSession, site: Site) -> None:
+def test_sql_view_with_options(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-sql")
     topic.fill(10)
     options = ", ".join(f"{name} '{text}'" for name, text in topic.options().items())
@@ -240,40 +240,40 @@ def test_sql_views_take_the_options(spark: SparkSession, site: Site) -> None:
         spark.catalog.dropTempView("messages")
 
 
-def test_wrong_options_are_refused_when_the_read_is_described(spark: SparkSession) -> None:
+def test_wrong_options_fail_when_the_read_is_defined(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="did you mean subscribe"):
         read(spark, {"nameServers": "127.0.0.1:1", "subscrib": "T"})
     reader = spark.read.format("rocketmq").options(nameServers="127.0.0.1:1", subscribe="T")
-    priced = reader.schema("price DOUBLE").load()
+    with_price = reader.schema("price DOUBLE").load()
     with pytest.raises(PySparkException, match="there is no column price"):
-        priced.collect()
+        with_price.collect()
 
 
-def test_name_servers_that_nobody_runs_are_one_clear_error(spark: SparkSession) -> None:
+def test_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> None:
     options = {"nameServers": f"127.0.0.1:{lease_port()}", "subscribe": "T"}
     with pytest.raises(PySparkException, match="no name server answers"):
         read(spark, options | {"fetchOffset.numRetries": "1"}).collect()
 
 
-def test_offsets_that_are_gone_are_a_loss(spark: SparkSession, site: Site) -> None:
+def test_offsets_beyond_the_end_are_data_loss(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-loss", queues=1)
     topic.fill(10)
     (broker,) = site.brokers
     beyond = json.dumps({topic.name: {broker: {"0": 50}}})
     options = topic.options(endingOffsets=beyond)
-    with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
+    with pytest.raises(PySparkException, match="ends at 10, offset 50 was requested"):
         read(spark, options).collect()
     assert numbers(read(spark, options | {"failOnDataLoss": "false"})) == list(range(10))
-    with pytest.raises(PySparkException, match="ends at 10, 50 was wanted"):
+    with pytest.raises(PySparkException, match="ends at 10, offset 50 was requested"):
         read(spark, topic.options(startingOffsets=beyond)).collect()
 
 
-def test_conditions_spare_reading(spark: SparkSession, site: Site) -> None:
+def test_pushed_filters_reduce_what_is_read(spark: SparkSession, site: Site) -> None:
     topic = NumberedTopic(site, "source-push")
     topic.fill(80)
-    between = _a_moment_later(read(spark, topic.options()))
+    cut_ms = _time_after_all(read(spark, topic.options()))
     topic.fill(80)
-    time = f"timestamp_millis({between})"
+    time = f"timestamp_millis({cut_ms})"
     pushed = topic.options(pushFilters="true")
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

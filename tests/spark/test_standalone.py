@@ -1,6 +1,6 @@
-"""A Spark standalone cluster: a master, two workers and a driver, each a process of its own.
+"""A Spark standalone cluster: a master, two workers and a driver, each in its own process.
 
-The package reaches the executors as an archive, as a user without rights on the machines sends it.
+The package is sent to the executors as an archive, as by a user who cannot install it there.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
 
 
 def daemon(name: str, folder: Path, ready: str, *arguments: str, port: int = 0) -> Process:
-    """A daemon of Spark, from the package that pip installed."""
+    """A Spark daemon, started with the scripts of the installed pyspark package."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -57,7 +57,7 @@ def daemon(name: str, folder: Path, ready: str, *arguments: str, port: int = 0) 
 
 
 def archive(folder: Path) -> Path:
-    """The wheel of this tree, under a name that Spark puts on the path of executors."""
+    """Build the wheel of this tree; with the suffix .zip, Spark adds it to the executors' path."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
@@ -74,28 +74,28 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
     job.mkdir()
     port = lease_port()
     url = f"spark://127.0.0.1:{port}"
-    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    common = ("--host", "127.0.0.1", "--webui-port", "0")
     master = daemon(
         "master",
         tmp_path,
         "New state: ALIVE",
         "org.apache.spark.deploy.master.Master",
-        *(*place, "--port", str(port)),
+        *(*common, "--port", str(port)),
         port=port,
     )
     workers = [
         daemon(
             f"worker-{number}",
             tmp_path,
-            "Successfully registered with master",
+            "Successfully executor_workers with master",
             "org.apache.spark.deploy.worker.Worker",
-            *(*place, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / "work")),
+            *(*common, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / "work")),
             url,
         )
         for number in range(2)
     ]
     with Cluster(tmp_path / "cluster") as cluster, master, workers[0], workers[1]:
-        # Workers look for their master until it is there; meanwhile the rest is made.
+        # Workers retry until the master is up; the other parts start in the meantime.
         for each in (master, *workers):
             each.launch()
         site = Site(cluster.start_name_server())
@@ -133,15 +133,15 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
             (job / "stop").touch()
             wait_until(lambda: not driver.is_running, _SECONDS, "the job ends")
             assert driver.exit_code == 0, driver.output()[-3000:]
-        assert len(set(registered(master))) == 2
+        assert len(set(executor_workers(master))) == 2
     result = json.loads((job / "result.json").read_text())
     assert result["table"] == result["topic"] == list(range(2_000))
-    # Not this tree, but what was sent.
+    # The executors used the archive and not this tree.
     assert all("goddard.zip" in origin for origin in result["origins"])
 
 
-def registered(master: Process) -> list[str]:
-    """What the master says of executors that it launched, by worker."""
+def executor_workers(master: Process) -> list[str]:
+    """The worker of each executor that the master launched, from its log."""
     return [
         line.split(" on worker ")[1].split()[0]
         for line in master.output().splitlines()

@@ -1,10 +1,10 @@
-"""A streaming job in a process of its own, to be killed: from a topic into a table and a topic.
+"""A streaming job in its own process, for tests that kill it: from a topic to a table and a topic.
 
-    python -m tests.support.sparkjob FOLDER     # with job.json in it
+    python -m tests.support.sparkjob FOLDER     # FOLDER contains job.json
 
-The job names ``master``, ``source`` and ``sink``, and may have ``settings`` of Spark and ``code``,
-an archive of the package that is sent to executors. It runs until there is a file ``stop``, reads
-what is there by then, and writes down as ``result.json`` what came out.
+``job.json`` has ``master``, ``source`` and ``sink``, optionally Spark's ``settings`` and ``code``,
+an archive of the package for the executors. The job runs until a file ``stop`` exists. Then it
+processes all available messages and writes its results to ``result.json``.
 """
 
 import importlib
@@ -46,17 +46,17 @@ def _result(spark: SparkSession, folder: Path, job: dict[str, Any]) -> dict[str,
     sink = job["sink"]
     options = {"nameServers": sink["nameServers"], "subscribe": sink["topic"]}
     written = spark.read.format("rocketmq").options(**options).load()
-    identities = written.selectExpr(f"properties['{ROW_PROPERTY}'] AS row").distinct()
+    row_keys = written.selectExpr(f"properties['{ROW_PROPERTY}'] AS row").distinct()
     return {
         "table": numbers(spark.read.parquet(str(folder / "table"))),
         "topic": numbers(written),
-        "identities": identities.count(),
+        "row_keys": row_keys.count(),
         "origins": _origins(spark),
     }
 
 
 def _origins(spark: SparkSession) -> list[str]:
-    """Where the executors have the package from."""
+    """The paths from which the executors imported the package."""
 
     def origin(_: int) -> str:
         return str(importlib.import_module("goddard").__file__)
@@ -75,7 +75,7 @@ def main(folder: Path) -> None:
     print(READY, flush=True)
     while not (folder / "stop").exists():
         for query in queries:
-            # It raises what ended the query.
+            # Raises the exception that ended the query.
             query.awaitTermination(_POLL_SECONDS)
     for query in queries:
         query.processAllAvailable()

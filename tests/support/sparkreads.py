@@ -1,4 +1,4 @@
-"""The readers and the writer of the Spark source, driven by hand as Spark drives them."""
+"""Call the readers and the writer of the Spark source as Spark calls them, without Spark."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -19,11 +19,11 @@ _STARTS = 4
 T = TypeVar("T")
 
 
-def patiently(run: Callable[[], T]) -> T:
-    """Run a query, again if Spark gave up on its own Python, which has ten seconds to start.
+def retry_worker_start(run: Callable[[], T]) -> T:
+    """Run a query; repeat it if a Python worker of Spark did not start in time.
 
-    A machine at several times its load takes longer, and nothing can be set. The query has done
-    nothing by then.
+    Spark's limit of ten seconds cannot be configured, and an overloaded machine takes longer. The
+    query has done nothing by then.
     """
     for _ in range(_STARTS - 1):
         try:
@@ -34,48 +34,50 @@ def patiently(run: Callable[[], T]) -> T:
     return run()
 
 
-class Stream:
-    """A streaming query on numbered messages; ``start`` is what its checkpoint says, if it has
-    one."""
+class ManualStream:
+    """A streaming query on numbered messages, run batch by batch by the test.
+
+    ``start``: the offsets of its checkpoint, if it has one.
+    """
 
     def __init__(self, options: dict[str, str], start: dict[str, Any] | None = None) -> None:
         self.reader = StreamReader(parse_source(options, is_streaming=True), ["body"])
-        self.at: dict[str, Any] = self.reader.initialOffset() if start is None else start
+        self.offset: dict[str, Any] = self.reader.initialOffset() if start is None else start
 
-    def plan(self, most: int | None = None) -> dict[str, Any]:
-        """Where the next batch ends."""
-        limit = ReadAllAvailable() if most is None else ReadMaxRows(most)
-        return self.reader.latestOffset(self.at, limit)
+    def plan(self, max_rows: int | None = None) -> dict[str, Any]:
+        """The end offsets of the next batch."""
+        limit = ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+        return self.reader.latestOffset(self.offset, limit)
 
     def read(self, end: dict[str, Any]) -> list[int]:
-        """The numbers of the batch that ends there, as often as wanted."""
+        """The numbers of the batch that ends there; it can be read repeatedly."""
         return sorted(
             int(row["body"])
-            for partition in self.reader.partitions(self.at, end)
+            for partition in self.reader.partitions(self.offset, end)
             for batch in self.reader.read(partition)
             for row in batch.to_pylist()
         )
 
-    def step(self, most: int | None = None) -> list[int]:
-        """One batch; nothing if there is nothing new."""
-        end = self.plan(most)
+    def run_batch(self, max_rows: int | None = None) -> list[int]:
+        """Plan and read one batch; empty if there are no new messages."""
+        end = self.plan(max_rows)
         found = self.read(end)
-        self.at = end
+        self.offset = end
         return found
 
-    def until_something_comes(self) -> list[int]:
-        return wait_until(self.step, _SECONDS, "new messages")
+    def wait_for_rows(self) -> list[int]:
+        return wait_until(self.run_batch, _SECONDS, "new messages")
 
-    def until_as_many_came(self, count: int) -> list[int]:
-        """The numbers of as many batches as it takes."""
+    def wait_for_count(self, count: int) -> list[int]:
+        """The numbers of the next batches, until there are ``count``."""
         found: list[int] = []
         while len(found) < count:
-            found += self.until_something_comes()
+            found += self.wait_for_rows()
         return sorted(found)
 
 
 def read_rows(options: dict[str, str], names: Iterable[str]) -> list[dict[str, Any]]:
-    """What a batch has."""
+    """The rows of a batch query."""
     reader = BatchReader(parse_source(options, is_streaming=False), list(names))
     return [
         row
@@ -90,7 +92,7 @@ def read_numbers(options: dict[str, str]) -> list[int]:
 
 
 def write_bodies(options: dict[str, str], bodies: Iterable[bytes]) -> int:
-    """What a task does with these rows; how many there were."""
+    """Write rows with these bodies in one task; returns their number."""
     return _write(options, {"body": list(bodies)})
 
 

@@ -38,7 +38,7 @@ from goddard.pipelines.jobs import (
 from goddard.pipelines.sections import OpenSection, Section, interval_ms, near
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import parse_log
-from goddard.spark.options import CONNECTING, Given, connecting, parse_source
+from goddard.spark.options import CONNECTION_OPTIONS, RawOptions, parse_connection, parse_source
 
 _SPARK_FORMATS: Final = ("avro", "csv", "jdbc", "json", "kafka", "noop", "orc", "text")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -370,7 +370,7 @@ def _sink(place: str, given: object, source: Source) -> Sink:
         rows = section.count("rows", 20, low=1, high=100_000)
         return Sink(format=kind, options={"rows": str(rows)})
     elif kind == MESSAGES:
-        section = Section(place, given, ("format", *CONNECTING, *_SENDING))
+        section = Section(place, given, ("format", *CONNECTION_OPTIONS, *_SENDING))
         return Sink(format=kind, options=_sending(section.rest(("format",)), source))
     else:
         section = OpenSection(place, given)
@@ -418,10 +418,10 @@ def _sending(options: dict[str, str], source: Source) -> dict[str, str]:
     """The options of a message sink; the cluster is the source's if no other is named."""
     if "nameServers" not in options:
         options = {
-            name: value for name, value in source.options.items() if name in CONNECTING
+            name: value for name, value in source.options.items() if name in CONNECTION_OPTIONS
         } | options
     try:
-        connecting(Given(options, CONNECTING | dict.fromkeys(_SENDING, "")))
+        parse_connection(RawOptions(options, CONNECTION_OPTIONS | dict.fromkeys(_SENDING, "")))
     except ConfigError as error:
         raise ConfigError(f"[sink] {error}") from error
     return options

@@ -9,7 +9,7 @@ from pathlib import Path
 from goddard.errors import GoddardError
 from goddard.pipelines.failures import PipelineError
 from goddard.pipelines.jobs import Job
-from goddard.spark.cluster import Cluster
+from goddard.spark.cluster import ClusterClient
 from goddard.spark.options import parse_source
 
 
@@ -19,7 +19,7 @@ def check_source(job: Job) -> None:
         return
     try:
         options = parse_source(job.source.options, is_streaming=True)
-        with Cluster(options.connecting) as cluster:
+        with ClusterClient(options.connection) as cluster:
             cluster.queues(options)
     except GoddardError as error:
         raise PipelineError(f"{job.name}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Final
 from goddard.errors import ConfigError, GoddardError
 from goddard.pipelines.jobs import Job
 from goddard.spark import offsets
-from goddard.spark.cluster import Cluster
+from goddard.spark.cluster import ClusterClient
 from goddard.spark.offsets import Offsets
 from goddard.spark.options import parse_source
 
@@ -49,7 +49,7 @@ def job_status(job: Job) -> JobStatus:
         raise ConfigError(f"{job.name} reads files, which has no progress to ask for")
     options = parse_source(job.source.options, is_streaming=True)
     checkpoint = checkpoint_offsets(job.run.checkpoint)
-    with Cluster(options.connecting) as cluster:
+    with ClusterClient(options.connection) as cluster:
         earliest, latest = cluster.bounds(cluster.queues(options))
         if options.group is not None:
             by = f"offsets of the group {options.group}"

@@ -1,7 +1,7 @@
 """RocketMQ for Spark: the sources and the sink behind ``format("rocketmq")`` and ``rocketmq-log``.
 
-What runs on executors imports no broker, no command line and, but for ``source``, no pyspark: the
-names below are loaded when they are first used.
+Executors import this package without the broker and the command line, and mostly without pyspark,
+so each name below is loaded on first use.
 """
 
 from importlib import import_module
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 from goddard.extras import require
 
 if TYPE_CHECKING:
+    from goddard.spark.dedup import drop_duplicate_writes
     from goddard.spark.progress import Lag, lag
-    from goddard.spark.repeats import without_repeats
     from goddard.spark.session import spark_session
     from goddard.spark.source import register
 
-__all__ = ["Lag", "lag", "register", "spark_session", "without_repeats"]
+__all__ = ["Lag", "drop_duplicate_writes", "lag", "register", "spark_session"]
 
 _MODULES: Final = {
     "Lag": "progress",
+    "drop_duplicate_writes": "dedup",
     "lag": "progress",
     "register": "source",
     "spark_session": "session",
-    "without_repeats": "repeats",
 }
 
 

@@ -1,6 +1,6 @@
-"""NumPy and Arrow building blocks: numbers, texts and binaries cut out of one buffer at once.
+"""NumPy and Arrow building blocks that extract numbers, strings and binaries from one buffer.
 
-Nothing here makes a Python object for each row; the exceptions say so.
+These functions create no Python object per row, except where a comment says so.
 """
 
 from typing import Final
@@ -16,16 +16,17 @@ Raw = npt.NDArray[np.uint8]
 _HEX: Final = np.frombuffer(
     "".join(f"{value:02X}" for value in range(256)).encode("ascii"), dtype=np.uint16
 )
-# The years 1 to 9999, which Spark and Python can show.
+# The years 1 to 9999, the range that Spark and Python can represent.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
 
 
 def bytes_at(raw: Raw, at: Positions, width: int) -> Raw:
-    """Rows of ``width`` bytes at the positions given."""
-    # One element for each byte, each of them as long as a row: they overlap, and are copied whole.
-    places = max(0, len(raw) - width + 1)
-    overlapping: npt.NDArray[np.void] = np.ndarray((places,), f"V{width}", raw, strides=(1,))
+    """Rows of ``width`` bytes, one for each position."""
+    # A view with one element of ``width`` bytes per byte of the buffer; elements overlap, and
+    # indexing copies them.
+    count = max(0, len(raw) - width + 1)
+    overlapping: npt.NDArray[np.void] = np.ndarray((count,), f"V{width}", raw, strides=(1,))
     return overlapping[at].view(np.uint8).reshape(len(at), width)
 
 
@@ -41,10 +42,10 @@ def int64_at(raw: Raw, at: Positions) -> Positions:
     return bytes_at(raw, at, 8).view(">i8").ravel().astype(np.int64)
 
 
-def cut(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
-    """The pieces of a buffer as a column of binaries; pieces are in order and do not overlap.
+def slices_of(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
+    """Slices of a buffer as a column of binaries; slices are in order and do not overlap.
 
-    The buffer as a whole is read as gap, piece, gap, piece, ...; Arrow then copies the pieces.
+    The buffer is viewed as gap, slice, gap, slice, ...; Arrow then copies every second element.
     """
     count = len(starts)
     if count == 0:
@@ -56,12 +57,12 @@ def cut(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
     whole = pa.Array.from_buffers(
         pa.large_binary(), 2 * count, [None, pa.py_buffer(bounds), buffer]
     )
-    pieces = whole.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int64)))
-    return pieces.cast(pa.binary())
+    slices = whole.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int64)))
+    return slices.cast(pa.binary())
 
 
-def texts(values: pa.Array) -> pa.Array:
-    """Binaries read as UTF-8; what is not UTF-8 is shown with replacement characters."""
+def strings(values: pa.Array) -> pa.Array:
+    """Binaries decoded as UTF-8; invalid bytes become replacement characters."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -75,19 +76,19 @@ def texts(values: pa.Array) -> pa.Array:
         )
 
 
-def spread(values: pa.Array, rows: Positions, count: int) -> pa.Array:
-    """``count`` rows, null but for ``rows`` (ascending), which have the values in order."""
+def scatter(values: pa.Array, rows: Positions, count: int) -> pa.Array:
+    """``count`` rows: ``rows`` (ascending) have the values in order, all others are null."""
     if len(rows) == count:
         return values
-    places = np.zeros(count, dtype=np.int64)
+    indices = np.zeros(count, dtype=np.int64)
     is_null = np.ones(count, dtype=np.bool_)
-    places[rows] = np.arange(len(rows))
+    indices[rows] = np.arange(len(rows))
     is_null[rows] = False
-    return values.take(pa.array(places, mask=is_null))
+    return values.take(pa.array(indices, mask=is_null))
 
 
-def hex_texts(rows: Raw) -> pa.Array:
-    """Rows of bytes, all of one width, in upper-case hexadecimal digits."""
+def hex_strings(rows: Raw) -> pa.Array:
+    """Rows of bytes, all of one width, as upper-case hexadecimal digits."""
     count, width = rows.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(2 * width)
     digits = _HEX[rows]
@@ -102,12 +103,12 @@ def choose(is_first: npt.NDArray[np.bool_], first: pa.Array, other: pa.Array) ->
     return pc.if_else(pa.array(is_first), first, other)
 
 
-def repeated(text: str, count: int) -> pa.Array:
+def repeat_string(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def timestamps(milliseconds: Positions) -> pa.Array:
-    """Spark's TimestampType: microseconds in UTC; null for what no calendar has."""
-    is_absurd = (milliseconds < _FIRST_MS) | (milliseconds > _LAST_MS)
-    microseconds = np.where(is_absurd, 0, milliseconds) * 1000
-    return pa.array(microseconds, mask=is_absurd).cast(pa.timestamp("us", tz="UTC"))
+    """Spark's TimestampType: microseconds in UTC; null if outside the years 1 to 9999."""
+    is_invalid = (milliseconds < _FIRST_MS) | (milliseconds > _LAST_MS)
+    microseconds = np.where(is_invalid, 0, milliseconds) * 1000
+    return pa.array(microseconds, mask=is_invalid).cast(pa.timestamp("us", tz="UTC"))

@@ -1,9 +1,8 @@
-"""What the driver asks of the cluster: which queues there are, how far they reach, group offsets.
+"""The driver's requests to the cluster: queues, earliest and latest offsets, group offsets.
 
-A Cluster is used from one thread by plain calls. It has an event loop of its own, which runs only
-while a question is asked, so nothing goes on behind Spark's back. A server that does not answer is
-asked again as often as the options say; what remains is one error in seconds, never a query that
-hangs.
+A ClusterClient is synchronous and used from one thread. It has its own event loop, which runs only
+during a call, so no work continues between calls. A request that fails is retried as often as the
+options say; then it raises an error. A query never hangs on an unreachable server.
 """
 
 import asyncio
@@ -40,16 +39,16 @@ from goddard.protocol.names import (
 )
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.offsets import EARLIEST, LATEST, Offsets
-from goddard.spark.options import Connecting, Place, SourceOptions, Where
-from goddard.spark.timesearch import first_at
+from goddard.spark.options import ConnectionOptions, OffsetMode, OffsetSpec, SourceOptions
+from goddard.spark.time_search import first_offset_at
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
 
-# Questions under way at once; a broker of thousands of queues is not to be flooded.
-_AT_ONCE: Final = 64
+# Limits the load on a broker with thousands of queues.
+_MAX_CONCURRENT_REQUESTS: Final = 64
 
-_PASSING: Final[frozenset[int]] = frozenset(
+_RETRIABLE_CODES: Final[frozenset[int]] = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SYSTEM_ERROR,
@@ -61,7 +60,7 @@ _PASSING: Final[frozenset[int]] = frozenset(
     }
 )
 
-_NOTHING_THERE: Final = frozenset(
+_EMPTY_PULL_CODES: Final = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_OFFSET_MOVED,
@@ -69,56 +68,59 @@ _NOTHING_THERE: Final = frozenset(
     }
 )
 
-# Pulls of readers that name no group; brokers insist on one.
-READERS_GROUP: Final = "goddard-spark"
+# The group of pull requests when the options name none; brokers require one.
+DEFAULT_GROUP: Final = "goddard-spark"
 
 T = TypeVar("T")
 
 
-class BehindError(GoddardError):
-    """A slave was asked for what it does not have yet."""
+class ReplicaBehindError(GoddardError):
+    """A slave does not have the requested messages yet."""
 
 
-def is_passing(error: GoddardError) -> bool:
-    """Whether a failure may be gone at the next try."""
+def is_retriable(error: GoddardError) -> bool:
+    """Whether the same request may succeed later."""
     if isinstance(error, BatchFailedError):
-        return isinstance(error.__cause__, GoddardError) and is_passing(error.__cause__)
+        return isinstance(error.__cause__, GoddardError) and is_retriable(error.__cause__)
     if isinstance(error, BrokerError) and error.refuses_conditions:
         return False
     if isinstance(error, (BrokerError, SendFailedError)):
-        return error.code in _PASSING
+        return error.code in _RETRIABLE_CODES
     return isinstance(
-        error, (BehindError, BrokerNotFoundError, NameServerError, NoRouteError, RemotingError)
+        error,
+        (ReplicaBehindError, BrokerNotFoundError, NameServerError, NoRouteError, RemotingError),
     )
 
 
-async def tried(
-    connecting: Connecting, ask: Callable[[], Awaitable[T]], *, patience_ms: int = 0
+async def with_retries(
+    connection: ConnectionOptions, request: Callable[[], Awaitable[T]], *, retry_for_ms: int = 0
 ) -> T:
-    """Ask until an answer comes; give up when both the tries and the patience are used up."""
+    """Retry a request until the number of retries is used up and ``retry_for_ms`` have passed."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + patience_ms / 1000
-    left = connecting.retries
+    deadline = loop.time() + retry_for_ms / 1000
+    retries_left = connection.retries
     while True:
         try:
-            return await ask()
+            return await request()
         except GoddardError as error:
-            if not is_passing(error) or (left <= 0 and loop.time() >= until):
+            if not is_retriable(error) or (retries_left <= 0 and loop.time() >= deadline):
                 raise
-            left -= 1
-            _logger.warning("asked again in %d ms: %s", connecting.retry_interval_ms, error)
-            await asyncio.sleep(connecting.retry_interval_ms / 1000)
+            retries_left -= 1
+            _logger.warning(
+                "request failed, retrying in %d ms: %s", connection.retry_interval_ms, error
+            )
+            await asyncio.sleep(connection.retry_interval_ms / 1000)
 
 
-class Cluster:
-    """The driver's end; see the module's text."""
+class ClusterClient:
+    """The driver's client; see the module docstring."""
 
-    def __init__(self, connecting: Connecting) -> None:
-        self._connecting = connecting
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
         self._session: Session | None = None
-        # Topics that match a pattern and cannot be read.
-        self._left_out: set[str] = set()
+        # Static topics that match the pattern; each is warned about once.
+        self._skipped_topics: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -135,65 +137,67 @@ class Cluster:
     def queues(self, options: SourceOptions, *, is_running: bool = False) -> list[MessageQueue]:
         """The queues to read now.
 
-        ConfigError for an assigned one that does not exist, NoRouteError for such a topic. To a
-        query that is running already they are away, and left out, unless nothing else is left.
-        ConfigError as well for a static topic, but one that only matches a pattern is left out.
+        When a query starts, an assigned queue that does not exist raises ConfigError, and a topic
+        that does not exist raises NoRouteError. While a query is running, both are skipped; an
+        error is raised only if no topic answers. A static topic raises ConfigError if it is named,
+        and is skipped if it only matches a pattern.
         """
         return self._run(self._queues(options, is_running=is_running))
 
     def bounds(self, queues: Iterable[MessageQueue]) -> tuple[Offsets, Offsets]:
-        """The earliest and the latest offset of each queue whose broker is there."""
+        """The earliest and the latest offset of each queue."""
         return self._run(self._bounds(list(queues)))
 
     def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """The latest offset of each queue whose broker is there."""
-        return self._run(self._each(list(queues), broker_api.max_offset))
+        """The latest offset of each queue."""
+        return self._run(self._query_offsets(list(queues), broker_api.max_offset))
 
-    def latest_of_present(
+    def latest_of_reachable(
         self, queues: Iterable[MessageQueue], at_least: Mapping[MessageQueue, int]
     ) -> Offsets:
-        """The same of the queues whose brokers answer, each asked once; an error if none does.
+        """The latest offsets of the queues whose brokers answer, without retries.
 
-        A slave may be behind: what it says counts only beyond ``at_least``.
+        Raises an error if no broker answers. A slave may be behind its master, so its answer is
+        raised to at least the queue's offset in ``at_least``.
         """
-        return self._run(self._latest_of_present(list(queues), at_least))
+        return self._run(self._latest_of_reachable(list(queues), at_least))
 
     def resolve(
         self,
-        place: Place,
+        spec: OffsetSpec,
         bounds: tuple[Offsets, Offsets],
         *,
         group: str | None = None,
         fails_without_match: bool = False,
     ) -> Offsets:
-        """The offsets that a place means, within the bounds."""
-        return self._run(self._resolve(place, bounds, group, fails_without_match))
+        """The offsets that a spec stands for, limited to the bounds."""
+        return self._run(self._resolve(spec, bounds, group, fails_without_match))
 
     def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
-        """Where a group stands, in the queues where it stands anywhere."""
+        """The committed offsets of a group; queues without one are left out."""
         return self._run(self._group_offsets(group, list(queues)))
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Offsets:
-        """Say how far a group has read, so that tools show its lag; what of it was heard.
+        """Commit offsets, so that tools show the lag of the group. Returns what brokers answered.
 
-        Best effort, never an error, and each broker is asked once. One that will not have it has
-        heard it too: it is there, and has messages to read.
+        Best effort: failures are logged, and nothing is retried. A broker that rejects a commit
+        counts as having answered, because it is reachable and its messages can be read.
         """
         return self._run(self._commit(group, offsets))
 
-    def check_writing(self, topic: str | None) -> None:
-        """An error unless a name server answers and, if the topic is known, one of its brokers."""
-        self._run(tried(self._connecting, partial(self._check_writing, topic)))
+    def check_writable(self, topic: str | None) -> None:
+        """Raise an error if no name server answers or, with a topic, none of its brokers."""
+        self._run(with_retries(self._connection, partial(self._check_writable, topic)))
 
-    # On the loop
+    # Coroutines, run on this client's loop
 
-    def _run(self, asked: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(asked)
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
 
-    async def _started(self) -> Session:
+    async def _get_session(self) -> Session:
         if self._session is None:
-            connecting = self._connecting
-            options = session_options(connecting.name_servers, connecting.keywords).for_process()
+            connection = self._connection
+            options = session_options(connection.name_servers, connection.keywords).for_process()
             session = Session.shared(options)
             await session.start()
             self._session = session
@@ -202,7 +206,7 @@ class Cluster:
     async def _queues(self, options: SourceOptions, *, is_running: bool) -> list[MessageQueue]:
         topics: Iterable[str] = options.topics
         if options.pattern is not None:
-            names = await tried(self._connecting, self._topics)
+            names = await with_retries(self._connection, self._topics)
             topics = [
                 name
                 for name in names
@@ -211,32 +215,32 @@ class Cluster:
             ]
             if not topics and not is_running:
                 _logger.warning("no topic matches %s yet", options.pattern.pattern)
-        session = await self._started()
+        session = await self._get_session()
 
-        async def of_topic(topic: str) -> list[MessageQueue]:
+        async def queues_of(topic: str) -> list[MessageQueue]:
             wire_name = session.with_namespace(topic)
             try:
                 found = await session.subscribe_queues(wire_name, refresh=True)
             except NoRouteError as error:
-                # That nobody answers says more than that there is no route.
+                # An unreachable name server is a more precise error than a missing route.
                 if isinstance(error.__cause__, GoddardError):
                     raise error.__cause__ from None
                 raise
             route = session.route(wire_name)
             if route is not None and route.topic_queue_mapping_by_broker:
                 if options.pattern is None:
-                    raise ConfigError(_static(topic))
-                if topic not in self._left_out:
-                    self._left_out.add(topic)
-                    _logger.warning("left out: %s", _static(topic))
+                    raise ConfigError(_static_topic_message(topic))
+                if topic not in self._skipped_topics:
+                    self._skipped_topics.add(topic)
+                    _logger.warning("topic skipped: %s", _static_topic_message(topic))
                 return []
             return [queue._replace(topic=topic) for queue in found]
 
-        asked = (tried(self._connecting, partial(of_topic, topic)) for topic in topics)
+        lookups = (with_retries(self._connection, partial(queues_of, topic)) for topic in topics)
         if is_running:
-            lists = await self._those_that_answer(asked)
+            lists = await self._gather_successes(lookups)
         else:
-            lists = await self._together(asked)
+            lists = await self._gather(lookups)
         queues = {queue for found in lists for queue in found}
         if options.assigned:
             missing = options.assigned - queues
@@ -246,7 +250,7 @@ class Cluster:
         return sorted(queues)
 
     async def _topics(self) -> list[str]:
-        session = await self._started()
+        session = await self._get_session()
         response = await session.request_name_server(
             RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
             session.options.api_timeout_ms,
@@ -261,32 +265,34 @@ class Cluster:
             if not namespace or session.without_namespace(name) != name
         )
 
-    async def _those_that_answer(self, asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """The answers that came; the first failure if it will not pass, or if there are only
-        failures."""
+    async def _gather_successes(self, requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """The results of the requests that succeed.
 
-        async def caught(question: Coroutine[Any, Any, T]) -> T | GoddardError:
+        Raises the first error that is not retriable, or the first error if all requests fail.
+        """
+
+        async def result_or_error(request: Coroutine[Any, Any, T]) -> T | GoddardError:
             try:
-                return await question
+                return await request
             except GoddardError as error:
-                if not is_passing(error):
+                if not is_retriable(error):
                     raise
                 return error
 
-        outcomes = await self._together(caught(question) for question in asked)
-        answers = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
+        outcomes = await self._gather(result_or_error(request) for request in requests)
+        results = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
         for outcome in outcomes:
-            if isinstance(outcome, GoddardError) and not answers:
+            if isinstance(outcome, GoddardError) and not results:
                 raise outcome
-        return answers
+        return results
 
-    async def _latest_of_present(
+    async def _latest_of_reachable(
         self, queues: list[MessageQueue], at_least: Mapping[MessageQueue, int]
     ) -> Offsets:
-        timeout_ms = self._connecting.request_timeout_ms
+        timeout_ms = self._connection.request_timeout_ms
 
-        async def ask(queue: MessageQueue) -> tuple[MessageQueue, int]:
-            session, address, wire_queue = await self._found(queue)
+        async def query(queue: MessageQueue) -> tuple[MessageQueue, int]:
+            session, address, wire_queue = await self._locate(queue)
             latest = await broker_api.max_offset(
                 session, address, wire_queue, timeout_ms=timeout_ms
             )
@@ -294,10 +300,10 @@ class Cluster:
                 latest = max(latest, at_least.get(queue, latest))
             return queue, latest
 
-        return dict(await self._those_that_answer(ask(queue) for queue in queues))
+        return dict(await self._gather_successes(query(queue) for queue in queues))
 
-    async def _check_writing(self, topic: str | None) -> None:
-        session = await self._started()
+    async def _check_writable(self, topic: str | None) -> None:
+        session = await self._get_session()
         if topic is None:
             await session.refresh_route(AUTO_CREATE_TOPIC)
             return
@@ -307,57 +313,57 @@ class Cluster:
             if isinstance(error.__cause__, GoddardError):
                 raise error.__cause__ from None
             raise
-        one_of_each = {queue.broker_name: queue for queue in route.queues}
+        queue_by_broker = {queue.broker_name: queue for queue in route.queues}
 
-        async def reach(queue: MessageQueue) -> None:
+        async def contact(queue: MessageQueue) -> None:
             address = session.broker_address(queue.broker_name)
             if address is None:
                 raise BrokerNotFoundError(queue.broker_name)
-            # Whatever it says to that: it is there.
+            # An error response also shows that the broker is reachable.
             with contextlib.suppress(BrokerError):
                 await broker_api.max_offset(
-                    session, address, queue, timeout_ms=self._connecting.request_timeout_ms
+                    session, address, queue, timeout_ms=self._connection.request_timeout_ms
                 )
 
-        # Producers go round brokers that are away.
-        await self._those_that_answer(reach(queue) for queue in one_of_each.values())
+        # One reachable broker is enough: producers send to it instead of the others.
+        await self._gather_successes(contact(queue) for queue in queue_by_broker.values())
 
     async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
-        earliest = await self._each(queues, broker_api.min_offset)
-        latest = await self._each(queues, broker_api.max_offset)
-        # Between the two questions messages may have been deleted.
+        earliest = await self._query_offsets(queues, broker_api.min_offset)
+        latest = await self._query_offsets(queues, broker_api.max_offset)
+        # The queue may have changed between the two requests.
         return earliest, {queue: max(end, earliest.get(queue, 0)) for queue, end in latest.items()}
 
-    async def _each(
-        self, queues: list[MessageQueue], ask: Callable[..., Awaitable[int]]
+    async def _query_offsets(
+        self, queues: list[MessageQueue], query: Callable[..., Awaitable[int]]
     ) -> Offsets:
-        timeout_ms = self._connecting.request_timeout_ms
-        numbers = await self._together(
-            self._of_queue(
+        timeout_ms = self._connection.request_timeout_ms
+        offsets = await self._gather(
+            self._request_broker(
                 queue,
-                lambda session, address, wire_queue: ask(
+                lambda session, address, wire_queue: query(
                     session, address, wire_queue, timeout_ms=timeout_ms
                 ),
             )
             for queue in queues
         )
-        return dict(zip(queues, numbers, strict=True))
+        return dict(zip(queues, offsets, strict=True))
 
-    async def _of_queue(
+    async def _request_broker(
         self,
         queue: MessageQueue,
-        ask: Callable[[Session, str, MessageQueue], Awaitable[T]],
+        request: Callable[[Session, str, MessageQueue], Awaitable[T]],
     ) -> T:
-        """Ask the broker of a queue, its master if that is there."""
+        """Send a request to the broker of a queue, preferably the master, with retries."""
 
-        async def once() -> T:
-            return await ask(*await self._found(queue))
+        async def attempt() -> T:
+            return await request(*await self._locate(queue))
 
-        return await tried(self._connecting, once)
+        return await with_retries(self._connection, attempt)
 
-    async def _found(self, queue: MessageQueue) -> tuple[Session, str, MessageQueue]:
-        """The address of a queue's broker, and the queue as brokers know it."""
-        session = await self._started()
+    async def _locate(self, queue: MessageQueue) -> tuple[Session, str, MessageQueue]:
+        """The address of a queue's broker, and the queue with its topic's name on the wire."""
+        session = await self._get_session()
         wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
         found = session.find_broker(queue.broker_name)
         if found is None:
@@ -367,69 +373,70 @@ class Cluster:
             raise BrokerNotFoundError(queue.broker_name)
         return session, found[0], wire_queue
 
-    async def _together(self, asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        room = asyncio.Semaphore(_AT_ONCE)
+    async def _gather(self, requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run requests concurrently, up to the limit; the first error cancels the rest."""
+        permits = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
 
-        async def in_turn(question: Coroutine[Any, Any, T]) -> T:
-            async with room:
-                return await question
+        async def limited(request: Coroutine[Any, Any, T]) -> T:
+            async with permits:
+                return await request
 
-        tasks = [asyncio.ensure_future(in_turn(question)) for question in asked]
+        tasks = [asyncio.ensure_future(limited(request)) for request in requests]
         try:
             return await asyncio.gather(*tasks)
         finally:
-            # The first failure is the answer; nobody waits for the others any more.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _resolve(
         self,
-        place: Place,
+        spec: OffsetSpec,
         bounds: tuple[Offsets, Offsets],
         group: str | None,
         fails_without_match: bool,
     ) -> Offsets:
         earliest, latest = bounds
-        offsets = await self._plain(place, bounds, group)
-        unknown = _named_by_timestamp(place) - _names(latest)
+        offsets = await self._resolve_without_timestamps(spec, bounds, group)
+        unknown = _named_by_timestamp(spec) - _queues_and_topics(latest)
         if unknown:
             raise ConfigError(
-                f"the timestamps name {min(map(str, unknown))}, which is not among those to read"
+                f"the timestamps name {min(map(str, unknown))}, which this query does not read"
             )
         times = {
             queue: time_ms
             for queue in latest
-            if (time_ms := _timestamp_of(place, queue)) is not None
+            if (time_ms := _timestamp_of(spec, queue)) is not None
         }
-        found = await self._together(
-            self._at_time(queue, time_ms, earliest[queue]) for queue, time_ms in times.items()
+        found = await self._gather(
+            self._offset_at_time(queue, time_ms, earliest[queue])
+            for queue, time_ms in times.items()
         )
         for queue, offset in zip(times, found, strict=True):
             if offset >= latest[queue] and fails_without_match:
                 raise ConfigError(
-                    f"no message of {queue} was stored at {times[queue]} ms or later; with "
-                    "startingOffsetsByTimestampStrategy=latest reading would start at its end"
+                    f"no message of {queue} was stored at {times[queue]} ms or later; set "
+                    "startingOffsetsByTimestampStrategy=latest to start at the end of the queue"
                 )
             offsets[queue] = offset
         return {
             queue: min(max(offset, earliest[queue]), latest[queue])
-            if queue in times or place.where is Where.GROUP
+            if queue in times or spec.mode is OffsetMode.GROUP
             else offset
             for queue, offset in offsets.items()
         }
 
-    async def _at_time(self, queue: MessageQueue, time_ms: int, earliest: int) -> int:
-        timeout_ms = self._connecting.request_timeout_ms
+    async def _offset_at_time(self, queue: MessageQueue, time_ms: int, earliest: int) -> int:
+        timeout_ms = self._connection.request_timeout_ms
 
-        async def ask(session: Session, address: str, wire_queue: MessageQueue) -> int:
-            near = await broker_api.search_offset(
+        async def search(session: Session, address: str, wire_queue: MessageQueue) -> int:
+            approximate = await broker_api.search_offset(
                 session, address, wire_queue, time_ms, timeout_ms=timeout_ms
             )
 
-            async def times_from(offset: int, count: int) -> list[int]:
+            async def store_times(offset: int, count: int) -> list[int]:
                 pull = pull_command(
-                    session.with_namespace(READERS_GROUP),
+                    session.with_namespace(DEFAULT_GROUP),
                     wire_queue,
                     offset,
                     subscription(wire_queue.topic, "*", 0),
@@ -438,7 +445,7 @@ class Cluster:
                     carries_subscription=True,
                 )
                 response = await session.request(address, pull, timeout_ms)
-                if response.code in _NOTHING_THERE:
+                if response.code in _EMPTY_PULL_CODES:
                     return []
                 if response.code != ResponseCode.SUCCESS:
                     raise BrokerError(response.code, response.remark, address)
@@ -446,40 +453,40 @@ class Cluster:
                 times: list[int] = RecordColumns(data, record_starts(data)).store_times_ms.tolist()
                 return times
 
-            return await first_at(times_from, time_ms, near, earliest)
+            return await first_offset_at(store_times, time_ms, approximate, earliest)
 
-        return await self._of_queue(queue, ask)
+        return await self._request_broker(queue, search)
 
-    async def _plain(
-        self, place: Place, bounds: tuple[Offsets, Offsets], group: str | None
+    async def _resolve_without_timestamps(
+        self, spec: OffsetSpec, bounds: tuple[Offsets, Offsets], group: str | None
     ) -> Offsets:
-        """The offsets of a place but for its timestamps."""
+        """The offsets of a spec, ignoring its timestamps."""
         earliest, latest = bounds
-        offsets = dict(latest if place.where is Where.LATEST else earliest)
-        if place.where is Where.GROUP and group is not None:
+        offsets = dict(latest if spec.mode is OffsetMode.LATEST else earliest)
+        if spec.mode is OffsetMode.GROUP and group is not None:
             offsets |= await self._group_offsets(group, list(latest))
-        unknown = place.numbers.keys() - latest.keys()
+        unknown = spec.offsets.keys() - latest.keys()
         if unknown:
-            raise ConfigError(f"the offsets name {min(unknown)}, which is not among those to read")
-        missing = {queue for queue in latest if _timestamp_of(place, queue) is None}
-        missing -= place.numbers.keys()
-        if place.numbers and missing:
+            raise ConfigError(f"the offsets name {min(unknown)}, which this query does not read")
+        missing = {queue for queue in latest if _timestamp_of(spec, queue) is None}
+        missing -= spec.offsets.keys()
+        if spec.offsets and missing:
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise ConfigError(
                 f"the offsets do not name {min(missing)}{others}; name every queue, with "
                 f"{EARLIEST} for its earliest offset and {LATEST} for its latest"
             )
-        for queue, number in place.numbers.items():
-            marks = {EARLIEST: earliest[queue], LATEST: latest[queue]}
-            offsets[queue] = marks.get(number, number)
+        for queue, offset in spec.offsets.items():
+            special = {EARLIEST: earliest[queue], LATEST: latest[queue]}
+            offsets[queue] = special.get(offset, offset)
         return offsets
 
     async def _group_offsets(self, group: str, queues: list[MessageQueue]) -> Offsets:
-        session = await self._started()
+        session = await self._get_session()
         wire_group = session.with_namespace(group)
-        timeout_ms = self._connecting.request_timeout_ms
-        numbers = await self._together(
-            self._of_queue(
+        timeout_ms = self._connection.request_timeout_ms
+        offsets = await self._gather(
+            self._request_broker(
                 queue,
                 lambda session, address, wire_queue: broker_api.query_consumer_offset(
                     session,
@@ -493,37 +500,41 @@ class Cluster:
             for queue in queues
         )
         return {
-            queue: number
-            for queue, number in zip(queues, numbers, strict=True)
-            if number is not None and number >= 0
+            queue: offset
+            for queue, offset in zip(queues, offsets, strict=True)
+            if offset is not None and offset >= 0
         }
 
     async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Offsets:
-        timeout_ms = self._connecting.request_timeout_ms
+        timeout_ms = self._connection.request_timeout_ms
 
-        async def say(queue: MessageQueue, number: int) -> bool:
+        async def commit_offset(queue: MessageQueue, offset: int) -> bool:
             try:
-                session, address, wire_queue = await self._found(queue)
+                session, address, wire_queue = await self._locate(queue)
                 wire_group = session.with_namespace(group)
                 await broker_api.update_consumer_offset(
-                    session, address, wire_group, wire_queue, number, timeout_ms=timeout_ms
+                    session, address, wire_group, wire_queue, offset, timeout_ms=timeout_ms
                 )
             except GoddardError as error:
-                _logger.warning("the offset of %s in %s is not committed: %s", group, queue, error)
-                return not is_passing(error)
+                _logger.warning("offset of group %s in %s not committed: %s", group, queue, error)
+                return not is_retriable(error)
             return True
 
-        done = await self._together(say(queue, number) for queue, number in offsets.items())
+        answered = await self._gather(
+            commit_offset(queue, offset) for queue, offset in offsets.items()
+        )
         return {
-            queue: offsets[queue] for queue, is_done in zip(offsets, done, strict=True) if is_done
+            queue: offsets[queue]
+            for queue, has_answered in zip(offsets, answered, strict=True)
+            if has_answered
         }
 
 
-def _static(topic: str) -> str:
+def _static_topic_message(topic: str) -> str:
     return (
-        f"{topic} is a static topic: its queues are logical ones, which move from broker to broker "
-        "and cannot be followed here; read a plain topic that it is copied to, or its brokers' "
-        "files by the format rocketmq-log"
+        f"{topic} is a static topic: its logical queues move between brokers, which this source "
+        "does not support; copy it to a normal topic and read that, or read the brokers' "
+        "commit-log files with the format rocketmq-log"
     )
 
 
@@ -531,22 +542,21 @@ def _is_internal(topic: str) -> bool:
     return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
 
 
-def _names(queues: Iterable[MessageQueue]) -> set[str | MessageQueue]:
-    """Queues and their topics."""
+def _queues_and_topics(queues: Iterable[MessageQueue]) -> set[str | MessageQueue]:
     return {name for queue in queues for name in (queue, queue.topic)}
 
 
-def _named_by_timestamp(place: Place) -> set[str | MessageQueue]:
+def _named_by_timestamp(spec: OffsetSpec) -> set[str | MessageQueue]:
     named: set[str | MessageQueue] = set()
-    for topic, times in place.by_timestamp.items():
+    for topic, times in spec.timestamps_ms.items():
         named |= times.keys() if isinstance(times, dict) else {topic}
     return named
 
 
-def _timestamp_of(place: Place, queue: MessageQueue) -> int | None:
-    if place.timestamp_ms is not None:
-        return place.timestamp_ms
-    by_topic = place.by_timestamp.get(queue.topic)
+def _timestamp_of(spec: OffsetSpec, queue: MessageQueue) -> int | None:
+    if spec.timestamp_ms is not None:
+        return spec.timestamp_ms
+    by_topic = spec.timestamps_ms.get(queue.topic)
     if isinstance(by_topic, dict):
         return by_topic.get(queue)
     return by_topic

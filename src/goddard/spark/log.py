@@ -1,13 +1,14 @@
-"""Commit-log files as rows, without a broker: planning by file, reading by piece. No pyspark here.
+"""Read commit-log files as rows, without a broker and without pyspark.
 
-A file is named after the physical offset of its first byte, and every record holds its own physical
-offset. So a piece may begin anywhere in a file: the next record is where magic, size and offset
-agree. The end of the newest file is still being written, or was torn by a crash: reading stops at
-the first record there that is not whole. Damage anywhere else is an error with file and place, or
-with ``fails_on_data_loss`` off a warning, and reading goes on at the next record.
+The driver cuts files into splits, and a task reads one split. A file is named after the physical
+offset of its first byte, and every record contains its own physical offset. So a split may begin
+anywhere in a file: the next record is where magic, size and physical offset agree. The end of the
+newest file is still being written, or was torn by a crash: reading stops at the first incomplete
+record there. Damage anywhere else is an error with file and position; with ``fails_on_data_loss``
+off it is a warning, and reading continues at the next record.
 
-Brokers write a log from its beginning to its end. So what lies before bytes that were there when
-reading began is there as a whole; only the rest is checked byte by byte.
+Brokers write a log sequentially. So a record is complete if later bytes of the file were already
+written when it was read; only records without later bytes are checked completely.
 """
 
 import contextlib
@@ -36,43 +37,44 @@ from goddard.protocol.record import (
     MAX_BODY_BYTES,
     STORE_HOST_V6,
 )
-from goddard.spark import logindex
+from goddard.spark import log_index
 from goddard.spark.columns import RecordColumns
+from goddard.spark.inner_batches import unwrap
 from goddard.spark.offsets import DataLossError
-from goddard.spark.options import Given
-from goddard.spark.wrapped import unwrapped
+from goddard.spark.options import RawOptions
 
 _logger: Final = logging.getLogger("goddard.spark")
 
 _NAME_DIGITS: Final = 20
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 _PIECE_BYTES: Final = 128 * 1024 * 1024
-# A body, the longest topic and properties, and what is fixed.
+# The largest body, topic and properties, and the fixed fields.
 _MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 2 * 32_768 + 1024
 _MIN_RECORD_BYTES: Final = 91
-_SEEN_AGAIN_BYTES: Final = 64
+_OVERLAP_BYTES: Final = 64
 _PROBE_BYTES: Final = 4096
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 _START: Final = struct.Struct(">iI")
-_PLACE: Final = struct.Struct(">q")
-_PLACE_AT: Final = 28
+_I64: Final = struct.Struct(">q")
+_PHYSICAL_OFFSET_AT: Final = 28
+# Size, magic, physical offset.
 _HEAD: Final = struct.Struct(">iI20xq")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _SYS_FLAG_AT: Final = 36
 
-LOG: Final = {
+LOG_OPTIONS: Final = {
     "path": "a store directory, or the commitlog folder in it",
     "subscribe": "topics, separated by commas (all but system, retry and dead-letter topics)",
-    "includeSystemTopics": "true: those too (false)",
-    "startingTimestamp": "stored at this time or later, milliseconds since 1970",
-    "endingTimestamp": "stored before this time",
-    "brokerName": "what the column brokerName is to say; files do not know it",
-    "failOnDataLoss": "false: go on behind damaged records (true)",
-    "useIndex": "false: read files that have, by its queues, no message of the topics (true)",
-    "pieceBytes": "bytes of a file that a task reads (128 MiB)",
-    "rowsPerBatch": "rows of an Arrow batch (20000)",
+    "includeSystemTopics": "true: include system, retry and dead-letter topics (false)",
+    "startingTimestamp": "only messages stored at this time or later, milliseconds since 1970",
+    "endingTimestamp": "only messages stored before this time, milliseconds since 1970",
+    "brokerName": "value of the column brokerName, which the files do not contain",
+    "failOnDataLoss": "false: skip damaged records with a warning (true)",
+    "useIndex": "true: skip files without messages of the topics, by the consume queues (true)",
+    "pieceBytes": "maximum bytes of a file that one task reads (128 MiB)",
+    "rowsPerBatch": "maximum rows of an Arrow batch (20000)",
 }
 
 
@@ -90,8 +92,8 @@ class LogOptions:
     rows_per_batch: int = 20_000
 
 
-class Piece(NamedTuple):
-    """Records that begin in ``[begin, end)`` of a file; positions are those in the file."""
+class FileSplit(NamedTuple):
+    """The records that begin in ``[begin, end)``, positions within the file."""
 
     path: str
     file_offset: int
@@ -101,16 +103,16 @@ class Piece(NamedTuple):
 
 
 def parse_log(given: Mapping[str, str]) -> LogOptions:
-    """Check the options of a read of files."""
-    options = Given(given, LOG)
+    """Parse and check the options of ``format("rocketmq-log")``."""
+    options = RawOptions(given, LOG_OPTIONS)
     text = options.text("path")
     if text is None:
-        raise ConfigError('no path is given; write load("/path/of/store")')
+        raise ConfigError('the path is missing; write load("/path/of/store")')
     folder = Path(text.removeprefix("file://").removeprefix("file:"))
     if (folder / "commitlog").is_dir():
         folder /= "commitlog"
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no directory; give a store directory or its commitlog")
+        raise ConfigError(f"{folder} is not a directory; give a store directory or its commitlog")
     topics: tuple[str, ...] = ()
     if (names := options.text("subscribe")) is not None:
         topics = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
@@ -120,7 +122,7 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
     start_ms = options.count("startingTimestamp", None, low=0)
     end_ms = options.count("endingTimestamp", None, low=0)
     if start_ms is not None and end_ms is not None and end_ms <= start_ms:
-        raise ConfigError(f"endingTimestamp, {end_ms}, is not after startingTimestamp, {start_ms}")
+        raise ConfigError(f"endingTimestamp {end_ms} is not after startingTimestamp {start_ms}")
     return LogOptions(
         folder=folder,
         topics=topics,
@@ -142,15 +144,15 @@ class _File(NamedTuple):
     offset: int
     path: Path
     size_bytes: int
-    # When its first record was stored; None if there is none.
-    begins_ms: int | None
+    # Store time of the first record; None if the file has no record.
+    first_stored_ms: int | None
 
 
-def plan(options: LogOptions) -> list[Piece]:
-    """What the tasks read: files, cut into pieces, without those that have nothing for us."""
+def plan(options: LogOptions) -> list[FileSplit]:
+    """The splits to read, without files that cannot contain a selected message."""
     files = _files(options.folder)
-    # Brokers make files ahead of need: the newest is the last that something was written to.
-    while files and files[-1].begins_ms is None:
+    # Brokers preallocate files: the newest is the last that contains a record.
+    while files and files[-1].first_stored_ms is None:
         files.pop()
     if not files:
         return []
@@ -158,13 +160,17 @@ def plan(options: LogOptions) -> list[Piece]:
     queues = options.folder.parent / "consumequeue"
     for topic in options.topics if queues.is_dir() else ():
         if not (queues / topic).is_dir():
-            _logger.warning("%s has no queue of the topic %s; is the name right?", queues, topic)
-    ends_ms: list[int | None] = [*(file.begins_ms for file in files[1:]), None]
+            _logger.warning("%s has no queue of topic %s; check the name", queues, topic)
+    ends_ms: list[int | None] = [*(file.first_stored_ms for file in files[1:]), None]
     indexed = _indexed(options, files)
-    pieces = []
+    splits = []
     for file, until_ms in zip(files, ends_ms, strict=True):
-        begins_ms = file.begins_ms
-        if options.end_ms is not None and begins_ms is not None and begins_ms >= options.end_ms:
+        first_stored_ms = file.first_stored_ms
+        if (
+            options.end_ms is not None
+            and first_stored_ms is not None
+            and first_stored_ms >= options.end_ms
+        ):
             continue
         if options.start_ms is not None and until_ms is not None and until_ms < options.start_ms:
             continue
@@ -173,18 +179,18 @@ def plan(options: LogOptions) -> list[Piece]:
         is_newest = file is files[-1]
         for begin in range(0, file.size_bytes, options.piece_bytes):
             end = min(file.size_bytes, begin + options.piece_bytes)
-            pieces.append(Piece(str(file.path), file.offset, begin, end, is_newest))
-    return pieces
+            splits.append(FileSplit(str(file.path), file.offset, begin, end, is_newest))
+    return splits
 
 
 class _Indexed(NamedTuple):
-    """Where the files with messages of the topics begin; complete up to ``until_ms``."""
+    """Start offsets of the files with messages of the topics; complete up to ``until_ms``."""
 
     offsets: set[int]
     until_ms: int
 
     def has(self, file: _File, ends_ms: int) -> bool:
-        """Whether a file may have such messages."""
+        """Whether a file may contain messages of the topics."""
         return ends_ms >= self.until_ms or file.offset in self.offsets
 
 
@@ -192,10 +198,10 @@ def _indexed(options: LogOptions, files: Sequence[_File]) -> _Indexed | None:
     root = options.folder.parent
     if not options.uses_index or not options.topics:
         return None
-    until_ms = logindex.settled_until_ms(root)
+    until_ms = log_index.complete_until_ms(root)
     if until_ms is None:
         return None
-    offsets = logindex.files_of_topics(root, options.topics, [file.offset for file in files])
+    offsets = log_index.files_of_topics(root, options.topics, [file.offset for file in files])
     return None if offsets is None else _Indexed(offsets, until_ms)
 
 
@@ -209,7 +215,7 @@ def _files(folder: Path) -> list[_File]:
         raise ConfigError(f"{folder} has no commit-log files")
     files = []
     for offset, path in found:
-        # A broker may be deleting old files meanwhile.
+        # A broker may delete old files at the same time.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             files.append(_File(offset, path, size_bytes, _first_time_ms(file.read(128))))
@@ -217,9 +223,9 @@ def _files(folder: Path) -> list[_File]:
 
 
 def _written_bytes(file: _File) -> int:
-    """Up to where a file of full size was ever written to, where the file system can tell."""
+    """The end of the written part of a preallocated file, if the file system can tell."""
     end = 0
-    # Behind the last data there is nothing to seek: that is an error, and the end.
+    # SEEK_DATA raises OSError after the last data.
     with contextlib.suppress(OSError), file.path.open("rb") as opened:
         while end < file.size_bytes:
             data = os.lseek(opened.fileno(), end, os.SEEK_DATA)
@@ -228,135 +234,136 @@ def _written_bytes(file: _File) -> int:
 
 
 def _first_time_ms(head: bytes) -> int | None:
-    """When the record that begins a file was stored; None if there is none."""
+    """Store time of the first record of a file; None if the file has no record."""
     if len(head) < 128 or _START.unpack_from(head)[1] not in _MAGICS:
         return None
     (sys_flag,) = _I32.unpack_from(head, _SYS_FLAG_AT)
-    (time_ms,) = _PLACE.unpack_from(head, 48 + (20 if sys_flag & BORN_HOST_V6 else 8))
+    (time_ms,) = _I64.unpack_from(head, 48 + (20 if sys_flag & BORN_HOST_V6 else 8))
     return int(time_ms)
 
 
 # Reading
 
 
-def read_piece(piece: Piece, options: LogOptions, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece; what a task does."""
-    for position, data, starts in _chunks(piece, options):
+def read_split(
+    split: FileSplit, options: LogOptions, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split. Runs in a task."""
+    for position, data, starts in _chunks(split, options):
         bounds = [*starts[:: options.rows_per_batch], len(data)]
         for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
             first = index * options.rows_per_batch
-            some = starts[first : first + options.rows_per_batch]
-            part = data[begin:end]
+            batch_starts = [at - begin for at in starts[first : first + options.rows_per_batch]]
             for columns in _columns(
-                part, [at - begin for at in some], piece, position + begin, options
+                data[begin:end], batch_starts, split, position + begin, options
             ):
-                chosen = _chosen(columns, options)
-                if chosen.all():
+                mask = _selection(columns, options)
+                if mask.all():
                     yield from columns.batches(names)
-                elif chosen.any():
-                    yield from columns.rows(chosen).batches(names)
+                elif mask.any():
+                    yield from columns.filter(mask).batches(names)
 
 
 def _columns(
-    data: bytes, starts: list[int], piece: Piece, position: int, options: LogOptions
+    data: bytes, starts: list[int], split: FileSplit, position: int, options: LogOptions
 ) -> Iterator[RecordColumns]:
-    """Records as columns; one whose parts do not fit is damage, and left out if that is allowed."""
+    """Records as columns. A malformed record is data loss; it is found by bisection and skipped."""
     try:
-        yield RecordColumns(*unwrapped(data, starts), broker_name=options.broker_name)
+        yield RecordColumns(*unwrap(data, starts), broker_name=options.broker_name)
     except ProtocolError:
         if len(starts) == 1:
-            _lost(f"{piece.path} is damaged at byte {position + starts[0]}", options)
+            _report_loss(f"{split.path} is damaged at byte {position + starts[0]}", options)
             return
         half = len(starts) // 2
-        yield from _columns(data[: starts[half]], starts[:half], piece, position, options)
+        yield from _columns(data[: starts[half]], starts[:half], split, position, options)
         rest = [at - starts[half] for at in starts[half:]]
-        yield from _columns(data[starts[half] :], rest, piece, position + starts[half], options)
+        yield from _columns(data[starts[half] :], rest, split, position + starts[half], options)
 
 
-def _chosen(columns: RecordColumns, options: LogOptions) -> npt.NDArray[np.bool_]:
-    chosen = columns.topics_that(lambda topic: _is_wanted(topic, options))
+def _selection(columns: RecordColumns, options: LogOptions) -> npt.NDArray[np.bool_]:
+    mask = columns.topic_mask(lambda topic: _is_selected(topic, options))
     times = columns.store_times_ms
     if options.start_ms is not None:
-        chosen &= times >= options.start_ms
+        mask &= times >= options.start_ms
     if options.end_ms is not None:
-        chosen &= times < options.end_ms
-    return chosen
+        mask &= times < options.end_ms
+    return mask
 
 
-def _is_wanted(topic: str, options: LogOptions) -> bool:
+def _is_selected(topic: str, options: LogOptions) -> bool:
     if options.topics:
         return topic in options.topics
     is_internal = is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
     return options.includes_system_topics or not is_internal
 
 
-def _chunks(piece: Piece, options: LogOptions) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Bytes of a piece, where they are in the file, and where the records begin in them."""
+def _chunks(split: FileSplit, options: LogOptions) -> Iterator[tuple[int, bytes, list[int]]]:
+    """Chunks of a split: position in the file, bytes, positions of the records in the bytes."""
     try:
-        with Path(piece.path).open("rb") as file:
-            yield from _chunks_of(file.fileno(), piece, options)
+        with Path(split.path).open("rb") as file:
+            yield from _chunks_of(file.fileno(), split, options)
     except FileNotFoundError:
-        _lost(f"{piece.path} was deleted before it was read", options)
+        _report_loss(f"{split.path} was deleted before it was read", options)
 
 
 def _chunks_of(
-    file: int, piece: Piece, options: LogOptions
+    file: int, split: FileSplit, options: LogOptions
 ) -> Iterator[tuple[int, bytes, list[int]]]:
-    position = piece.begin
+    position = split.begin
     is_synced = position == 0
     want_bytes = _CHUNK_BYTES
-    while position < piece.end:
-        # Asked before the bytes are read: see the module's text.
-        is_settled = not piece.is_newest or any(os.pread(file, _PROBE_BYTES, position + want_bytes))
+    while position < split.end:
+        # Checked before the bytes are read: see the module docstring.
+        is_settled = not split.is_newest or any(os.pread(file, _PROBE_BYTES, position + want_bytes))
         data = os.pread(file, want_bytes, position)
         is_end = len(data) < want_bytes
         if not is_synced:
-            found = _next_record(data, piece.file_offset + position)
+            found = _next_record(data, split.file_offset + position)
             if found is None and is_end:
                 return
-            # A record may lie across the end of the bytes: its first ones are seen again.
-            position += len(data) - _SEEN_AGAIN_BYTES if found is None else found
+            # A record's head may lie across the end of the bytes, so chunks overlap.
+            position += len(data) - _OVERLAP_BYTES if found is None else found
             is_synced = found is not None
             continue
-        starts, reached, stop = _walk(
-            data, piece, position, is_file_end=is_end, is_settled=is_settled
+        starts, scanned_bytes, stop = _scan(
+            data, split, position, is_file_end=is_end, is_settled=is_settled
         )
         if starts:
-            yield position, data[:reached], starts
-        position += reached
-        want_bytes = _CHUNK_BYTES if reached else _MAX_RECORD_BYTES
+            yield position, data[:scanned_bytes], starts
+        position += scanned_bytes
+        want_bytes = _CHUNK_BYTES if scanned_bytes else _MAX_RECORD_BYTES
         if stop is _Stop.END:
             return
         if stop is _Stop.DAMAGE:
-            _lost(f"{piece.path} is damaged at byte {position}", options)
+            _report_loss(f"{split.path} is damaged at byte {position}", options)
             position += 1
             is_synced = False
 
 
 class _Stop(Enum):
-    """Why the walk over some bytes ended."""
+    """Why a scan ended."""
 
-    MORE = "the bytes end, or the piece"
-    END = "nothing more was written"
-    DAMAGE = "what follows is no record"
+    MORE = "end of the bytes or of the split"
+    END = "end of the written part of the file"
+    DAMAGE = "the bytes are not a record"
 
 
-def _walk(
-    data: bytes, piece: Piece, position: int, *, is_file_end: bool, is_settled: bool
+def _scan(
+    data: bytes, split: FileSplit, position: int, *, is_file_end: bool, is_settled: bool
 ) -> tuple[list[int], int, _Stop]:
-    """The records at the beginning of the bytes, how far they reach, and why they end there."""
+    """Scan records from the start of the bytes: their positions, their total size, the reason."""
     starts: list[int] = []
     at = 0
     size = len(data)
-    limit = min(piece.end - position, size)
-    file_offset = piece.file_offset + position
-    head_of = _HEAD.unpack_from
+    limit = min(split.end - position, size)
+    file_offset = split.file_offset + position
+    unpack_head = _HEAD.unpack_from
     while at < limit:
         if size - at < _MIN_RECORD_BYTES and not is_file_end:
             return starts, at, _Stop.MORE
         if size - at < _HEAD.size:
             return starts, at, _Stop.END
-        length, magic, place = head_of(data, at)
+        length, magic, physical_offset = unpack_head(data, at)
         if magic == MAGIC_BLANK:
             return starts, at, _Stop.END
         is_record = magic in _MAGICS and _MIN_RECORD_BYTES <= length <= _MAX_RECORD_BYTES
@@ -365,19 +372,19 @@ def _walk(
         if (
             not is_record
             or length > size - at
-            or place != file_offset + at
-            or not (is_settled or _is_whole(data, at, at + length))
+            or physical_offset != file_offset + at
+            or not (is_settled or _is_complete_record(data, at, at + length))
         ):
-            # Files are made at full size: what follows the last record is zeros.
-            is_tail = piece.is_newest or not any(data[at : at + 4096])
+            # Files are preallocated: zeros follow the last record.
+            is_tail = split.is_newest or not any(data[at : at + 4096])
             return starts, at, _Stop.END if is_tail else _Stop.DAMAGE
         starts.append(at)
         at += length
     return starts, at, _Stop.MORE
 
 
-def _is_whole(data: bytes, at: int, end: int) -> bool:
-    """Whether a record of the newest file is there with all its bytes."""
+def _is_complete_record(data: bytes, at: int, end: int) -> bool:
+    """Whether all bytes of a record of the newest file are written."""
     (sys_flag,) = _I32.unpack_from(data, at + _SYS_FLAG_AT)
     is_v2 = _START.unpack_from(data, at)[1] == MAGIC_V2
     body_at = at + 88 + (12 if sys_flag & BORN_HOST_V6 else 0)
@@ -390,7 +397,7 @@ def _is_whole(data: bytes, at: int, end: int) -> bool:
     if not body_end < properties_at <= end:
         return False
     (properties_bytes,) = _I16.unpack_from(data, properties_at - 2)
-    # Properties never end with a zero byte; those of a torn record may.
+    # Properties never end with a zero byte, unless the record is torn.
     is_ended = properties_bytes == 0 or data[end - 1] != 0
     (body_sum,) = _I32.unpack_from(data, at + 8)
     return (
@@ -401,24 +408,24 @@ def _is_whole(data: bytes, at: int, end: int) -> bool:
 
 
 def _next_record(data: bytes, physical_offset: int) -> int | None:
-    """Where the first record begins in bytes that begin anywhere."""
+    """The position of the first record in bytes that start anywhere in the file."""
     found = len(data)
     for magic in _MAGICS:
         pattern = struct.pack(">I", magic)
         at = data.find(pattern)
         while 0 <= at < found + 4:
             start = at - 4
-            if start >= 0 and start + _PLACE_AT + 8 <= len(data):
+            if start >= 0 and start + _PHYSICAL_OFFSET_AT + 8 <= len(data):
                 (length,) = _I32.unpack_from(data, start)
-                (place,) = _PLACE.unpack_from(data, start + _PLACE_AT)
-                if place == physical_offset + start and length >= _MIN_RECORD_BYTES:
+                (own_offset,) = _I64.unpack_from(data, start + _PHYSICAL_OFFSET_AT)
+                if own_offset == physical_offset + start and length >= _MIN_RECORD_BYTES:
                     found = min(found, start)
                     break
             at = data.find(pattern, at + 1)
     return found if found < len(data) else None
 
 
-def _lost(what: str, options: LogOptions) -> None:
+def _report_loss(loss: str, options: LogOptions) -> None:
     if options.fails_on_data_loss:
-        raise DataLossError([what])
-    _logger.warning("%s; going on at the next record", what)
+        raise DataLossError([loss])
+    _logger.warning("%s; continuing at the next record", loss)

@@ -1,16 +1,16 @@
-"""Where a query stands in its queues, and what each batch reads. Pure: no Spark, no network.
+"""Offsets of a query, their JSON form, and the ranges that each batch reads. Pure.
 
 An offset is the number of the next message of a queue. Checkpoints keep offsets as JSON, in a form
 that every later version must read::
 
     {"version": 1, "queues": {"TopicTest": {"broker-a": {"0": 12, "1": 7}}}, "first": {...}}
 
-``first``, of the same form as ``queues``, is where the batch that ends here begins in queues that
-no batch before it read. It makes a batch that is repeated after a restart begin where it did,
-though "latest" means another place by then and old messages may be gone.
+``queues`` has the end offsets of a batch. ``first``, of the same form, has the start offsets of
+queues that no earlier batch read. With it, a batch that is repeated after a restart starts at the
+same offsets, even if "latest" is a different offset by then or old messages were deleted.
 
-Options name offsets in the same way, without the version around it; there -2 stands for the
-earliest and -1 for the latest offset, as in Spark's Kafka source.
+Options give offsets in the same form, without the version around it; -2 stands for the earliest
+and -1 for the latest offset, as in Spark's Kafka source.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from goddard.errors import ConfigError, GoddardError
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-# More tasks than Spark plans in reasonable time and memory.
+# Spark cannot plan more tasks in reasonable time and memory.
 MAX_PARTITIONS: Final = 100_000
 
 _VERSION: Final = 1
@@ -38,18 +38,18 @@ class OffsetsError(GoddardError):
 
 
 class DataLossError(GoddardError):
-    """Messages that were to be read are gone."""
+    """Messages were deleted or damaged before they were read."""
 
     def __init__(self, losses: Iterable[str]) -> None:
         super().__init__(
             "messages were lost before they were read: "
             + "; ".join(losses)
-            + ". Set failOnDataLoss=false to go on with what is left"
+            + " (set failOnDataLoss=false to continue with the messages that are left)"
         )
 
 
 class QueueRange(NamedTuple):
-    """Messages of one queue, from ``start`` up to, but without, ``end``."""
+    """Messages of one queue from ``start`` to before ``end``."""
 
     queue: MessageQueue
     start: int
@@ -66,7 +66,7 @@ class QueueRange(NamedTuple):
 def to_json(
     offsets: Mapping[MessageQueue, int], first: Mapping[MessageQueue, int] | None = None
 ) -> dict[str, Any]:
-    """Offsets as a checkpoint keeps them; equal offsets give equal text."""
+    """Offsets in the form of a checkpoint; equal offsets give equal JSON."""
     value: dict[str, Any] = {"version": _VERSION, "queues": _nested(offsets)}
     if first is not None:
         value["first"] = _nested(first)
@@ -82,10 +82,10 @@ def _nested(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str
 
 
 def from_json(value: Any) -> tuple[Offsets, Offsets]:
-    """Read a checkpoint's offsets, and where its batch began in queues that were new to it."""
+    """Parse a checkpoint's offsets: ``queues`` and ``first`` (see the module docstring)."""
     version = value.get("version") if isinstance(value, dict) else None
     if not isinstance(version, int) or version < 1:
-        raise OffsetsError(f"these are no offsets of a rocketmq source: {str(value)[:200]}")
+        raise OffsetsError(f"not offsets of a rocketmq source: {str(value)[:200]}")
     if version > _VERSION:
         raise OffsetsError(
             f"offsets of version {version} were written by a newer Goddard; this one reads up to "
@@ -132,7 +132,7 @@ def parse_assignment(option: str, text: str) -> set[MessageQueue]:
         for topic, brokers in _mapping(json.loads(text)).items():
             for broker_name, queue_ids in _mapping(brokers).items():
                 if not isinstance(queue_ids, list):
-                    raise TypeError(f"{queue_ids!r} is no list of queue numbers")
+                    raise TypeError(f"{queue_ids!r} is not a list of queue numbers")
                 for queue_id in queue_ids:
                     chosen.add(MessageQueue(topic, broker_name, _number(queue_id, lowest=0)))
     except (TypeError, ValueError) as error:
@@ -146,13 +146,13 @@ def parse_assignment(option: str, text: str) -> set[MessageQueue]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{str(value)[:80]!r} is no JSON object")
+        raise TypeError(f"{str(value)[:80]!r} is not a JSON object")
     return value
 
 
 def _number(value: Any, *, lowest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= _MAX_OFFSET:
-        raise ValueError(f"{str(value)[:80]!r} is no number from {lowest} on")
+        raise ValueError(f"{str(value)[:80]!r} is not a number of at least {lowest}")
     return value
 
 
@@ -162,7 +162,7 @@ def _queues(value: Any, *, lowest: int) -> Offsets:
         for broker_name, numbers in _mapping(brokers).items():
             for queue_id, number in _mapping(numbers).items():
                 if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
-                    raise ValueError(f"{queue_id[:80]!r} is no queue number")
+                    raise ValueError(f"{queue_id[:80]!r} is not a queue number")
                 queue = MessageQueue(topic, broker_name, int(queue_id))
                 offsets[queue] = _number(number, lowest=lowest)
     return offsets
@@ -174,17 +174,17 @@ def _queues(value: Any, *, lowest: int) -> Offsets:
 def ranges_between(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
 ) -> tuple[list[QueueRange], list[str]]:
-    """What lies between two offsets, and what of it is known to be lost.
+    """The ranges from start to end offsets, and descriptions of known data loss.
 
-    A queue that ``end`` lacks is none of this batch's. A queue whose end lies before its start was
-    created anew.
+    Queues that are missing in ``end`` are not part of the batch. A queue whose end is before its
+    start was probably recreated.
     """
     ranges = []
     losses = []
     for queue, until in sorted(end.items()):
         begin = start.get(queue, 0)
         if until < begin:
-            losses.append(f"{queue} ends at {until}, before {begin}: was the topic created anew?")
+            losses.append(f"{queue} ends at {until}, before {begin}: was the topic recreated?")
         elif until > begin:
             ranges.append(QueueRange(queue, begin, until))
     return ranges, losses
@@ -196,43 +196,43 @@ def split(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[QueueRange]:
-    """Cut ranges into as many as Spark is to read side by side.
+    """Split ranges into the partitions that Spark reads in parallel.
 
-    Ranges are cut to ``max_records_per_partition`` first. If there are still fewer than
-    ``min_partitions``, the large ones are cut further, each in proportion to its size; small ones
-    stay whole, so that a little more or fewer may come out, as with Spark's Kafka source.
+    First, ranges are split to at most ``max_records_per_partition``. If there are fewer than
+    ``min_partitions`` then, large ranges are split further in proportion to their size. Small
+    ranges are not split, so the number of partitions is approximate, as in Spark's Kafka source.
     """
-    pieces = [each for each in ranges if each.size > 0]
+    partitions = [each for each in ranges if each.size > 0]
     if max_records_per_partition is not None:
-        count = sum(-(-each.size // max_records_per_partition) for each in pieces)
+        count = sum(-(-each.size // max_records_per_partition) for each in partitions)
         if count > MAX_PARTITIONS:
             raise ConfigError(
-                f"maxRecordsPerPartition of {max_records_per_partition:,} cuts what is to be read "
-                f"into {count:,} partitions, over {MAX_PARTITIONS:,}: raise it, or have a stream "
-                "read less at once with maxOffsetsPerTrigger"
+                f"maxRecordsPerPartition={max_records_per_partition:,} gives {count:,} partitions, "
+                f"over the limit of {MAX_PARTITIONS:,}; raise it, or limit the batches of a stream "
+                "with maxOffsetsPerTrigger"
             )
-        pieces = [
-            piece
-            for each in pieces
-            for piece in _cut(each, -(-each.size // max_records_per_partition))
+        partitions = [
+            partition
+            for each in partitions
+            for partition in _split_evenly(each, -(-each.size // max_records_per_partition))
         ]
-    if min_partitions is None or not pieces or len(pieces) >= min_partitions:
-        return pieces
-    total = sum(piece.size for piece in pieces)
-    # Those that stay whole take one each; the others share what remains.
-    is_whole = [piece.size * min_partitions <= total for piece in pieces]
-    large = [piece for piece, whole in zip(pieces, is_whole, strict=True) if not whole]
-    wanted = min_partitions - (len(pieces) - len(large))
-    large_total = sum(piece.size for piece in large)
+    if min_partitions is None or not partitions or len(partitions) >= min_partitions:
+        return partitions
+    total = sum(partition.size for partition in partitions)
+    # Small ranges are one partition each; large ranges share the rest.
+    is_small = [partition.size * min_partitions <= total for partition in partitions]
+    large = [partition for partition, small in zip(partitions, is_small, strict=True) if not small]
+    remaining = min_partitions - (len(partitions) - len(large))
+    large_total = sum(partition.size for partition in large)
     result = []
-    for piece, whole in zip(pieces, is_whole, strict=True):
-        parts = 1 if whole else max(1, round(piece.size * wanted / large_total))
-        result += _cut(piece, parts)
+    for partition, small in zip(partitions, is_small, strict=True):
+        parts = 1 if small else max(1, round(partition.size * remaining / large_total))
+        result += _split_evenly(partition, parts)
     return result
 
 
-def _cut(whole: QueueRange, parts: int) -> list[QueueRange]:
-    """Equal parts, none of them empty; the last take what does not divide."""
+def _split_evenly(whole: QueueRange, parts: int) -> list[QueueRange]:
+    """Parts of equal size, give or take one message; empty parts are left out."""
     bounds = [whole.start + whole.size * part // parts for part in range(parts + 1)]
     return [
         QueueRange(whole.queue, begin, end)
@@ -241,17 +241,18 @@ def _cut(whole: QueueRange, parts: int) -> list[QueueRange]:
     ]
 
 
-def available(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]) -> int:
-    """How many messages lie ahead."""
+def count_available(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]) -> int:
+    """The number of messages between ``start`` and ``latest``."""
     return sum(max(0, offset - start.get(queue, offset)) for queue, offset in latest.items())
 
 
-def limited(
+def limit_batch(
     start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_offsets: int
 ) -> Offsets:
-    """The end of a batch of at most ``max_offsets`` messages, each queue in proportion to its lag.
+    """The end offsets of a batch of at most ``max_offsets`` messages.
 
-    Every queue that is behind advances when the limit has room for it, so that none starves.
+    Each queue gets a share in proportion to its lag, and at least one message as long as the limit
+    allows, so that no queue starves.
     """
     lags = {queue: max(0, end - start.get(queue, end)) for queue, end in latest.items()}
     total = sum(lags.values())
@@ -259,7 +260,7 @@ def limited(
         return dict(latest)
     ends = {}
     left = max_offsets
-    # The shortest first: what their share leaves over goes to the longer ones.
+    # The shortest lags first: longer ones get what their shares leave over.
     for queue, lag in sorted(lags.items(), key=lambda item: (item[1], item[0])):
         share = 0
         if lag and left:

@@ -1,7 +1,7 @@
-"""The options of the sources and the sink, checked as a whole before anything is read or written.
+"""The options of the sources and the sink; all are checked before anything is read or written.
 
-Names follow Spark's Kafka source where the meaning is the same; case does not matter, as everywhere
-in Spark. Whatever is wrong is one ConfigError that names the option and says what to write.
+Names follow Spark's Kafka source where the meaning is the same, and are case-insensitive, as
+everywhere in Spark. A wrong option raises ConfigError with its name and what to write instead.
 """
 
 import difflib
@@ -25,11 +25,11 @@ from goddard.transport.tls import TlsOptions
 T = TypeVar("T")
 
 _MAX_COUNT: Final = 2**62
-# Each is a task of Spark's, with a Python process and a connection: more only wait for each other.
+# Each partition is a Spark task with a Python process and a connection.
 _MAX_MIN_PARTITIONS: Final = 10_000
-# For routes and the like, which name servers have at hand.
+# Timeout of requests to name servers, which answer from memory.
 _NAME_SERVER_MS: Final = 3_000
-# As Spark writes durations in options; a number alone is milliseconds.
+# Spark's syntax for durations; a number without a unit is milliseconds.
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d|)")
 _UNIT_MS: Final = {
     "": 1,
@@ -41,8 +41,8 @@ _UNIT_MS: Final = {
     "d": 86_400_000,
 }
 
-# What takes the place of options of Spark's Kafka source; of names that begin so, too.
-_OF_KAFKA: Final = {
+# Our equivalents of options of Spark's Kafka source; a name with a final dot is a prefix.
+_KAFKA_EQUIVALENTS: Final = {
     "kafka.bootstrap.servers": "nameServers",
     "bootstrap.servers": "nameServers",
     "kafka.group.id": "group",
@@ -56,53 +56,53 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 
-class Where(Enum):
-    """A place in every queue that needs no number."""
+class OffsetMode(Enum):
+    """An offset that is determined for each queue when a query starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
-    # Where the consumer group stands; where it has no offset yet, the earliest.
+    # The committed offset of the consumer group; the earliest offset if there is none.
     GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to start or to end reading; the first of these that is set counts.
+class OffsetSpec:
+    """The offsets at which reading starts or ends.
 
-    ``timestamp_ms`` for all topics, ``by_timestamp`` for some, ``numbers`` for some queues, and
-    ``where`` for the others.
+    For each queue the first of these that has a value is used: ``timestamp_ms`` (all topics),
+    ``timestamps_ms`` (by topic or queue), ``offsets`` (by queue), ``mode``.
     """
 
-    where: Where
-    numbers: Offsets = field(default_factory=dict)
+    mode: OffsetMode
+    offsets: Offsets = field(default_factory=dict)
     timestamp_ms: int | None = None
-    by_timestamp: Mapping[str, int | Offsets] = field(default_factory=dict)
+    timestamps_ms: Mapping[str, int | Offsets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connecting:
-    """How to reach the cluster; both directions share it."""
+class ConnectionOptions:
+    """How to connect to the cluster; shared by the sources and the sink."""
 
     name_servers: str
     keywords: SessionKeywords
     request_timeout_ms: int
     retries: int
     retry_interval_ms: int
-    # How long work that is under way waits for a server to come back.
+    # How long a running query or write waits for an unreachable server.
     max_outage_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What ``spark.read`` and ``spark.readStream`` were told."""
+    """The options of ``spark.read`` and ``spark.readStream``."""
 
-    connecting: Connecting
+    connection: ConnectionOptions
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[MessageQueue] = frozenset()
     includes_system_topics: bool = False
-    start: Place
-    end: Place
+    start: OffsetSpec
+    end: OffsetSpec
     fails_when_no_timestamp_matches: bool = True
     fails_on_data_loss: bool = True
     min_partitions: int | None = None
@@ -120,34 +120,36 @@ class SourceOptions:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that the filter names; none if it names none."""
+        """The tags of the filter; empty without a filter or with an SQL92 filter."""
         return parse_tags(self.expression).tags if self.expression_type == TAG else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What ``df.write`` and ``df.writeStream`` were told."""
+    """The options of ``df.write`` and ``df.writeStream``."""
 
-    connecting: Connecting
+    connection: ConnectionOptions
     topic: str | None = None
     producer_group: str = "goddard-spark"
     batch_bytes: int = 128 * 1024
     requests_in_flight: int = 8
 
 
-class Given:
-    """The options as given; what is taken from them is checked off, the rest is a mistake."""
+class RawOptions:
+    """The options as the user gave them; typed access to their values."""
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
-        """``known``: the names with a word each on their meaning."""
+        """``known``: option names and their descriptions. Unknown options raise ConfigError."""
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         for name, value in given.items():
-            # Spark's own: what `load` and `save` were given, and nothing of ours.
+            # Spark passes the argument of load() and save() as the option `path`.
             if name.lower() == "path" and "path" not in names:
-                raise ConfigError(f"no path ({value}) is wanted; call load() or save() without one")
+                raise ConfigError(
+                    f"the path {value} is not used here; call load() or save() without a path"
+                )
             if name.lower() not in names:
-                raise ConfigError(f"unknown option {name}; {_meant(name.lower(), names)}")
+                raise ConfigError(f"unknown option {name}; {_suggestion(name.lower(), names)}")
             self._values[names[name.lower()]] = value
 
     def __contains__(self, name: str) -> bool:
@@ -164,7 +166,7 @@ class Given:
         if text is None:
             return default
         if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
-            raise ConfigError(f"{name} is {text!r}; a whole number from {low} to {high} is wanted")
+            raise ConfigError(f"{name} is {text!r}; give a whole number from {low} to {high}")
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -198,19 +200,19 @@ class Given:
         return default if text is None else parse(name, text)
 
 
-def _meant(name: str, names: Mapping[str, str]) -> str:
-    """A hint for somebody who gave an option that there is not; ``names`` by how Spark has them."""
-    for begin, ours in _OF_KAFKA.items():
+def _suggestion(name: str, names: Mapping[str, str]) -> str:
+    """A hint for an unknown option. ``names``: lower-case names to names as documented."""
+    for begin, ours in _KAFKA_EQUIVALENTS.items():
         if name == begin or (begin.endswith(".") and name.startswith(begin)):
             return f"did you mean {ours}?"
     if name.startswith("kafka."):
-        return f"nothing is passed on to a client; known: {', '.join(names.values())}"
+        return f"options are not passed on to a client; known: {', '.join(names.values())}"
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(names.values())}"
 
 
-# How to reach the cluster; both directions.
-CONNECTING: Final = {
+# Shared by the sources and the sink.
+CONNECTION_OPTIONS: Final = {
     "nameServers": "addresses of the name servers, host:port;host:port",
     "accessKey": "with secretKey: signs requests (RocketMQ's access control)",
     "secretKey": "with accessKey",
@@ -227,61 +229,64 @@ CONNECTING: Final = {
     "maxOutage": "how long a query that runs waits for a server to come back (2m)",
 }
 
-SOURCE: Final = CONNECTING | {
+SOURCE_OPTIONS: Final = CONNECTION_OPTIONS | {
     "subscribe": "topics, separated by commas",
-    "subscribePattern": "regular expression that topics match as a whole",
-    "assign": 'queues: {"topic": {"broker": [0, 1]}}',
-    "includeSystemTopics": "true: subscribePattern sees retry, dead-letter and system topics too",
+    "subscribePattern": "regular expression that must match the whole name of a topic",
+    "assign": 'queues to read: {"topic": {"broker": [0, 1]}}',
+    "includeSystemTopics": "true: subscribePattern matches retry, dead-letter and system topics",
     "startingOffsets": "earliest, latest, group, or JSON by topic, broker and queue",
-    "endingOffsets": "the same, for batches (latest)",
-    "startingTimestamp": "milliseconds since 1970",
-    "endingTimestamp": "milliseconds since 1970, for batches",
-    "startingOffsetsByTimestamp": 'JSON: {"topic": ms} or by broker and queue',
-    "endingOffsetsByTimestamp": "the same, for batches",
-    "startingOffsetsByTimestampStrategy": "no message that young: error or latest",
-    "failOnDataLoss": "false: go on when messages were deleted before they were read (true)",
-    "minPartitions": "cut queues so that at least about as many tasks read",
-    "maxRecordsPerPartition": "cut queues into ranges of at most so many",
-    "maxOffsetsPerTrigger": "at most so many messages in a micro-batch",
-    "minOffsetsPerTrigger": "wait for so many ...",
-    "maxTriggerDelay": "... but not longer than this (15m)",
+    "endingOffsets": "latest, or JSON by topic, broker and queue; batches only (latest)",
+    "startingTimestamp": "milliseconds since 1970, for all topics",
+    "endingTimestamp": "milliseconds since 1970, for all topics; batches only",
+    "startingOffsetsByTimestamp": 'JSON {"topic": ms}, or by topic, broker and queue',
+    "endingOffsetsByTimestamp": 'JSON {"topic": ms}, or by topic, broker and queue; batches only',
+    "startingOffsetsByTimestampStrategy": "if no message is that recent: error or latest (error)",
+    "failOnDataLoss": "false: continue with a warning if messages were deleted unread (true)",
+    "minPartitions": "split queues to get at min_offsets about this number of partitions",
+    "maxRecordsPerPartition": "split queues into ranges of at max_offsets this number of messages",
+    "maxOffsetsPerTrigger": "maximum messages of a micro-batch",
+    "minOffsetsPerTrigger": "start a micro-batch only when this number of messages is available",
+    "maxTriggerDelay": "maximum wait for minOffsetsPerTrigger (15m)",
     "filter": "tags (A || B) or an SQL92 condition, applied by the broker",
     "filterType": "tag or sql92 (tag)",
-    "group": "consumer group that offsets are committed to, and read from",
-    "requestsInFlight": "pull requests of a task under way at once (8)",
-    "messagesPerRequest": "messages asked for in one pull (1024); brokers give 32 by default",
-    "rowsPerBatch": "rows of an Arrow batch (20000)",
+    "group": "consumer group whose offsets are committed, and read with startingOffsets=group",
+    "requestsInFlight": "concurrent pull requests of a task (8)",
+    "messagesPerRequest": "maximum messages of a pull (1024); brokers return 32 by default",
+    "rowsPerBatch": "maximum rows of an Arrow batch (20000)",
     "pushFilters": "true: apply conditions on topic, queue, offset and time before reading; "
-    "needs spark.sql.python.filterPushdown.enabled",
+    "requires spark.sql.python.filterPushdown.enabled",
 }
 
-SINK: Final = CONNECTING | {
-    "topic": "where rows without a column topic go",
-    "producerGroup": "name of the producers (goddard-spark)",
-    "batchBytes": "bytes of a request (131072)",
-    "requestsInFlight": "requests of a task under way at once (8)",
+SINK_OPTIONS: Final = CONNECTION_OPTIONS | {
+    "topic": "topic of rows without a column topic",
+    "producerGroup": "group name of the producers (goddard-spark)",
+    "batchBytes": "maximum bytes of a request (131072)",
+    "requestsInFlight": "concurrent requests of a task (8)",
 }
 
 
 def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
-    """Check the options of a read; None: before it is known whether of a batch or a stream."""
-    options = Given(given, SOURCE)
+    """Parse and check the options of a read; ``is_streaming`` is None if not known yet."""
+    options = RawOptions(given, SOURCE_OPTIONS)
     group = options.text("group")
     if group is not None and (problem := group_problem(group)) is not None:
         raise ConfigError(f"group is {group!r}: {problem}")
     topics, pattern, assigned = _subscription(options)
-    start = _place(options, "starting", Where.LATEST if is_streaming else Where.EARLIEST, group)
-    end = _place(options, "ending", Where.LATEST, group)
+    default_start = OffsetMode.LATEST if is_streaming else OffsetMode.EARLIEST
+    start = _offset_spec(options, "starting", default_start, group)
+    end = _offset_spec(options, "ending", OffsetMode.LATEST, group)
     if is_streaming is not None:
         _check_direction(options, start, end, is_streaming=is_streaming)
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-    least = options.count("minOffsetsPerTrigger", None)
-    most = options.count("maxOffsetsPerTrigger", None)
-    if least is not None and most is not None and least > most:
-        raise ConfigError(f"minOffsetsPerTrigger is {least}, over maxOffsetsPerTrigger, {most}")
+    min_offsets = options.count("minOffsetsPerTrigger", None)
+    max_offsets = options.count("maxOffsetsPerTrigger", None)
+    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+        raise ConfigError(
+            f"minOffsetsPerTrigger {min_offsets} is greater than maxOffsetsPerTrigger {max_offsets}"
+        )
     expression, expression_type = _filter(options)
     return SourceOptions(
-        connecting=connecting(options),
+        connection=parse_connection(options),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -292,8 +297,8 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
         min_partitions=options.count("minPartitions", None, high=_MAX_MIN_PARTITIONS),
         max_records_per_partition=options.count("maxRecordsPerPartition", None),
-        max_offsets_per_trigger=most,
-        min_offsets_per_trigger=least,
+        max_offsets_per_trigger=max_offsets,
+        min_offsets_per_trigger=min_offsets,
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
         expression=expression,
         expression_type=expression_type,
@@ -306,10 +311,10 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write."""
-    # Spark adds where a stream keeps its checkpoint; that is not for us.
+    """Parse and check the options of a write."""
+    # Spark passes the checkpoint location of a stream to the sink too.
     own = {name: text for name, text in given.items() if name.lower() != "checkpointlocation"}
-    options = Given(own, SINK)
+    options = RawOptions(own, SINK_OPTIONS)
     topic = options.text("topic")
     if topic is not None and (problem := topic_problem(topic)) is not None:
         raise ConfigError(f"topic is {topic!r}: {problem}")
@@ -317,7 +322,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     if (problem := group_problem(group)) is not None:
         raise ConfigError(f"producerGroup is {group!r}: {problem}")
     return SinkOptions(
-        connecting=connecting(options),
+        connection=parse_connection(options),
         topic=topic,
         producer_group=group,
         batch_bytes=options.count("batchBytes", 128 * 1024, high=4 * 1024 * 1024),
@@ -325,26 +330,26 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def connecting(options: Given) -> Connecting:
+def parse_connection(options: RawOptions) -> ConnectionOptions:
     name_servers = options.text("nameServers")
     if name_servers is None:
         raise ConfigError('nameServers is missing; give .option("nameServers", "host:9876")')
     parse_name_servers(name_servers, use_environment=False)
     request_timeout_ms = options.count("requestTimeoutMs", 10_000, high=600_000)
-    quick_ms = min(request_timeout_ms, _NAME_SERVER_MS)
-    keywords = SessionKeywords(api_timeout_ms=quick_ms, connect_timeout_ms=quick_ms)
+    name_server_ms = min(request_timeout_ms, _NAME_SERVER_MS)
+    keywords = SessionKeywords(api_timeout_ms=name_server_ms, connect_timeout_ms=name_server_ms)
     keys = [options.text(name) for name in ("accessKey", "secretKey", "securityToken")]
     if keys[0] is not None and keys[1] is not None:
         keywords["credentials"] = Credentials(keys[0], keys[1], keys[2])
     elif any(key is not None for key in keys):
-        raise ConfigError("accessKey and secretKey go together; one of them is missing")
+        raise ConfigError("accessKey and secretKey must be given together; one is missing")
     if (namespace := options.text("namespace")) is not None:
         if (problem := topic_problem(namespace)) is not None:
             raise ConfigError(f"namespace is {namespace!r}: {problem.replace('topic', 'name')}")
         keywords["namespace"] = namespace
     if (tls := _tls(options)) is not None:
         keywords["tls"] = tls
-    return Connecting(
+    return ConnectionOptions(
         name_servers=name_servers,
         keywords=keywords,
         request_timeout_ms=request_timeout_ms,
@@ -354,14 +359,14 @@ def connecting(options: Given) -> Connecting:
     )
 
 
-def _tls(options: Given) -> TlsOptions | None:
-    """How connections are encrypted; the files are looked at, as this machine connects too."""
+def _tls(options: RawOptions) -> TlsOptions | None:
+    """The TLS options; the files are loaded as a check, because the driver connects too."""
     files = {name: options.text(name) for name in ("tlsTrust", "tlsCertificate", "tlsKey")}
     password = options.text("tlsKeyPassword")
     given = [name for name in (*files, "tlsKeyPassword") if name in options]
     if not options.flag("tls", default=bool(given)):
         if given:
-            raise ConfigError(f"{given[0]} is given, but tls is false")
+            raise ConfigError(f"{given[0]} is given, but tls is false; remove one of them")
         return None
     for name, needed in (("tlsKey", "tlsCertificate"), ("tlsKeyPassword", "tlsKey")):
         if name in options and needed not in options:
@@ -379,13 +384,13 @@ def _tls(options: Given) -> TlsOptions | None:
 
 
 def _subscription(
-    options: Given,
+    options: RawOptions,
 ) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[MessageQueue]]:
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
-    if len(ways) != 1:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(given) != 1:
         raise ConfigError(
-            f"give one of subscribe, subscribePattern and assign; {len(ways) or 'none'} of them "
-            f"{'is' if not ways else 'are'} given"
+            "give exactly one of subscribe, subscribePattern and assign; "
+            f"{', '.join(given) or 'none of them'} {'are' if given else 'is'} given"
         )
     if (text := options.text("subscribe")) is not None:
         topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
@@ -398,32 +403,38 @@ def _subscription(
             return (), re.compile(text), frozenset()
         except re.error as error:
             raise ConfigError(f"subscribePattern is {text!r}: {error}") from error
-    nothing: set[MessageQueue] = set()
-    assigned = options.parsed("assign", offsets.parse_assignment, nothing)
+    no_queues: set[MessageQueue] = set()
+    assigned = options.parsed("assign", offsets.parse_assignment, no_queues)
     return tuple(sorted({queue.topic for queue in assigned})), None, frozenset(assigned)
 
 
-def _place(options: Given, side: str, default: Where, group: str | None) -> Place:
+def _offset_spec(
+    options: RawOptions, side: str, default: OffsetMode, group: str | None
+) -> OffsetSpec:
     name = f"{side}Offsets"
-    where, numbers = default, Offsets()
+    mode, by_queue = default, Offsets()
     text = options.text(name)
     if text is not None and text.startswith("{"):
-        numbers = offsets.parse_queue_numbers(name, text, lowest=offsets.EARLIEST)
-        if not numbers:
+        by_queue = offsets.parse_queue_numbers(name, text, lowest=offsets.EARLIEST)
+        if not by_queue:
             raise ConfigError(f"{name} is {text!r}, which names no queue; leave it out")
     elif text is not None:
-        where = Where(options.choice(name, tuple(each.value for each in Where), default.value))
-    if where is Where.GROUP and group is None:
-        raise ConfigError(f"{name} is group, but no group is given")
-    return Place(
-        where,
-        numbers,
+        choices = tuple(each.value for each in OffsetMode)
+        mode = OffsetMode(options.choice(name, choices, default.value))
+    if mode is OffsetMode.GROUP and group is None:
+        raise ConfigError(f"{name} is group, but the option group is missing")
+    return OffsetSpec(
+        mode,
+        by_queue,
         options.count(f"{side}Timestamp", None, low=0),
         options.parsed(f"{side}OffsetsByTimestamp", offsets.parse_topic_numbers, {}),
     )
 
 
-def _check_direction(options: Given, start: Place, end: Place, *, is_streaming: bool) -> None:
+def _check_direction(
+    options: RawOptions, start: OffsetSpec, end: OffsetSpec, *, is_streaming: bool
+) -> None:
+    """Refuse options of streams in a batch, options of batches in a stream, and empty batches."""
     if is_streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in options:
@@ -432,35 +443,35 @@ def _check_direction(options: Given, start: Place, end: Place, *, is_streaming: 
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
         if name in options:
             raise ConfigError(f"{name} is for streams; a batch is read at once")
-    if start.where is Where.LATEST and "startingOffsets" in options:
-        raise ConfigError("startingOffsets is latest: a batch that starts at the end has no rows")
-    if any(number == offsets.LATEST for number in start.numbers.values()):
-        raise ConfigError("startingOffsets has -1, the latest offset: a batch would have no rows")
-    if end.where is not Where.LATEST and "endingOffsets" in options:
-        raise ConfigError(f"endingOffsets is {end.where.value}: write latest, or JSON")
-    if any(number == offsets.EARLIEST for number in end.numbers.values()):
-        raise ConfigError("endingOffsets has -2, the earliest offset: a batch would have no rows")
+    if start.mode is OffsetMode.LATEST and "startingOffsets" in options:
+        raise ConfigError("startingOffsets is latest, so the batch would have no rows")
+    if any(number == offsets.LATEST for number in start.offsets.values()):
+        raise ConfigError("startingOffsets has -1 (latest), so the batch would have no rows")
+    if end.mode is not OffsetMode.LATEST and "endingOffsets" in options:
+        raise ConfigError(f"endingOffsets is {end.mode.value}; write latest, or JSON")
+    if any(number == offsets.EARLIEST for number in end.offsets.values()):
+        raise ConfigError("endingOffsets has -2 (earliest), so the batch would have no rows")
     _check_order(start, end)
 
 
-def _check_order(start: Place, end: Place) -> None:
-    """Whether a batch ends where it starts or later, as far as the options tell."""
+def _check_order(start: OffsetSpec, end: OffsetSpec) -> None:
+    """Refuse an end before the start, as far as the options alone show it."""
     if start.timestamp_ms is not None and end.timestamp_ms is not None:
         if end.timestamp_ms < start.timestamp_ms:
             raise ConfigError(
-                f"endingTimestamp, {end.timestamp_ms}, is before startingTimestamp, "
+                f"endingTimestamp {end.timestamp_ms} is before startingTimestamp "
                 f"{start.timestamp_ms}"
             )
         return
-    for queue, number in end.numbers.items():
-        if 0 <= number < start.numbers.get(queue, 0):
+    for queue, number in end.offsets.items():
+        if 0 <= number < start.offsets.get(queue, 0):
             raise ConfigError(
-                f"endingOffsets has {number} for {queue}, startingOffsets "
-                f"{start.numbers[queue]}: a batch ends where it starts or later"
+                f"endingOffsets has {number} for {queue}, which is before its startingOffsets "
+                f"{start.offsets[queue]}"
             )
 
 
-def _filter(options: Given) -> tuple[str, str]:
+def _filter(options: RawOptions) -> tuple[str, str]:
     kind = options.choice("filterType", (TAG, SQL92), TAG)
     expression = options.text("filter")
     if expression is None:
@@ -473,8 +484,8 @@ def _filter(options: Given) -> tuple[str, str]:
         else:
             parse_tags(expression)
             if any(not tag.strip() for tag in expression.split("||")):
-                raise ConfigError(f"filter is {expression!r}; there is no tag on one side of a ||")
+                raise ConfigError(f"filter is {expression!r}; a tag is missing beside ||")
     except ProtocolError as error:
         what = "SQL92 condition" if kind == SQL92 else "list of tags"
-        raise ConfigError(f"filter is no {what}: {error}") from error
+        raise ConfigError(f"filter is not a valid {what}: {error}") from error
     return expression, kind

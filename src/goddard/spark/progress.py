@@ -1,4 +1,4 @@
-"""How far a streaming query is behind its topics, read from what Spark reports of each batch."""
+"""The lag of a streaming query, computed from the progress that Spark reports for each batch."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from goddard.spark.offsets import Offsets, OffsetsError, from_json
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Messages that were there and not read yet when a batch was planned, by queue."""
+    """Unread messages of each queue at the time when a batch was planned, without that batch."""
 
     queues: Mapping[MessageQueue, int]
 
@@ -20,24 +20,27 @@ class Lag:
         return sum(self.queues.values())
 
     @property
-    def least(self) -> int:
-        """That of the queue that is the least behind."""
+    def min(self) -> int:
+        """The smallest lag of a queue."""
         return min(self.queues.values(), default=0)
 
     @property
-    def most(self) -> int:
+    def max(self) -> int:
+        """The largest lag of a queue."""
         return max(self.queues.values(), default=0)
 
     @property
-    def average(self) -> float:
+    def avg(self) -> float:
+        """The average lag of the queues."""
         return self.total / len(self.queues) if self.queues else 0.0
 
 
 def lag(progress: Mapping[str, Any]) -> Lag:
-    """How far a query is behind.
+    """The lag of a query.
 
-    From ``query.lastProgress``, a listener's ``event.progress``, or either read from its JSON.
-    Sources of other kinds are passed over; of a queue that is read twice the longer lag counts.
+    ``progress`` is ``query.lastProgress``, a listener's ``event.progress``, or either parsed from
+    JSON. Sources of other formats are ignored. If two sources read one queue, the larger lag is
+    used.
     """
     behind: dict[MessageQueue, int] = {}
     for end, latest in _offsets(progress["sources"]):
@@ -55,7 +58,7 @@ def _offsets(sources: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Offsets, Of
 
 
 def _parsed(text: Any) -> Offsets | None:
-    """Offsets of ours; None if it is something else."""
+    """The offsets of a rocketmq source; None for other sources."""
     try:
         offsets, _ = from_json(json.loads(text) if isinstance(text, str) else text)
     except (OffsetsError, ValueError):

@@ -1,7 +1,7 @@
-"""Reading as Spark drives it: plan on the driver, read on executors, in batches and in streams.
+"""Spark's readers: they plan on the driver and read on executors, for batches and streams.
 
-The driver's side of a stream is in ``planner``; Spark calls it from one thread of one process.
-``read`` runs in workers and depends on nothing but the partition and the options.
+``micro_batch`` plans streams; Spark calls it from one thread of one process. ``read`` runs in
+Python workers and depends only on the partition and the options.
 """
 
 import asyncio
@@ -27,79 +27,78 @@ from typing_extensions import override
 
 from goddard.client.values import MessageQueue
 from goddard.spark import log, offsets
-from goddard.spark.cluster import Cluster
+from goddard.spark.cluster import ClusterClient
 from goddard.spark.columns import MAX_BATCH_BYTES
-from goddard.spark.fetch import Pulled, RangeReader, open_session
+from goddard.spark.micro_batch import MicroBatchPlanner
 from goddard.spark.offsets import DataLossError, Offsets, QueueRange
-from goddard.spark.options import Place, SourceOptions, Where
-from goddard.spark.planner import StreamPlanner
-from goddard.spark.pushdown import Wanted, push
+from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions
+from goddard.spark.pull import PulledRecords, RangeReader, open_session
+from goddard.spark.pushdown import PushedFilters, push_filters
 from goddard.transport.loop import new_event_loop
 
 _logger: Final = logging.getLogger("goddard.spark")
 
 
-class QueuePartition(InputPartition):
-    """What one task reads."""
+class QueueRangePartition(InputPartition):
+    """The range that one task reads."""
 
-    def __init__(self, wanted: QueueRange) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, queue_range: QueueRange) -> None:
+        super().__init__(queue_range)
+        self.queue_range = queue_range
 
 
 def read_range(
-    wanted: QueueRange, options: SourceOptions, names: Sequence[str]
+    queue_range: QueueRange, options: SourceOptions, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range; what a task does."""
+    """The rows of a range. Runs in a task."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         session = runner.run(open_session(options))
-        reader = RangeReader(wanted, options, session)
-        pieces = reader.records()
+        reader = RangeReader(queue_range, options, session)
+        chunks = reader.records()
         try:
-            held = Pulled()
-            while runner.run(_next(pieces, held)):
-                if held.count >= options.rows_per_batch or held.size_bytes >= MAX_BATCH_BYTES:
-                    yield from _batches(held, wanted.queue, options, names)
-                    reader.paused()
-                    held = Pulled()
-            if held.count:
-                yield from _batches(held, wanted.queue, options, names)
+            buffer = PulledRecords()
+            while runner.run(_read_next(chunks, buffer)):
+                if buffer.count >= options.rows_per_batch or buffer.size_bytes >= MAX_BATCH_BYTES:
+                    yield from _batches(buffer, queue_range.queue, options, names)
+                    reader.note_pause()
+                    buffer = PulledRecords()
+            if buffer.count:
+                yield from _batches(buffer, queue_range.queue, options, names)
         finally:
-            runner.run(pieces.aclose())
+            runner.run(chunks.aclose())
             runner.run(session.stop())
 
 
-async def _next(pieces: AsyncGenerator[Pulled, None], held: Pulled) -> bool:
-    """Add what comes next; whether there was something.
+async def _read_next(chunks: AsyncGenerator[PulledRecords, None], buffer: PulledRecords) -> bool:
+    """Add the next records to the buffer; False at the end.
 
-    It is not returned: the runner describes a task with its result, by all of its bytes, whenever
-    it sets its signal handler.
+    The records are not returned: asyncio.Runner formats the task with its result, all bytes of it,
+    each time it installs its signal handler.
     """
-    piece = await anext(pieces, None)
-    if piece is None:
+    records = await anext(chunks, None)
+    if records is None:
         return False
-    held.add(piece)
+    buffer.add(records)
     return True
 
 
 def _batches(
-    held: Pulled, queue: MessageQueue, options: SourceOptions, names: Sequence[str]
+    buffer: PulledRecords, queue: MessageQueue, options: SourceOptions, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    columns = held.columns(queue)
-    wanted_tags = options.tags
-    if wanted_tags:
-        # The broker compares hashes of tags, and two tags may have the same.
-        columns = columns.rows(columns.have_tags(wanted_tags))
+    columns = buffer.columns(queue)
+    if tags := options.tags:
+        # The broker compares hashes of tags, and different tags may have equal hashes.
+        columns = columns.filter(columns.tag_mask(tags))
     return columns.batches(names)
 
 
 def _rows_of(
     partition: InputPartition, options: SourceOptions, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    # Spark makes up a partition of its own where there is none.
-    if not isinstance(partition, QueuePartition):
+    # Spark creates a partition of its own if the reader returns none.
+    if not isinstance(partition, QueueRangePartition):
         return iter(())
-    return read_range(partition.wanted, options, names)
+    return read_range(partition.queue_range, options, names)
 
 
 class BatchReader(DataSourceReader):
@@ -111,7 +110,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with Cluster(options.connecting) as cluster:
+        with ClusterClient(options.connection) as cluster:
             bounds = cluster.bounds(cluster.queues(options))
             start = cluster.resolve(
                 options.start,
@@ -120,34 +119,34 @@ class BatchReader(DataSourceReader):
                 fails_without_match=options.fails_when_no_timestamp_matches,
             )
             end = cluster.resolve(options.end, bounds)
-            start, end = self._within(bounds, start, end)
+            start, end = self._clamp(bounds, start, end)
             ranges, _ = offsets.ranges_between(start, end)
-            ranges = self._narrowed(cluster, ranges)
+            ranges = self._narrow(cluster, ranges)
         return [
-            QueuePartition(piece)
-            for piece in offsets.split(
+            QueueRangePartition(queue_range)
+            for queue_range in offsets.split(
                 ranges,
                 min_partitions=options.min_partitions,
                 max_records_per_partition=options.max_records_per_partition,
             )
         ]
 
-    def _narrowed(self, cluster: Cluster, ranges: list[QueueRange]) -> list[QueueRange]:
-        """For conditions to spare reading; without any nothing changes."""
+    def _narrow(self, cluster: ClusterClient, ranges: list[QueueRange]) -> list[QueueRange]:
+        """Hook for filter push-down; without it the ranges stay as they are."""
         return ranges
 
-    def _within(
+    def _clamp(
         self, bounds: tuple[Offsets, Offsets], start: Offsets, end: Offsets
     ) -> tuple[Offsets, Offsets]:
-        """Offsets that were given as numbers may lie outside of what the queues have."""
+        """Limit offsets from the options to the queues' bounds; offsets outside are data loss."""
         earliest, latest = bounds
         losses = [
-            f"{queue} begins at {earliest[queue]}, {offset} was wanted"
+            f"{queue} begins at {earliest[queue]}, offset {offset} was requested"
             for queue, offset in start.items()
             if offset < earliest[queue]
         ] + [
-            f"{queue} ends at {latest[queue]}, {offset} was wanted: is the number right, or was "
-            "the topic created anew?"
+            f"{queue} ends at {latest[queue]}, offset {offset} was requested: is the offset "
+            "correct, or was the topic recreated?"
             for queue in end
             if (offset := max(start[queue], end[queue])) > latest[queue]
         ]
@@ -165,45 +164,48 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """``spark.read`` that takes conditions over from Spark.
+    """``spark.read`` with filter push-down.
 
-    A class of its own: Spark refuses readers that can do this unless its configuration allows it.
+    A separate class, because Spark rejects readers with ``pushFilters`` unless its configuration
+    enables push-down.
     """
 
     def __init__(self, options: SourceOptions, names: Sequence[str]) -> None:
         super().__init__(options, names)
-        self._wanted = Wanted()
+        self._pushed = PushedFilters()
 
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted, left = push(filters)
-        expression = self._wanted.tag_expression
+        self._pushed, unaccepted = push_filters(filters)
+        expression = self._pushed.tag_expression
         if expression is not None and self._options.expression == "*":
             self._options = replace(self._options, expression=expression)
-        return left
+        return unaccepted
 
     @override
-    def _narrowed(self, cluster: Cluster, ranges: list[QueueRange]) -> list[QueueRange]:
-        wanted = self._wanted
-        ranges = [wanted.of(each) for each in ranges if wanted.has(each.queue)]
+    def _narrow(self, cluster: ClusterClient, ranges: list[QueueRange]) -> list[QueueRange]:
+        pushed = self._pushed
+        ranges = [pushed.narrow(each) for each in ranges if pushed.matches_queue(each.queue)]
         bounds = (
             {each.queue: each.start for each in ranges},
             {each.queue: each.end for each in ranges},
         )
         starts, ends = bounds
-        if wanted.from_ms is not None:
-            starts = cluster.resolve(Place(Where.EARLIEST, timestamp_ms=wanted.from_ms), bounds)
-        if wanted.until_ms is not None:
-            ends = cluster.resolve(Place(Where.LATEST, timestamp_ms=wanted.until_ms), bounds)
+        if pushed.from_ms is not None:
+            since = OffsetSpec(OffsetMode.EARLIEST, timestamp_ms=pushed.from_ms)
+            starts = cluster.resolve(since, bounds)
+        if pushed.until_ms is not None:
+            until = OffsetSpec(OffsetMode.LATEST, timestamp_ms=pushed.until_ms)
+            ends = cluster.resolve(until, bounds)
         return [QueueRange(each.queue, starts[each.queue], ends[each.queue]) for each in ranges]
 
 
-class PiecePartition(InputPartition):
-    """Which part of which file a task reads."""
+class FileSplitPartition(InputPartition):
+    """The part of a commit-log file that one task reads."""
 
-    def __init__(self, piece: log.Piece) -> None:
-        super().__init__(piece)
-        self.piece = piece
+    def __init__(self, split: log.FileSplit) -> None:
+        super().__init__(split)
+        self.split = split
 
 
 class LogReader(DataSourceReader):
@@ -214,12 +216,12 @@ class LogReader(DataSourceReader):
         self._names = list(names)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [PiecePartition(piece) for piece in log.plan(self._options)]
+        return [FileSplitPartition(split) for split in log.plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, PiecePartition):
+        if not isinstance(partition, FileSplitPartition):
             return iter(())
-        return log.read_piece(partition.piece, self._options, self._names)
+        return log.read_split(partition.split, self._options, self._names)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -228,38 +230,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, names: Sequence[str]) -> None:
         self._options = options
         self._names = list(names)
-        # Made on the driver when first needed: the reader itself is sent to workers.
-        self._planner: StreamPlanner | None = None
+        # Created on the driver on first use, because Spark sends the reader to workers.
+        self._planner: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None}
 
-    def _planned(self) -> StreamPlanner:
+    def _get_planner(self) -> MicroBatchPlanner:
         if self._planner is None:
-            self._planner = StreamPlanner(self._options)
+            self._planner = MicroBatchPlanner(self._options)
         return self._planner
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        return offsets.to_json(self._planned().initial())
+        return offsets.to_json(self._get_planner().initial())
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_rows = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._planned().next_end(start, most)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._get_planner().next_end(start, max_rows)
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planned().stop_at_latest()
+        self._get_planner().stop_at_latest()
 
     @override
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._planned().report()
+        return self._get_planner().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
@@ -270,8 +272,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if losses and self._options.fails_on_data_loss:
             raise DataLossError(losses)
         return [
-            QueuePartition(piece)
-            for piece in offsets.split(
+            QueueRangePartition(queue_range)
+            for queue_range in offsets.split(
                 ranges,
                 min_partitions=self._options.min_partitions,
                 max_records_per_partition=self._options.max_records_per_partition,
@@ -282,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _rows_of(partition, self._options, self._names)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark does not say this of the last batch. See StreamPlanner."""
+        """Not used: Spark does not call this for the last batch. See MicroBatchPlanner."""
 
     def stop(self) -> None:
         if self._planner is not None:

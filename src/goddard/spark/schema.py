@@ -1,4 +1,4 @@
-"""The columns of the sources as Spark sees them; ``.schema()`` chooses some of them."""
+"""The Spark schema of the sources; users select columns with ``.schema()``."""
 
 from pyspark.sql.types import (
     BinaryType,
@@ -33,8 +33,8 @@ def _type_of(name: str) -> DataType:
 SCHEMA = StructType([StructField(name, _type_of(name), nullable=True) for name in COLUMNS])
 
 
-def chosen_columns(schema: StructType) -> list[str]:
-    """The names that a schema asks for, in its order; ConfigError if one of them does not exist."""
+def selected_columns(schema: StructType) -> list[str]:
+    """The column names of a schema, in its order; ConfigError for an unknown name or type."""
     names = []
     for field in schema.fields:
         if field.name not in COLUMNS:
@@ -42,7 +42,7 @@ def chosen_columns(schema: StructType) -> list[str]:
                 f"there is no column {field.name}; the columns are {', '.join(COLUMNS)}"
             )
         expected = _type_of(field.name)
-        if not _is_same(field.dataType, expected):
+        if not _is_same_type(field.dataType, expected):
             raise ConfigError(
                 f"the column {field.name} is {expected.simpleString()}, not "
                 f"{field.dataType.simpleString()}; cast it after reading"
@@ -51,7 +51,7 @@ def chosen_columns(schema: StructType) -> list[str]:
     return names
 
 
-def _is_same(given: DataType, expected: DataType) -> bool:
+def _is_same_type(given: DataType, expected: DataType) -> bool:
     if isinstance(given, MapType) and isinstance(expected, MapType):
         return given.keyType == expected.keyType and given.valueType == expected.valueType
     return given == expected

@@ -1,7 +1,7 @@
-"""A Spark session with quiet, local-only settings; everything can be overridden.
+"""A Spark session with quiet settings for one machine; every setting can be overridden.
 
-Spark's own defaults listen on every address, print a progress bar over the terminal and take the
-first ``python3`` of the PATH for workers, which may be another Python than this one.
+Spark's defaults listen on every address, print a progress bar to the terminal and run workers with
+the first ``python3`` of the PATH, which may be a different Python.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from goddard.spark.java import provide_java
 
-LOCAL: Final = {
+LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
@@ -30,10 +30,13 @@ LOCAL: Final = {
 
 
 def local_settings(warehouse: Path | None = None) -> dict[str, str]:
-    """What a session on this machine is made with."""
-    scratch = tempfile.gettempdir()
-    folder = warehouse or Path(scratch) / f"goddard-spark-{os.getuid()}"
-    return LOCAL | {"spark.local.dir": scratch, "spark.sql.warehouse.dir": str(folder)}
+    """The settings of a session on this machine."""
+    temporary = tempfile.gettempdir()
+    folder = warehouse or Path(temporary) / f"goddard-spark-{os.getuid()}"
+    return LOCAL_SETTINGS | {
+        "spark.local.dir": temporary,
+        "spark.sql.warehouse.dir": str(folder),
+    }
 
 
 def spark_session(
@@ -43,11 +46,12 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> SparkSession:
-    """The session of this process, made if there is none yet.
+    """The active session of this process; a new one if there is none.
 
-    ``settings`` go before ours; ours are for a driver on this machine, and those that bind it to
-    the loopback address are left out for any other ``master`` than ``local``. What Java prints
-    goes to ``log``, by default nowhere.
+    ``settings`` override the defaults (``LOCAL_SETTINGS``). The defaults that bind the driver to
+    the loopback address are used only with a ``local`` master. Rows of the ``console`` sink go to
+    the standard output of this process. Spark's log (Java's standard error) is appended to the
+    file ``log``; without ``log`` it is discarded.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -71,7 +75,7 @@ def spark_session(
         .setAll(list((values | dict(settings or {})).items()))
     )
     with Path(os.devnull if log is None else log).open("ab") as output:
-        # It has no types of its own.
-        gateways: Any = importlib.import_module("pyspark.java_gateway")
-        gateway = gateways.launch_gateway(conf, {"stdout": output, "stderr": output})
+        # Imported as Any: the module has no type annotations.
+        java_gateway: Any = importlib.import_module("pyspark.java_gateway")
+        gateway = java_gateway.launch_gateway(conf, {"stderr": output})
     return SparkSession(SparkContext(conf=conf, gateway=gateway))

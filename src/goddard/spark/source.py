@@ -1,4 +1,4 @@
-"""``format("rocketmq")`` and ``format("rocketmq-log")``: what Spark finds by these names."""
+"""The data sources ``format("rocketmq")`` and ``format("rocketmq-log")``."""
 
 from typing import Any
 
@@ -18,31 +18,31 @@ from goddard.spark.log import parse_log
 from goddard.spark.options import SinkOptions, parse_sink, parse_source
 from goddard.spark.read import BatchReader, FilteringReader, LogReader, StreamReader
 from goddard.spark.rows import check_columns
-from goddard.spark.schema import SCHEMA, chosen_columns
+from goddard.spark.schema import SCHEMA, selected_columns
 from goddard.spark.write import BatchWriter, StreamWriter
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of RocketMQ or Goddard as DataFrames; docs/guide/spark.md has the options."""
+    """Topics of RocketMQ or Goddard as DataFrames; docs/guide/spark.md lists the options."""
 
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
 
     def schema(self) -> StructType:
-        # Asked for first: what is wrong is said when a read is described, not when it runs.
-        parse_source(self._given(), is_streaming=None)
+        # Spark calls this first, so wrong options fail when a read is defined, not when it runs.
+        parse_source(self._option_values(), is_streaming=None)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_source(self._given(), is_streaming=False)
+        options = parse_source(self._option_values(), is_streaming=False)
         kind = FilteringReader if options.pushes_filters else BatchReader
-        return kind(options, chosen_columns(schema))
+        return kind(options, selected_columns(schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_source(self._given(), is_streaming=True)
-        return StreamReader(options, chosen_columns(schema))
+        options = parse_source(self._option_values(), is_streaming=True)
+        return StreamReader(options, selected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(self._sink(schema, overwrite))
@@ -54,13 +54,13 @@ class RocketMQDataSource(DataSource):
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise ConfigError('a topic cannot be overwritten; write with .mode("append")')
-        options = parse_sink(self._given())
+        options = parse_sink(self._option_values())
         check_columns(
             {field.name: field.dataType.simpleString() for field in schema.fields}, options.topic
         )
         return options
 
-    def _given(self) -> dict[str, str]:
+    def _option_values(self) -> dict[str, str]:
         options: Any = self.options
         return dict(options.items())
 
@@ -73,18 +73,18 @@ class RocketMQLogDataSource(DataSource):
         return "rocketmq-log"
 
     def schema(self) -> StructType:
-        parse_log(self._given())
+        parse_log(self._option_values())
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LogReader(parse_log(self._given()), chosen_columns(schema))
+        return LogReader(parse_log(self._option_values()), selected_columns(schema))
 
-    def _given(self) -> dict[str, str]:
+    def _option_values(self) -> dict[str, str]:
         options: Any = self.options
         return dict(options.items())
 
 
 def register(spark: SparkSession) -> None:
-    """Make the sources known to a session, where Spark does not find them by itself."""
+    """Register the data sources with a session; needed only where Spark does not find them."""
     spark.dataSource.register(RocketMQDataSource)
     spark.dataSource.register(RocketMQLogDataSource)

@@ -1,14 +1,14 @@
-"""Writing: each task sends its rows in batches, several under way at once, and waits for them all.
+"""The sink: each task sends its rows in batches, several concurrently, and waits for all of them.
 
-At least once: a task that fails is repeated by Spark, and what it had sent is sent again, with the
-same idempotence keys (see ``rows``). A task fails as well when a broker has stored rows less safely
-than it is configured to: not on its disk yet, not at its slaves. Order holds within a queue for
-rows of one task that name their queue or sharding key; other rows go to any queue. When rows cannot
-be sent, nothing more is.
+Delivery is at least once: Spark repeats a failed task, and its rows are sent again with the same
+idempotence keys (see ``rows``). A task also fails if a broker could not flush or replicate rows as
+it is configured to. Rows of one task that name a queue or a sharding key are stored in order within
+their queue; other rows go to any queue. After the first row that cannot be sent, the task fails and
+sends nothing more.
 
-A server that goes away is waited for, but not when a write begins: then it is an error at once. Of
-a batch the driver finds out before there are tasks, of a stream the tasks of its first batch do. So
-is a broker that a row names and no name server knows.
+While a write runs, an unreachable server is waited for, up to ``maxOutage``. When a write begins,
+it is an error at once: for a batch the driver checks this before the tasks run, for a stream the
+tasks of the first batch do. A broker name in a row that no name server knows is an error too.
 """
 
 import asyncio
@@ -36,33 +36,34 @@ from goddard.client.produce.selectors import queue_of_hash
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import GoddardError
 from goddard.spark.arrays import Positions
-from goddard.spark.cluster import Cluster, tried
-from goddard.spark.entries import Ids, bounds_of, encode
+from goddard.spark.batching import destinations, requests, slices
+from goddard.spark.cluster import ClusterClient, with_retries
+from goddard.spark.encode import MessageIds, bounds_of, encode
 from goddard.spark.options import SinkOptions
-from goddard.spark.rows import Writing, messages
-from goddard.spark.sharing import destinations, pieces, shares
+from goddard.spark.rows import WriteContext, messages
 from goddard.transport.loop import new_event_loop
 
 _Target: TypeAlias = tuple[str, MessageQueue | None]
-"""A topic, and the queue if it is not for the producer to choose."""
+"""A topic, and a queue unless the producer chooses one."""
 
 T = TypeVar("T")
 
 
 @dataclass
-class Sent(WriterCommitMessage):
-    """What a task says when it is done."""
+class TaskCommit(WriterCommitMessage):
+    """The result of a task."""
 
     rows: int
 
 
-class UnsafeError(GoddardError):
-    """A broker has the rows, but not yet where it is configured to have them."""
+class NotDurableError(GoddardError):
+    """A broker stored rows, but did not flush or replicate them as it is configured to."""
 
     def __init__(self, result: SendResult) -> None:
         super().__init__(
-            f"{result.queue.broker_name} has stored them less safely than it is configured to: "
-            f"{result.status.name}; what became of its slaves, or of its disk?"
+            f"broker {result.queue.broker_name} answered {result.status.name}: the messages are "
+            "stored, but not yet on disk or on a slave as configured. The task fails so that Spark "
+            "retries it; check the disk and the slaves of the broker"
         )
 
 
@@ -70,15 +71,15 @@ class BatchWriter(DataSourceArrowWriter):
     """``df.write``."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """On the driver; an error if there is nobody to write to."""
+        """Runs on the driver; raises an error if the cluster is unreachable."""
         self._options = options
-        # The tasks of this write have it in common, also when repeated.
-        self._job = uuid.uuid4().hex
-        with Cluster(options.connecting) as cluster:
-            cluster.check_writing(options.topic)
+        # Shared by all tasks of this write, including retried ones.
+        self._write_id = uuid.uuid4().hex
+        with ClusterClient(options.connection) as cluster:
+            cluster.check_writable(options.topic)
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
-        return Sent(write_batches(iterator, self._options, _identity(self._job)))
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
+        return TaskCommit(write_batches(iterator, self._options, _key_prefix(self._write_id)))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -87,34 +88,40 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
-        identity = _identity("stream")
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
+        key_prefix = _key_prefix("stream")
         is_first = _batch_id() == "0"
         if is_first:
-            with Cluster(self._options.connecting) as cluster:
-                cluster.check_writing(self._options.topic)
-        return Sent(write_batches(iterator, self._options, identity, is_going_on=not is_first))
+            with ClusterClient(self._options.connection) as cluster:
+                cluster.check_writable(self._options.topic)
+        return TaskCommit(
+            write_batches(iterator, self._options, key_prefix, tolerates_outages=not is_first)
+        )
 
 
 def write_batches(
     batches: Iterator[pa.RecordBatch],
     options: SinkOptions,
-    identity: str,
+    key_prefix: str,
     *,
-    is_going_on: bool = False,
+    tolerates_outages: bool = False,
 ) -> int:
-    """Send all rows; what a task does. How many there were."""
+    """Send all rows and return their number. Runs in a task."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_write(batches, options, identity, is_going_on=is_going_on))
+        return runner.run(_write(batches, options, key_prefix, tolerates_outages=tolerates_outages))
 
 
 async def _write(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: str, *, is_going_on: bool
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    key_prefix: str,
+    *,
+    tolerates_outages: bool,
 ) -> int:
-    sender = await _open(options, identity, is_going_on=is_going_on)
+    sender = await _open(options, key_prefix, tolerates_outages=tolerates_outages)
     try:
         rows = 0
-        # Rows may be long in coming: a thread waits for them, and requests under way go on.
+        # Spark may take long to produce rows: a thread waits, so that pending requests continue.
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             await sender.send(batch, rows)
             rows += batch.num_rows
@@ -124,12 +131,12 @@ async def _write(
     return rows
 
 
-def _identity(job: str) -> str:
-    """Query, batch and partition of this task: the same when Spark repeats it."""
+def _key_prefix(write_id: str) -> str:
+    """Query, batch and partition of this task; the same when Spark retries it."""
     task = TaskContext.get()
     if task is None:
-        return f"{job}-0-0"
-    query = task.getLocalProperty("sql.streaming.queryId") or job
+        return f"{write_id}-0-0"
+    query = task.getLocalProperty("sql.streaming.queryId") or write_id
     return f"{query}-{_batch_id()}-{task.partitionId()}"
 
 
@@ -138,98 +145,103 @@ def _batch_id() -> str:
     return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
-async def _open(options: SinkOptions, identity: str, *, is_going_on: bool) -> "Sender":
-    reach = options.connecting
+async def _open(options: SinkOptions, key_prefix: str, *, tolerates_outages: bool) -> "RowSender":
+    connection = options.connection
     producer = Producer(
         options.producer_group,
-        name_servers=reach.name_servers,
-        send_timeout_ms=reach.request_timeout_ms,
+        name_servers=connection.name_servers,
+        send_timeout_ms=connection.request_timeout_ms,
         retry_when_not_stored=True,
-        **reach.keywords,
+        **connection.keywords,
     )
     await producer.start()
-    return Sender(producer, options, identity, is_going_on=is_going_on)
+    return RowSender(producer, options, key_prefix, tolerates_outages=tolerates_outages)
 
 
-class Sender:
-    """Sends rows in batches, a bounded number of them at once.
+class RowSender:
+    """Sends rows in batches, a bounded number of requests concurrently.
 
-    ``is_going_on``: a stream that wrote before, so that brokers may be away for a while.
+    ``tolerates_outages``: the stream has written before, so unreachable brokers are waited for.
     """
 
     def __init__(
-        self, producer: Producer, options: SinkOptions, identity: str, *, is_going_on: bool = False
+        self,
+        producer: Producer,
+        options: SinkOptions,
+        key_prefix: str,
+        *,
+        tolerates_outages: bool = False,
     ) -> None:
         self._producer = producer
         self._options = options
-        self._writing = Writing(
+        self._context = WriteContext(
             options.topic,
-            identity,
+            key_prefix,
             producer.session.options.namespace,
             producer.options.max_message_bytes,
         )
-        self._is_going_on = is_going_on
-        self._room = asyncio.Semaphore(options.requests_in_flight)
+        self._tolerates_outages = tolerates_outages
+        self._permits = asyncio.Semaphore(options.requests_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: GoddardError | None = None
         self._queues: dict[str, list[MessageQueue]] = {}
-        # Requests of one queue follow each other, so that its messages stay in order.
-        self._turns: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Requests to one queue are sent one after the other, so that its messages stay in order.
+        self._queue_locks: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def send(self, batch: pa.RecordBatch, first_row: int) -> None:
-        """Take rows over; some may still be under way when this returns."""
-        for piece, rows in pieces(batch, first_row):
+        """Start sending rows; requests may still be pending when this returns."""
+        for part, rows in slices(batch, first_row):
             if "delayLevel" not in batch.schema.names:
-                await self._send_together(piece, rows)
+                await self._send_in_batches(part, rows)
                 continue
-            levels = pc.coalesce(piece.column("delayLevel"), pa.scalar(0))
+            levels = pc.coalesce(part.column("delayLevel"), pa.scalar(0))
             is_delayed = pc.not_equal(levels, pa.scalar(0))
-            chosen = is_delayed.to_numpy(zero_copy_only=False)
-            # What is delayed is stored elsewhere first, and not in batches.
-            await self._send_singly(piece.filter(is_delayed), rows[chosen])
-            await self._send_together(piece.filter(pc.invert(is_delayed)), rows[~chosen])
+            mask = is_delayed.to_numpy(zero_copy_only=False)
+            # Batches cannot contain delayed messages.
+            await self._send_individually(part.filter(is_delayed), rows[mask])
+            await self._send_in_batches(part.filter(pc.invert(is_delayed)), rows[~mask])
 
-    async def _send_singly(self, piece: pa.RecordBatch, rows: Positions) -> None:
+    async def _send_individually(self, part: pa.RecordBatch, rows: Positions) -> None:
         if not len(rows):
             return
-        parcels = list(messages(piece, rows, self._writing))
-        targets, which = await self._targets(piece, rows)
-        for number, target, message in zip(rows.tolist(), which.tolist(), parcels, strict=True):
-            await self._room.acquire()
-            self._launch(message, targets[target], number, number)
+        payloads = list(messages(part, rows, self._context))
+        targets, indices = await self._targets(part, rows)
+        for row, index, message in zip(rows.tolist(), indices.tolist(), payloads, strict=True):
+            await self._permits.acquire()
+            self._start_send(message, targets[index], row, row)
 
-    async def _send_together(self, piece: pa.RecordBatch, rows: Positions) -> None:
+    async def _send_in_batches(self, part: pa.RecordBatch, rows: Positions) -> None:
         if not len(rows):
             return
-        ids = Ids(*self._producer.session.reserve_ids(len(rows)))
-        entries = encode(piece, rows, self._writing, ids)
-        targets, which = await self._targets(piece, rows)
+        ids = MessageIds(*self._producer.session.reserve_ids(len(rows)))
+        entries = encode(part, rows, self._context, ids)
+        targets, indices = await self._targets(part, rows)
         order = np.arange(len(rows))
         if len(targets) > 1:
-            order = np.argsort(which, kind="stable")
+            order = np.argsort(indices, kind="stable")
             entries = entries.take(pa.array(order))
-            rows, which = rows[order], which[order]
+            rows, indices = rows[order], indices[order]
         bounds, data = bounds_of(entries), entries.buffers()[2]
         max_bytes = min(self._options.batch_bytes, self._producer.options.max_message_bytes)
-        for share in shares(bounds, which, max_bytes, MAX_BATCH_MESSAGES):
-            await self._room.acquire()
-            parcel: Message | bytes
-            if share.stop - share.start == 1:
-                # Alone it is no batch, and may be compressed.
-                alone = piece.slice(int(order[share.start]), 1)
-                (parcel,) = messages(alone, rows[share.start : share.stop], self._writing)
+        for request in requests(bounds, indices, max_bytes, MAX_BATCH_MESSAGES):
+            await self._permits.acquire()
+            payload: Message | bytes
+            if request.stop - request.start == 1:
+                # A single message is not sent as a batch; it may be compressed.
+                row = part.slice(int(order[request.start]), 1)
+                (payload,) = messages(row, rows[request.start : request.stop], self._context)
             else:
-                start, stop = int(bounds[share.start]), int(bounds[share.stop])
-                parcel = data.slice(start, stop - start).to_pybytes()
-            first, last = int(rows[share.start]), int(rows[share.stop - 1])
-            self._launch(parcel, targets[share.target], first, last)
+                start, stop = int(bounds[request.start]), int(bounds[request.stop])
+                payload = data.slice(start, stop - start).to_pybytes()
+            first, last = int(rows[request.start]), int(rows[request.stop - 1])
+            self._start_send(payload, targets[request.target], first, last)
 
     async def finish(self) -> None:
-        """Wait until every message is stored, or one cannot be."""
-        self._check()
+        """Wait until every message is stored; raise the first failure."""
+        self._raise_failure()
         while self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            self._check()
+            self._raise_failure()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -238,11 +250,11 @@ class Sender:
         await self._producer.stop()
 
     async def _targets(
-        self, piece: pa.RecordBatch, rows: Positions
+        self, part: pa.RecordBatch, rows: Positions
     ) -> tuple[list[_Target], Positions]:
-        """Topics and queues that the rows go to, and for each row the number of its one."""
-        found, which = destinations(piece, self._options.topic or "")
-        numbers: dict[_Target, int] = {}
+        """The distinct targets of rows, and for each row the index of its target."""
+        found, indices = destinations(part, self._options.topic or "")
+        target_indices: dict[_Target, int] = {}
         of_destination = []
         for number, (topic, broker_name, queue_id, sharding_key) in enumerate(found):
             queue = None
@@ -252,89 +264,94 @@ class Sender:
                 try:
                     queue = queue_of_hash(await self._queues_of(topic), sharding_key)
                 except GoddardError as error:
-                    its_rows = rows[which == number]
-                    self._fail(int(its_rows[0]), int(its_rows[-1]), error)
-                    self._check()
-            of_destination.append(numbers.setdefault((topic, queue), len(numbers)))
-        return list(numbers), np.array(of_destination, np.int64)[which]
+                    its_rows = rows[indices == number]
+                    self._record_failure(int(its_rows[0]), int(its_rows[-1]), error)
+                    self._raise_failure()
+            target = (topic, queue)
+            of_destination.append(target_indices.setdefault(target, len(target_indices)))
+        return list(target_indices), np.array(of_destination, np.int64)[indices]
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic when it was first written to."""
+        """The queues of a topic; queried once, so that a sharding key keeps its queue."""
         queues = self._queues.get(topic)
         if queues is None:
-            patience_ms = self._options.connecting.max_outage_ms if self._is_going_on else 0
-            found = await self._tried(lambda: self._producer.publish_queues(topic), patience_ms)
+            retry_for_ms = self._options.connection.max_outage_ms if self._tolerates_outages else 0
+            found = await self._with_retries(
+                lambda: self._producer.publish_queues(topic), retry_for_ms
+            )
             queues = self._queues[topic] = sorted(found)
         return queues
 
-    def _launch(self, parcel: Message | bytes, target: _Target, first: int, last: int) -> None:
-        """Send what there is room for."""
-        self._check()
-        task = asyncio.ensure_future(self._carry(parcel, target, first, last))
+    def _start_send(self, payload: Message | bytes, target: _Target, first: int, last: int) -> None:
+        """Send in a task; the caller has acquired a permit."""
+        self._raise_failure()
+        task = asyncio.ensure_future(self._send_in_order(payload, target, first, last))
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._room.release()
+        self._permits.release()
         if not task.cancelled():
-            # It is noted already; asyncio only wants to see that somebody has asked.
+            # The failure is recorded already; this only marks the exception as retrieved.
             task.exception()
 
-    async def _carry(self, parcel: Message | bytes, target: _Target, first: int, last: int) -> None:
+    async def _send_in_order(
+        self, payload: Message | bytes, target: _Target, first: int, last: int
+    ) -> None:
         _, queue = target
-        async with contextlib.nullcontext() if queue is None else self._turns[queue]:
+        async with contextlib.nullcontext() if queue is None else self._queue_locks[queue]:
             try:
-                await self._deliver(parcel, target)
+                await self._send_payload(payload, target)
             except Exception as error:
-                # Whatever it is: no row may get lost without a word. And noted before the turn is
-                # the next one's, or rows would be stored that come after those.
-                self._fail(first, last, error)
+                # Recorded before the lock is released, so that no later rows of the queue are
+                # stored. Any exception counts: no row may be lost silently.
+                self._record_failure(first, last, error)
                 raise
 
-    def _fail(self, first: int, last: int, error: Exception) -> None:
-        """Note that these rows cannot be sent, unless others could not before them."""
+    def _record_failure(self, first: int, last: int, error: Exception) -> None:
+        """Record the first failure."""
         if self._failure is None:
-            identity = self._writing.identity
-            rows = f"row {identity}-{first}"
+            prefix = self._context.key_prefix
+            rows = f"row {prefix}-{first}"
             if first != last:
-                rows = f"rows {identity}-{first} to {identity}-{last}"
+                rows = f"rows {prefix}-{first} to {prefix}-{last}"
             self._failure = GoddardError(f"{rows} could not be sent: {error}")
             self._failure.__cause__ = error
 
-    async def _tried(self, ask: Callable[[], Awaitable[T]], patience_ms: int) -> T:
-        """As ``tried``, but for nothing when the write has failed already."""
+    async def _with_retries(self, request: Callable[[], Awaitable[T]], retry_for_ms: int) -> T:
+        """Like ``with_retries``, but stops when the write has failed."""
 
-        async def once() -> T:
-            self._check()
-            return await ask()
+        async def attempt() -> T:
+            self._raise_failure()
+            return await request()
 
-        return await tried(self._options.connecting, once, patience_ms=patience_ms)
+        return await with_retries(self._options.connection, attempt, retry_for_ms=retry_for_ms)
 
-    async def _deliver(self, parcel: Message | bytes, target: _Target) -> None:
+    async def _send_payload(self, payload: Message | bytes, target: _Target) -> None:
         topic, queue = target
 
-        async def once() -> None:
-            if isinstance(parcel, Message):
-                result = await self._producer.send(parcel, queue=queue)
+        async def attempt() -> None:
+            if isinstance(payload, Message):
+                result = await self._producer.send(payload, queue=queue)
             else:
-                result = await self._producer.send_encoded(topic, parcel, queue=queue)
+                result = await self._producer.send_encoded(topic, payload, queue=queue)
             if result.status is not SendStatus.SEND_OK:
-                # Not tried again here: each try leaves a copy.
-                raise UnsafeError(result)
+                # Not retried here, because each attempt stores a copy.
+                raise NotDurableError(result)
 
-        is_known = queue is None or self._is_going_on or await self._is_known(queue)
-        await self._tried(once, self._options.connecting.max_outage_ms if is_known else 0)
+        waits = queue is None or self._tolerates_outages or await self._broker_exists(queue)
+        await self._with_retries(attempt, self._options.connection.max_outage_ms if waits else 0)
 
-    async def _is_known(self, queue: MessageQueue) -> bool:
-        """Whether there was a broker of that name; one that never was does not come back."""
+    async def _broker_exists(self, queue: MessageQueue) -> bool:
+        """Whether the topic has a broker of that name; waiting for an unknown name is useless."""
         try:
             queues = await self._queues_of(queue.topic)
         except GoddardError:
-            # Sending meets with the same, and says it of its rows.
+            # The send fails for the same reason, and its error names the rows.
             return True
         return any(each.broker_name == queue.broker_name for each in queues)
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure

@@ -1,7 +1,7 @@
-"""kill -9 of a driver, of its Python workers and of the broker, each in the middle of a batch.
+"""kill -9 of the driver, of its Python workers and of the broker, each in the middle of a batch.
 
-What is in the table is there once, what is in the topic at least once, counted by number. By
-default a few kills of each; GODDARD_SPARK_CYCLES says how many.
+Every message must be in the table exactly once and in the topic at least once. The environment
+variable GODDARD_SPARK_CYCLES sets the number of kills of each kind.
 """
 
 import json
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.timeout(400 + 120 * CYCLES)
 
 
 class Job:
-    """The streaming job, and what it left behind."""
+    """The streaming job in its own process, and its files."""
 
     def __init__(self, folder: Path, source: NumberedTopic, target: NumberedTopic) -> None:
         self.folder = folder
         self.source = source
         folder.mkdir()
         values = {
-            # A task that fails is tried again.
+            # Failed tasks are retried.
             "master": "local[2,4]",
             "source": source.options(
                 startingOffsets="earliest",
@@ -59,26 +59,26 @@ class Job:
             self.process.start()
 
     def kill(self) -> None:
-        """The driver and its Java at once, as when their machine fails."""
+        """Kill the driver and its Java process together, as when their machine fails."""
         os.killpg(self.process.pid, signal.SIGKILL)
         wait_until(lambda: not self.process.is_running, _SECONDS, "the driver is dead")
 
     def await_mid_batch(self) -> None:
-        """Wait for a batch that is planned and not done, while there is more to come."""
+        """Wait until a batch is planned and not committed."""
         if self.batches("commits") >= self.batches("offsets"):
             self.source.fill(4 * _BATCH)
         wait_until(self._is_in_mid_batch, _SECONDS, "a batch begins")
 
     def await_progress(self) -> None:
-        """Wait for one more batch, of messages that come now if there are no others."""
+        """Send messages and wait for one more committed batch."""
         done = self.batches("commits")
         self.source.fill(_BATCH)
-        wait_until(lambda: self.batches("commits") > done, _SECONDS, "it goes on")
+        wait_until(lambda: self.batches("commits") > done, _SECONDS, "a batch is committed")
 
     def _is_in_mid_batch(self) -> bool:
         if not self.process.is_running:
             raise AssertionError(f"the job ended:\n{self.process.output()[-3000:]}")
-        # Spark itself refuses a checkpoint whose very first offsets were being written at the kill.
+        # Spark rejects a checkpoint if the driver is killed while it writes the first offsets.
         has_begun = self.batches("offsets", of="topic") > 0
         return has_begun and self.batches("commits") < self.batches("offsets")
 
@@ -87,9 +87,9 @@ class Job:
         return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0
 
     def workers(self) -> list[int]:
-        """Python processes that run tasks: the children of one of Spark's daemons.
+        """The Python processes that run tasks: the children of pyspark's worker daemon.
 
-        Those of others work for the driver, and Spark ends the query when one dies.
+        Other Python processes work for the driver; Spark ends the query when one of them dies.
         """
         return [
             worker
@@ -100,7 +100,7 @@ class Job:
         ]
 
     def finish(self) -> dict[str, Any]:
-        """Let it read the rest; what is in table and topic then."""
+        """Let the job process all messages and stop; returns its results."""
         self.start()
         (self.folder / "stop").touch()
         wait_until(lambda: not self.process.is_running, _SECONDS, "the job ends")
@@ -134,24 +134,24 @@ def job(tmp_path: Path) -> Iterator[Job]:
         site.start_goddard_broker(cluster)
         source, target = NumberedTopic(site, "from"), NumberedTopic(site, "to")
         source.fill(4 * _BATCH)
-        made = Job(tmp_path / "job", source, target)
-        with made.process:
-            yield made
+        running_job = Job(tmp_path / "job", source, target)
+        with running_job.process:
+            yield running_job
 
 
 def check(job: Job, record: Callable[[str, object], None]) -> None:
     result = job.finish()
     everything = list(range(job.source.count))
     assert len(everything) >= 4 * _BATCH
-    assert result["table"] == everything, "once into the table"
-    assert sorted(set(result["topic"])) == everything, "at least once into the topic"
-    assert result["identities"] == len(everything), "a key for each row, the same when repeated"
+    assert result["table"] == everything, "exactly once in the table"
+    assert sorted(set(result["topic"])) == everything, "at least once in the topic"
+    assert result["row_keys"] == len(everything), "duplicates have the same key"
     record("kills of each kind", CYCLES)
     record("messages", len(everything))
-    record("again in the topic", len(result["topic"]) - len(everything))
+    record("duplicates in the topic", len(result["topic"]) - len(everything))
 
 
-def test_of_the_driver(job: Job, record_property: Callable[[str, object], None]) -> None:
+def test_kill_driver(job: Job, record_property: Callable[[str, object], None]) -> None:
     for _ in range(CYCLES):
         job.start()
         job.await_mid_batch()
@@ -159,16 +159,16 @@ def test_of_the_driver(job: Job, record_property: Callable[[str, object], None])
     check(job, record_property)
 
 
-def test_of_python_workers_and_of_the_broker(
+def test_kill_python_workers_and_broker(
     job: Job, record_property: Callable[[str, object], None]
 ) -> None:
-    chance = random.Random(7)
+    generator = random.Random(7)
     broker = job.source.site.broker
     job.start()
     for _ in range(CYCLES):
         job.await_mid_batch()
         workers = wait_until(job.workers, _SECONDS, "workers run")
-        os.kill(chance.choice(workers), signal.SIGKILL)
+        os.kill(generator.choice(workers), signal.SIGKILL)
         job.await_progress()
         job.await_mid_batch()
         broker.restart()

@@ -1,8 +1,8 @@
 """kill -9 of pipelines in the middle of a batch: Delta and Iceberg tables have each message once.
 
-One job writes both: good rows into a Delta table, the others into quarantine in an Iceberg one. By
-default one kill; GODDARD_SPARK_CYCLES says how many, and then Parquet tables with merges are killed
-as well.
+One job writes both: valid rows to a Delta table, the others to a quarantine table in Iceberg. By
+default there is one kill. The environment variable GODDARD_SPARK_CYCLES sets another number, and
+then Parquet tables with compaction are tested too.
 """
 
 import importlib
@@ -77,7 +77,7 @@ compact = true
 
 
 class Pipeline:
-    """A job that runs in a process of its own, and what it left behind."""
+    """A pipeline in its own process, and its tables."""
 
     def __init__(self, folder: Path, source: NumberedTopic, kind: str) -> None:
         self.folder = folder
@@ -103,8 +103,8 @@ class Pipeline:
         self.process.start()
         self.source.fill(2 * _BATCH)
         wait_until(self._is_in_mid_batch, _SECONDS, "a batch begins")
-        time.sleep(delay_seconds)  # to hit another point of it each time
-        # The driver and its Java at once, as when their machine fails.
+        time.sleep(delay_seconds)  # to kill at a random point of the batch
+        # Kill the driver and its Java process together, as when their machine fails.
         os.killpg(self.process.pid, signal.SIGKILL)
         wait_until(lambda: not self.process.is_running, _SECONDS, "the driver is dead")
 
@@ -118,7 +118,7 @@ class Pipeline:
         return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0
 
     def finish(self) -> None:
-        """Read the rest."""
+        """Process all remaining messages and stop."""
         command = [*self.command, "--set", "run.trigger=availableNow"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -144,7 +144,7 @@ class Pipeline:
             for path in (self.folder / table).rglob("*.parquet")
             if "_goddard" not in path.parts
         ]
-        # It has no types of its own.
+        # Imported as Any: the module has no type annotations.
         parquet: Any = importlib.import_module("pyarrow.parquet")
         tables = [parquet.read_table(path, columns=[column]) for path in files]
         return sorted(int(row[column]) for each in tables for row in each.to_pylist())
@@ -157,15 +157,15 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipelin
         site.start_goddard_broker(cluster)
         source = NumberedTopic(site, "numbers")
         source.fill(_BATCH)
-        made = Pipeline(tmp_path / "job", source, request.param)
-        with made.process:
-            yield made
+        pipeline = Pipeline(tmp_path / "job", source, request.param)
+        with pipeline.process:
+            yield pipeline
 
 
 def test_tables_have_each_message_once(pipeline: Pipeline) -> None:
-    chance = random.Random(11)
+    generator = random.Random(11)
     for _ in range(CYCLES):
-        pipeline.kill_in_mid_batch(chance.uniform(0, 2))
+        pipeline.kill_in_mid_batch(generator.uniform(0, 2))
     pipeline.finish()
     everything = range(pipeline.source.count)
     assert pipeline.good() == [number for number in everything if number % 2 == 0]

@@ -1,4 +1,4 @@
-"""How ``goddard pipeline run`` ends: stopped, with its Java killed, or since it runs already."""
+"""How ``goddard pipeline run`` ends: stopped, Java killed, or refused because it runs already."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ checkpoint = "{folder}/checkpoint"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Process]:
-    """A job that has read what there is, and goes on."""
+    """A running job that has processed all available messages."""
     with Cluster(tmp_path / "cluster") as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
@@ -57,12 +57,16 @@ def running(tmp_path: Path) -> Iterator[Process]:
             yield job.start()
 
 
-def test_of_java_and_of_a_second_run(running: Process, tmp_path: Path) -> None:
-    # Refused here, where Spark does not even start.
+def test_second_run_is_refused_and_killed_java_is_reported(
+    running: Process, tmp_path: Path
+) -> None:
+    # The second run is refused before Spark starts.
     second = CliRunner().invoke(goddard, ["pipeline", "run", str(tmp_path / "job.toml")])
     assert second.exit_code == 1
-    said = f"Error: numbers: it runs already, as process {running.pid}; wait for it or stop it\n"
-    assert second.stderr == said
+    expected = (
+        f"Error: numbers: it runs already, as process {running.pid}; wait for it or stop it\n"
+    )
+    assert second.stderr == expected
     os.kill(_java(running.pid), signal.SIGKILL)
     wait_until(lambda: not running.is_running, _SECONDS, "the job ends")
     assert running.exit_code == 1
@@ -72,8 +76,8 @@ def test_of_java_and_of_a_second_run(running: Process, tmp_path: Path) -> None:
     assert not [line for line in before if "Traceback" in line or "rror" in line]
 
 
-def test_of_a_stop_that_java_is_told_too(running: Process) -> None:
-    """As service managers stop a whole group of processes."""
+def test_stop_signal_to_driver_and_java(running: Process) -> None:
+    """Service managers send the signal to all processes of a service."""
     for pid in (running.pid, _java(running.pid)):
         os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not running.is_running, _SECONDS, "the job ends")

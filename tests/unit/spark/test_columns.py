@@ -1,4 +1,4 @@
-"""The columns of records against the one-by-one decoder."""
+"""RecordColumns gives the same values as the record decoder."""
 
 import contextlib
 from typing import Any
@@ -21,7 +21,7 @@ _HOSTS = st.one_of(
 _TIMES = st.integers(0, 2_000_000_000_000)
 _NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "TAGSX", "é"])
 _VALUES = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=6)
-# Not only what we would write: equal names, empty names and values, a missing last separator.
+# Also what our encoder never writes: equal names, empty names or values, no final separator.
 _PROPERTIES = st.lists(st.tuples(_NAMES, _VALUES), max_size=5).flatmap(
     lambda pairs: st.sampled_from(
         [
@@ -86,7 +86,7 @@ def _expected(record: Record) -> dict[str, Any]:
 
 
 @given(st.lists(_RECORDS, max_size=8))
-def test_columns_hold_what_the_decoder_reads(records: list[Record]) -> None:
+def test_columns_equal_decoded_records(records: list[Record]) -> None:
     data = b"".join(encode_record(record) for record in records)
     rows = _rows(data)
     position = 0
@@ -117,49 +117,49 @@ def _record(**changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", list(CompressionKind))
-def test_compressed_bodies_are_read_beside_plain_ones(kind: CompressionKind) -> None:
+def test_compressed_and_plain_bodies_in_one_batch(kind: CompressionKind) -> None:
     text = b"many words " * 1000
     flag = with_compression(0, kind)
     data = _record() + _record(body=compress(text, kind), sys_flag=flag) + _record(body=b"last")
     assert [row["body"] for row in _rows(data)] == [b"body", text, b"last"]
 
 
-def test_a_body_that_cannot_be_decompressed_is_an_error() -> None:
+def test_invalid_compressed_body_raises_protocol_error() -> None:
     data = _record(body=b"no zlib stream", sys_flag=with_compression(0, CompressionKind.ZLIB))
     with pytest.raises(ProtocolError):
         _rows(data)
 
 
-def test_text_that_is_not_utf8_is_replaced() -> None:
+def test_invalid_utf8_becomes_replacement_characters() -> None:
     (row,) = _rows(_record(properties=b"TAGS\x01a\xff\x02KEYS\x01k\x02"))
     assert (row["tags"], row["keys"]) == ("a\ufffd", "k")
 
 
-def test_times_that_no_calendar_has_are_null() -> None:
+def test_timestamps_outside_the_calendar_are_null() -> None:
     times = [row["bornTimestamp"] for row in _rows(_record(born_timestamp_ms=2**62) + _record())]
     assert times[0] is None
     assert times[1] is not None
 
 
-def test_without_a_broker_its_name_is_null() -> None:
+def test_broker_name_is_null_if_unknown() -> None:
     assert _rows(_record(), broker_name=None)[0]["brokerName"] is None
 
 
-def test_only_the_columns_asked_for_are_made() -> None:
+def test_batch_has_only_the_requested_columns() -> None:
     data = _record()
     batch = RecordColumns(data, record_starts(data), broker_name="b").batch(["tags", "body"])
     assert batch.schema.names == ["tags", "body"]
 
 
-def test_rows_can_be_chosen() -> None:
+def test_filter_keeps_rows_of_the_mask() -> None:
     data = _record(queue_offset=7) + _record(queue_offset=8) + _record(queue_offset=9)
     columns = RecordColumns(data, record_starts(data), broker_name="b")
-    kept = columns.rows(columns.queue_offsets != 8)
+    kept = columns.filter(columns.queue_offsets != 8)
     assert kept.batch(["queueOffset"]).column(0).to_pylist() == [7, 9]
 
 
 @given(st.data())
-def test_damaged_records_raise_protocol_error_or_are_read(data: st.DataObject) -> None:
+def test_damaged_records_raise_only_protocol_error(data: st.DataObject) -> None:
     raw = bytearray(_record(properties=b"TAGS\x01a\x02") + _record())
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -169,7 +169,7 @@ def test_damaged_records_raise_protocol_error_or_are_read(data: st.DataObject) -
 
 
 @pytest.mark.parametrize("max_body_bytes", [1, 2_000, 2_500, 10**9])
-def test_decompressed_bodies_make_batches_of_fewer_rows(max_body_bytes: int) -> None:
+def test_batches_are_split_by_decompressed_size(max_body_bytes: int) -> None:
     flag = with_compression(0, CompressionKind.ZLIB)
     bodies = [bytes([65 + number]) * 1_000 for number in range(9)]
     data = b"".join(
@@ -190,7 +190,7 @@ def test_decompressed_bodies_make_batches_of_fewer_rows(max_body_bytes: int) -> 
     assert len(list(columns.batches(["queueOffset"], max_body_bytes=1))) == 1
 
 
-def test_a_body_that_cannot_be_decompressed_names_its_message() -> None:
+def test_decompression_error_names_the_queue_offset() -> None:
     flag = with_compression(0, CompressionKind.LZ4)
     data = _record() + _record(body=b"no lz4", sys_flag=flag, queue_offset=4711)
     with pytest.raises(

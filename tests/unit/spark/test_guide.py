@@ -1,4 +1,4 @@
-"""The guide has every option: ours, and those of Spark's Kafka source beside them."""
+"""The guide documents every option: ours, and those of Spark's Kafka source."""
 
 import re
 from functools import cache
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from goddard.spark.columns import COLUMNS
-from goddard.spark.log import LOG
-from goddard.spark.options import SINK, SOURCE
+from goddard.spark.log import LOG_OPTIONS
+from goddard.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
 from goddard.spark.rows import COLUMNS as SINK_COLUMNS
 
 ROOT = Path(__file__).parents[3]
@@ -16,7 +16,7 @@ GUIDE = (ROOT / "docs" / "guide" / "spark.md").read_text()
 _PROSE = re.sub(r"^```.*?^```", "", GUIDE, flags=re.DOTALL | re.MULTILINE)
 _NAMED = set(re.findall(r"`([^`]+)`", _PROSE))
 
-# Of "Structured Streaming + Kafka Integration Guide".
+# From the "Structured Streaming + Kafka Integration Guide".
 KAFKA = [
     "assign",
     "subscribe",
@@ -52,7 +52,7 @@ KAFKA = [
 
 
 def rows() -> list[list[str]]:
-    """The cells of the tables of options, but for those of files."""
+    """The cells of the option tables, without the table of rocketmq-log."""
     tables = GUIDE.partition("## Options")[2].partition("Of `rocketmq-log`")[0]
     return [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
@@ -66,34 +66,34 @@ def names(cell: str) -> set[str]:
 
 
 @cache
-def written_in(path: Path) -> set[str]:
+def defined_tests(path: Path) -> set[str]:
     return set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
 
 
-def test_every_option_of_kafka_and_ours_has_a_row() -> None:
+def test_every_option_has_a_row() -> None:
     named = set().union(*(names(cell) for row in rows() for cell in row[:2]))
-    assert {*KAFKA, *SOURCE, *SINK} - named == set()
+    assert {*KAFKA, *SOURCE_OPTIONS, *SINK_OPTIONS} - named == set()
 
 
-def test_every_row_names_tests_that_exist_or_says_why_there_is_none() -> None:
+def test_every_row_names_existing_tests_or_a_reason() -> None:
     wrong = []
     for first, second, _, tested in rows():
         found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tested)
         if not found and (second != "absent" or len(tested) < 20):
-            wrong.append(f"{first}: no test, and no reason")
+            wrong.append(f"{first}: neither a test nor a reason")
         wrong += [f"{first}: {path}::{name}" for path, name in found if not exists(path, name)]
     assert wrong == []
 
 
 def exists(path: str, name: str) -> bool:
-    return (ROOT / path).is_file() and name in written_in(ROOT / path)
+    return (ROOT / path).is_file() and name in defined_tests(ROOT / path)
 
 
-@pytest.mark.parametrize("name", sorted({*SOURCE, *SINK, *LOG, *KAFKA}))
-def test_options(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*SOURCE_OPTIONS, *SINK_OPTIONS, *LOG_OPTIONS, *KAFKA}))
+def test_option_is_documented(name: str) -> None:
     assert name in _NAMED
 
 
 @pytest.mark.parametrize("name", sorted({*COLUMNS, *SINK_COLUMNS}))
-def test_columns(name: str) -> None:
+def test_column_is_documented(name: str) -> None:
     assert name in _NAMED

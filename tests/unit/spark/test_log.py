@@ -1,4 +1,4 @@
-"""Commit-log files as rows: pieces, torn tails, damage."""
+"""Commit-log files as rows: splits, torn tails, damage."""
 
 import re
 import struct
@@ -13,7 +13,7 @@ from goddard.errors import ConfigError
 from goddard.protocol.record import Host, Record, encode_blank, encode_record
 from goddard.spark import log
 from goddard.spark.columns import COLUMNS
-from goddard.spark.log import LogOptions, parse_log, plan, read_piece
+from goddard.spark.log import LogOptions, parse_log, plan, read_split
 from goddard.spark.offsets import DataLossError
 
 _FILE_BYTES = 4096
@@ -22,7 +22,7 @@ _V6 = Host.parse("[::1]:10911")
 
 
 class Log:
-    """Writes commit-log files as a broker does: of full size, a blank at the end of each."""
+    """Writes commit-log files like a broker: preallocated, with a blank at the end of each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,9 +43,9 @@ class Log:
         }
         values |= changes
         size = len(encode_record(Record(physical_offset=0, **values)))
-        room = _FILE_BYTES - len(self.data) % _FILE_BYTES
-        if size + 8 > room:
-            self.data += encode_blank(room)[:room].ljust(room, b"\x00")
+        free_bytes = _FILE_BYTES - len(self.data) % _FILE_BYTES
+        if size + 8 > free_bytes:
+            self.data += encode_blank(free_bytes)[:free_bytes].ljust(free_bytes, b"\x00")
         self.starts.append(len(self.data))
         self.data += encode_record(Record(physical_offset=len(self.data), **values))
 
@@ -65,8 +65,8 @@ def _options(folder: Path, **changes: Any) -> LogOptions:
 def _rows(options: LogOptions, names: tuple[str, ...] = ("body",)) -> list[Any]:
     rows = [
         row
-        for piece in plan(options)
-        for batch in read_piece(piece, options, list(names))
+        for split in plan(options)
+        for batch in read_split(split, options, list(names))
         for row in batch.to_pylist()
     ]
     return [row[names[0]] for row in rows] if len(names) == 1 else rows
@@ -85,7 +85,7 @@ def _filled(folder: Path, count: int = 60) -> tuple[Log, list[bytes]]:
 
 @pytest.mark.parametrize("piece_bytes", [100, 333, 1000, 4096, 10_000])
 @pytest.mark.parametrize("rows_per_batch", [1, 7, 20_000])
-def test_pieces_of_any_size_give_every_record_once(
+def test_splits_of_any_size_give_every_record_once(
     tmp_path: Path, piece_bytes: int, rows_per_batch: int
 ) -> None:
     written, bodies = _filled(tmp_path)
@@ -95,16 +95,14 @@ def test_pieces_of_any_size_give_every_record_once(
     assert _rows(options, ("commitLogOffset",)) == written.starts
 
 
-def test_records_longer_than_what_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_longer_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, bodies = _filled(tmp_path)
     monkeypatch.setattr(log, "_CHUNK_BYTES", 200)
     assert _rows(_options(tmp_path, piece_bytes=1500)) == bodies
 
 
 @given(data=st.data())
-def test_a_torn_tail_ends_the_log(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_reading_stops_at_a_torn_tail(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("torn")
     written, bodies = _filled(folder, 12)
     cut = data.draw(st.integers(written.starts[9] + 1, len(written.data) - 1))
@@ -114,41 +112,41 @@ def test_a_torn_tail_ends_the_log(tmp_path_factory: pytest.TempPathFactory, data
     assert _rows(_options(folder)) == bodies[: len(whole)]
 
 
-def test_damage_in_the_middle_is_named_or_passed_over(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_data_loss_or_skipped(tmp_path: Path) -> None:
     written, bodies = _filled(tmp_path)
-    place = written.starts[3]
-    written.data[place + 4 : place + 8] = b"oops"
+    position = written.starts[3]
+    written.data[position + 4 : position + 8] = b"oops"
     written.write()
-    with pytest.raises(DataLossError, match=rf"0{{20}} is damaged at byte {place}"):
+    with pytest.raises(DataLossError, match=rf"0{{20}} is damaged at byte {position}"):
         _rows(_options(tmp_path))
-    left = bodies[:3] + bodies[4:]
-    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == left
+    remaining = bodies[:3] + bodies[4:]
+    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == remaining
 
 
-def test_a_record_whose_parts_do_not_fit_is_damage(tmp_path: Path) -> None:
+def test_record_with_inconsistent_lengths_is_damage(tmp_path: Path) -> None:
     written, bodies = _filled(tmp_path)
-    place = written.starts[4]
-    written.data[place + 84 : place + 88] = b"\x00\x00\x01\x00"  # its body's length
+    position = written.starts[4]
+    written.data[position + 84 : position + 88] = b"\x00\x00\x01\x00"  # its body's length
     written.write()
-    with pytest.raises(DataLossError, match=f"damaged at byte {place}"):
+    with pytest.raises(DataLossError, match=f"damaged at byte {position}"):
         _rows(_options(tmp_path))
-    left = bodies[:4] + bodies[5:]
-    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == left
+    remaining = bodies[:4] + bodies[5:]
+    assert _rows(_options(tmp_path, fails_on_data_loss=False)) == remaining
 
 
-def test_a_record_that_lies_about_its_place_is_no_record(tmp_path: Path) -> None:
+def test_record_with_wrong_physical_offset_is_damage(tmp_path: Path) -> None:
     written, _ = _filled(tmp_path)
-    place = written.starts[5]
-    written.data[place + 28 : place + 36] = (1).to_bytes(8, "big")
+    position = written.starts[5]
+    written.data[position + 28 : position + 36] = (1).to_bytes(8, "big")
     written.write()
-    with pytest.raises(DataLossError, match=f"byte {place}"):
+    with pytest.raises(DataLossError, match=f"byte {position}"):
         _rows(_options(tmp_path))
 
 
-def test_bodies_that_look_like_records_are_not_taken_for_some(tmp_path: Path) -> None:
+def test_bodies_that_look_like_records_are_not_read_as_records(tmp_path: Path) -> None:
     written = Log(tmp_path)
     inner = encode_record(
-        Record("T", 0, 0, 7, 1, _HOST, 1, _HOST, b"inner")  # its physical offset is not its place
+        Record("T", 0, 0, 7, 1, _HOST, 1, _HOST, b"inner")  # its physical offset is a different one
     )
     for _ in range(30):
         written.add(inner)
@@ -156,7 +154,7 @@ def test_bodies_that_look_like_records_are_not_taken_for_some(tmp_path: Path) ->
     assert _rows(_options(tmp_path, piece_bytes=150)) == [inner] * 30
 
 
-def test_topics_and_times_are_chosen(tmp_path: Path) -> None:
+def test_topics_and_times_select_rows(tmp_path: Path) -> None:
     written = Log(tmp_path)
     for number in range(100):
         topic = ["A", "B", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"][number % 4]
@@ -172,14 +170,12 @@ def test_topics_and_times_are_chosen(tmp_path: Path) -> None:
     assert len(plan(some)) < len(plan(_options(tmp_path)))
 
 
-def test_a_topic_that_a_store_never_had_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_topic_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _filled(tmp_path)
     (tmp_path / "consumequeue" / "T").mkdir(parents=True)
     plan(_options(tmp_path, topics=("T", "orderz")))
-    (said,) = caplog.messages
-    assert "has no queue of the topic orderz; is the name right?" in said
+    (message,) = caplog.messages
+    assert "has no queue of topic orderz; check the name" in message
 
 
 def test_every_column_can_be_read(tmp_path: Path) -> None:
@@ -191,19 +187,19 @@ def test_every_column_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_options", "words"),
     [
-        ({}, "no path is given"),
-        ({"path": "nowhere"}, "is no directory"),
+        ({}, "the path is missing"),
+        ({"path": "nowhere"}, "is not a directory"),
         ({"path": ".", "subscribe": "no topic"}, "subscribe names the topic"),
         ({"path": ".", "startingTimestamp": "5", "endingTimestamp": "5"}, "is not after"),
         ({"path": ".", "topics": "A"}, "unknown option topics"),
     ],
 )
-def test_wrong_options(given_options: dict[str, str], words: str) -> None:
+def test_wrong_options_are_refused(given_options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         parse_log(given_options)
 
 
-def test_a_folder_without_files_is_no_log(tmp_path: Path) -> None:
+def test_folder_without_log_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no commit-log files"):
         plan(parse_log({"path": str(tmp_path)}))
 
@@ -213,7 +209,7 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
     assert _rows(_options(tmp_path)) == []
 
 
-def test_the_tail_may_be_torn_before_a_file_made_ahead_of_need(tmp_path: Path) -> None:
+def test_torn_tail_before_a_preallocated_file(tmp_path: Path) -> None:
     written, bodies = _filled(tmp_path)
     last = written.starts[-1]
     written.data = written.data[: last + 60]
@@ -223,12 +219,12 @@ def test_the_tail_may_be_torn_before_a_file_made_ahead_of_need(tmp_path: Path) -
     assert _rows(_options(tmp_path)) == bodies[:-1]
 
 
-def test_a_hole_in_what_is_being_written_ends_the_log(tmp_path: Path) -> None:
+def test_reading_stops_at_a_hole_in_the_newest_file(tmp_path: Path) -> None:
     written = Log(tmp_path)
     for number in range(12):
         written.add(bytes([65 + number]) * 200)
-    place = written.starts[10] + 150
-    written.data[place : place + 40] = bytes(40)
+    position = written.starts[10] + 150
+    written.data[position : position + 40] = bytes(40)
     written.write()
     assert len(_rows(_options(tmp_path))) == 10
 
@@ -244,21 +240,21 @@ def test_files_without_messages_of_the_topics_are_not_read(tmp_path: Path) -> No
     (queue / f"{0:020}").write_bytes(struct.pack(">qiq", written.starts[2], 100, 0))
     rare = _options(tmp_path, topics=("Rare",))
     assert _rows(rare) == [b"2" * 40]
-    # The first, and the newest, which queues may not know of yet.
-    assert [piece.file_offset for piece in plan(rare)] == [
+    # The first file, and the newest, for which the queues may be incomplete.
+    assert [split.file_offset for split in plan(rare)] == [
         0,
         max(p.file_offset for p in plan(rare)),
     ]
     assert len(plan(_options(tmp_path, topics=("Rare",), uses_index=False))) > 2
 
 
-def test_files_that_are_deleted_meanwhile_are_a_loss(tmp_path: Path) -> None:
+def test_deleted_file_is_data_loss(tmp_path: Path) -> None:
     _, bodies = _filled(tmp_path)
     options = _options(tmp_path)
     first = plan(options)[0]
     Path(first.path).unlink()
     with pytest.raises(DataLossError, match="was deleted before it was read"):
-        list(read_piece(first, options, ["body"]))
-    forgiving = _options(tmp_path, fails_on_data_loss=False)
-    assert list(read_piece(first, forgiving, ["body"])) == []
+        list(read_split(first, options, ["body"]))
+    lenient = _options(tmp_path, fails_on_data_loss=False)
+    assert list(read_split(first, lenient, ["body"])) == []
     assert len(_rows(options)) < len(bodies)

@@ -27,27 +27,27 @@ _OFFSETS = st.dictionaries(_QUEUES, st.integers(0, 2**62), max_size=8)
 
 
 @given(_OFFSETS, _OFFSETS)
-def test_offsets_survive_a_checkpoint(ends: offsets.Offsets, first: offsets.Offsets) -> None:
+def test_checkpoint_json_round_trip(ends: offsets.Offsets, first: offsets.Offsets) -> None:
     text = json.dumps(offsets.to_json(ends, first))
     assert offsets.from_json(json.loads(text)) == (ends, first)
 
 
-def test_the_text_of_a_checkpoint_is_fixed() -> None:
+def test_checkpoint_json_is_stable() -> None:
     text = json.dumps(offsets.to_json({_queue(10): 3, _queue(9): 5, _queue(0, "a"): 1}))
     assert text == '{"version": 1, "queues": {"T": {"a": {"0": 1}, "b": {"9": 5, "10": 3}}}}'
     text = json.dumps(offsets.to_json({_queue(1): 3}, {_queue(1): 2}))
     assert text == (
         '{"version": 1, "queues": {"T": {"b": {"1": 3}}}, "first": {"T": {"b": {"1": 2}}}}'
     )
-    # Of a query that began when there was no queue yet.
+    # A query that started before any queue existed.
     assert json.dumps(offsets.to_json({}, {})) == '{"version": 1, "queues": {}, "first": {}}'
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "no offsets"),
-        ({}, "no offsets"),
+        (None, "not offsets"),
+        ({}, "not offsets"),
         ({"version": True}, "damaged"),
         ({"version": 2, "queues": {}}, "newer Goddard"),
         ({"version": 1, "queues": []}, "damaged"),
@@ -56,23 +56,23 @@ def test_the_text_of_a_checkpoint_is_fixed() -> None:
         ({"version": 1, "queues": {"T": {"b": {"0": "1"}}}}, "damaged"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(value: Any, words: str) -> None:
+def test_invalid_checkpoint_is_refused(value: Any, words: str) -> None:
     with pytest.raises(OffsetsError, match=words):
         offsets.from_json(value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"T": 1}', '{"T": {"b": {"0": -3}}}', "null"])
-def test_wrong_offsets_of_an_option_are_refused_with_an_example(text: str) -> None:
+def test_invalid_option_error_shows_the_format(text: str) -> None:
     with pytest.raises(ConfigError, match=r"startingOffsets is .*write it as"):
         offsets.parse_queue_numbers("startingOffsets", text, lowest=offsets.EARLIEST)
 
 
-def test_timestamps_may_be_given_by_topic_or_by_queue() -> None:
+def test_timestamps_by_topic_or_by_queue() -> None:
     numbers = offsets.parse_topic_numbers("o", '{"A": 17, "B": {"b": {"0": 9}}}')
     assert numbers == {"A": 17, "B": {MessageQueue("B", "b", 0): 9}}
 
 
-def test_queues_are_assigned_by_broker() -> None:
+def test_assignment_by_broker() -> None:
     chosen = offsets.parse_assignment("assign", '{"T": {"b": [0, 2]}}')
     assert chosen == {_queue(0), _queue(2)}
     for text in ("{}", '{"T": {"b": 1}}', '{"T": {"b": [-1]}}', '{"T": {"b": [true]}}'):
@@ -80,21 +80,21 @@ def test_queues_are_assigned_by_broker() -> None:
             offsets.parse_assignment("assign", text)
 
 
-def test_ranges_start_where_the_last_batch_ended() -> None:
+def test_ranges_start_at_the_end_of_the_last_batch() -> None:
     ranges, losses = offsets.ranges_between(
         {_queue(0): 5, _queue(1): 7}, {_queue(0): 9, _queue(1): 7}
     )
     assert (ranges, losses) == ([QueueRange(_queue(0), 5, 9)], [])
 
 
-def test_a_queue_that_went_back_is_a_loss() -> None:
+def test_end_before_start_is_data_loss() -> None:
     ranges, losses = offsets.ranges_between({_queue(0): 5}, {_queue(0): 3})
     assert ranges == []
-    assert "created anew" in losses[0]
+    assert "was the topic recreated?" in losses[0]
 
 
-def test_a_queue_that_came_after_a_batch_was_planned_is_none_of_its() -> None:
-    # Where a query starts is asked again when its first batch is repeated.
+def test_queue_missing_in_end_offsets_is_not_read() -> None:
+    # The start offsets are resolved again when the first batch is repeated.
     start = {_queue(0): 9, _queue(1): 4}
     assert offsets.ranges_between(start, {_queue(0): 9}) == ([], [])
 
@@ -111,33 +111,36 @@ _RANGES = st.lists(st.integers(0, 1000), max_size=6).map(
     st.none() | st.integers(1, 40),
     st.none() | st.integers(1, 300),
 )
-def test_pieces_cover_their_ranges_in_order(
-    ranges: list[QueueRange], least: int | None, most: int | None
+def test_partitions_cover_their_ranges_in_order(
+    ranges: list[QueueRange], min_partitions: int | None, most: int | None
 ) -> None:
-    pieces = offsets.split(ranges, min_partitions=least, max_records_per_partition=most)
+    partitions = offsets.split(
+        ranges, min_partitions=min_partitions, max_records_per_partition=most
+    )
     for whole in ranges:
         position = whole.start
-        for piece in (each for each in pieces if each.queue == whole.queue):
-            assert piece.start == position
-            assert piece.size > 0
-            assert most is None or piece.size <= most
-            position = piece.end
+        for partition in (each for each in partitions if each.queue == whole.queue):
+            assert partition.start == position
+            assert partition.size > 0
+            assert most is None or partition.size <= most
+            position = partition.end
         assert position == whole.end
-    assert len(pieces) >= len(ranges)
+    assert len(partitions) >= len(ranges)
 
 
-def test_there_is_an_end_to_cutting() -> None:
+def test_number_of_partitions_is_limited() -> None:
     whole = [QueueRange(_queue(0), 0, 2**40)]
-    with pytest.raises(ConfigError, match="into 1,099,511,627,776 partitions, over 100,000"):
+    expected = "gives 1,099,511,627,776 partitions, over the limit of 100,000"
+    with pytest.raises(ConfigError, match=expected):
         offsets.split(whole, max_records_per_partition=1)
     most = offsets.split([QueueRange(_queue(0), 0, 100_000)], max_records_per_partition=1)
     assert len(most) == offsets.MAX_PARTITIONS
 
 
-def test_a_large_queue_is_cut_and_a_small_one_stays_whole() -> None:
+def test_large_queue_is_split_and_small_one_is_not() -> None:
     ranges = [QueueRange(_queue(0), 0, 900), QueueRange(_queue(1), 0, 10)]
-    pieces = offsets.split(ranges, min_partitions=4)
-    assert pieces == [
+    partitions = offsets.split(ranges, min_partitions=4)
+    assert partitions == [
         QueueRange(_queue(0), 0, 300),
         QueueRange(_queue(0), 300, 600),
         QueueRange(_queue(0), 600, 900),
@@ -151,19 +154,19 @@ def test_a_large_queue_is_cut_and_a_small_one_stays_whole() -> None:
     ),
     st.integers(1, 400),
 )
-def test_a_limited_batch_is_as_full_as_it_may_be(
+def test_limited_batch_uses_the_whole_limit(
     queues: dict[MessageQueue, tuple[int, int]], most: int
 ) -> None:
     start = {queue: begin for queue, (begin, _) in queues.items()}
     latest = {queue: begin + lag for queue, (begin, lag) in queues.items()}
-    ends = offsets.limited(start, latest, most)
+    ends = offsets.limit_batch(start, latest, most)
     assert ends.keys() == latest.keys()
     assert all(start[queue] <= ends[queue] <= latest[queue] for queue in ends)
-    lag = offsets.available(start, latest)
+    lag = offsets.count_available(start, latest)
     assert sum(ends[queue] - start[queue] for queue in ends) == min(lag, most)
 
 
-def test_no_queue_starves_behind_a_long_one() -> None:
+def test_short_queue_does_not_starve() -> None:
     start = {_queue(0): 0, _queue(1): 0}
-    ends = offsets.limited(start, {_queue(0): 1_000_000, _queue(1): 1}, 10)
+    ends = offsets.limit_batch(start, {_queue(0): 1_000_000, _queue(1): 1}, 10)
     assert ends == {_queue(0): 9, _queue(1): 1}

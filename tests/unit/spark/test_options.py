@@ -1,4 +1,4 @@
-"""Options are checked before anything is asked of a server."""
+"""Parsing and checking of options, without a server."""
 
 import re
 
@@ -7,20 +7,20 @@ import pytest
 from goddard.client.options import Credentials
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
-from goddard.spark.options import SINK, SOURCE, Where, parse_sink, parse_source
+from goddard.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, OffsetMode, parse_sink, parse_source
 
 _NEEDED = {"nameServers": "127.0.0.1:9876", "subscribe": "TopicTest"}
 
 
-def test_a_batch_reads_everything_and_a_stream_what_comes() -> None:
+def test_default_offsets_of_batches_and_streams() -> None:
     batch = parse_source(_NEEDED, is_streaming=False)
     stream = parse_source(_NEEDED, is_streaming=True)
-    assert (batch.start.where, batch.end.where) == (Where.EARLIEST, Where.LATEST)
-    assert stream.start.where is Where.LATEST
+    assert (batch.start.mode, batch.end.mode) == (OffsetMode.EARLIEST, OffsetMode.LATEST)
+    assert stream.start.mode is OffsetMode.LATEST
     assert batch.topics == ("TopicTest",)
 
 
-def test_case_does_not_matter() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_source(
         {"NAMESERVERS": "a:1", "Subscribe": "A, B,A", "FAILONDATALOSS": "FALSE"},
         is_streaming=False,
@@ -29,7 +29,7 @@ def test_case_does_not_matter() -> None:
     assert not options.fails_on_data_loss
 
 
-def test_all_ways_to_say_where() -> None:
+def test_all_kinds_of_start_offsets() -> None:
     options = parse_source(
         _NEEDED
         | {
@@ -41,9 +41,9 @@ def test_all_ways_to_say_where() -> None:
         is_streaming=False,
     )
     queue = MessageQueue("TopicTest", "b", 1)
-    assert options.start.numbers[queue] == 17
+    assert options.start.offsets[queue] == 17
     assert options.start.timestamp_ms == 1_700_000_000_000
-    assert options.start.by_timestamp == {"TopicTest": 5}
+    assert options.start.timestamps_ms == {"TopicTest": 5}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_all_ways_to_say_where() -> None:
         ("250", 250),
     ],
 )
-def test_durations(text: str, milliseconds: int) -> None:
+def test_duration_units(text: str, milliseconds: int) -> None:
     options = parse_source(_NEEDED | {"maxTriggerDelay": text}, is_streaming=True)
     assert options.max_trigger_delay_ms == milliseconds
 
@@ -68,7 +68,7 @@ def test_credentials_and_tls() -> None:
         _NEEDED | {"accessKey": "a", "secretKey": "s", "securityToken": "t", "tls": "true"},
         is_streaming=False,
     )
-    keywords = options.connecting.keywords
+    keywords = options.connection.keywords
     credentials, tls = keywords["credentials"], keywords["tls"]
     assert credentials == Credentials("a", "s", "t")
     assert tls is not None
@@ -80,8 +80,8 @@ def test_credentials_and_tls() -> None:
     [
         ({"nameServers": None}, "nameServers is missing"),
         ({"nameServers": "nowhere"}, "nowhere"),
-        ({"subscribe": None}, "give one of subscribe, subscribePattern and assign; none"),
-        ({"assign": '{"T": {"b": [0]}}'}, "2 of them"),
+        ({"subscribe": None}, "subscribePattern and assign; none of them is given"),
+        ({"assign": '{"T": {"b": [0]}}'}, "and assign; subscribe, assign are given"),
         ({"subscribe": "A,,B"}, "subscribe names the topic ''"),
         ({"subscribe": "no topic"}, "subscribe names the topic"),
         ({"subscribe": None, "subscribePattern": "("}, "subscribePattern"),
@@ -96,48 +96,48 @@ def test_credentials_and_tls() -> None:
         ({"kafkaconsumer.polltimeoutms": "1"}, "did you mean requestTimeoutMs?"),
         ({"kafka.ssl.truststore.location": "x"}, "did you mean tls and tlsTrust?"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "did you mean accessKey and secretKey?"),
-        ({"kafka.linger.ms": "5"}, "nothing is passed on to a client; known: nameServers"),
-        ({"path": "/x"}, "without one"),
+        ({"kafka.linger.ms": "5"}, "options are not passed on to a client; known: nameServers"),
+        ({"path": "/x"}, "without a path"),
         ({"startingOffsets": "middle"}, "choose one of: earliest, latest, group"),
-        ({"startingOffsets": "group"}, "no group is given"),
-        ({"startingOffsets": "latest"}, "has no rows"),
+        ({"startingOffsets": "group"}, "the option group is missing"),
+        ({"startingOffsets": "latest"}, "would have no rows"),
         ({"startingOffsets": '{"T": {"b": {"0": -1}}}'}, "would have no rows"),
         ({"endingOffsets": "earliest"}, "write latest"),
         ({"endingOffsets": '{"T": {"b": {"0": -2}}}'}, "would have no rows"),
         ({"startingOffsets": '{"T": 1}'}, "write it as"),
         ({"startingOffsets": "{}"}, "startingOffsets is '{}', which names no queue"),
         ({"endingOffsets": '{"T": {}}'}, "which names no queue"),
-        ({"filter": "a || "}, "filter is 'a ||'; there is no tag on one side of a ||"),
-        ({"filter": "a || || b"}, "there is no tag on one side"),
+        ({"filter": "a || "}, "filter is 'a ||'; a tag is missing beside ||"),
+        ({"filter": "a || || b"}, "a tag is missing"),
         ({"startingTimestamp": "yesterday"}, "a whole number"),
         ({"startingTimestamp": "-1"}, "a whole number"),
         ({"failOnDataLoss": "yes"}, "write true or false"),
         ({"minPartitions": "0"}, "from 1"),
         ({"maxOffsetsPerTrigger": "10"}, "for streams"),
-        ({"accessKey": "a"}, "go together"),
+        ({"accessKey": "a"}, "must be given together"),
         ({"group": "no group"}, "group is"),
         ({"group": ""}, "group is empty"),
         ({"filterType": "sql92"}, "without a filter"),
-        ({"filter": "a >", "filterType": "sql92"}, "no SQL92 condition"),
+        ({"filter": "a >", "filterType": "sql92"}, "filter is not a valid SQL92 condition"),
         ({"filter": "a", "filterType": "regex"}, "choose one of"),
-        ({"filter": "||"}, "filter is no list of tags"),
+        ({"filter": "||"}, "filter is not a valid list of tags"),
         ({"namespace": "a b"}, "namespace is 'a b'"),
         ({"tlsTrust": "/nowhere/ca.pem"}, "/nowhere/ca.pem cannot be used"),
         ({"tlsTrust": "/nowhere/ca.pem", "tls": "false"}, "but tls is false"),
         ({"tlsKey": "/nowhere/key.pem"}, "tlsKey is given without tlsCertificate"),
         ({"tlsKeyPassword": "x"}, "tlsKeyPassword is given without tlsKey"),
-        ({"securityToken": "t"}, "go together"),
+        ({"securityToken": "t"}, "must be given together"),
         ({"startingTimestamp": "9", "endingTimestamp": "8"}, "is before startingTimestamp"),
         (
             {
                 "startingOffsets": '{"T": {"b": {"0": 5}}}',
                 "endingOffsets": '{"T": {"b": {"0": 4}}}',
             },
-            "ends where it starts or later",
+            "which is before its startingOffsets 5",
         ),
         ({"startingOffsetsByTimestamp": '{"T": "now"}'}, "write it as"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "choose one of: error, latest"),
-        ({"minPartitions": "100001"}, "to 10000 is"),
+        ({"minPartitions": "100001"}, "to 10000"),
         ({"maxRecordsPerPartition": "1e9"}, "a whole number"),
         ({"requestTimeoutMs": "0"}, "from 1"),
         ({"fetchOffset.numRetries": "-1"}, "from 0"),
@@ -161,7 +161,10 @@ def test_wrong_options_of_a_batch(given: dict[str, str | None], words: str) -> N
     [
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"maxTriggerDelay": "soon"}, "write it as 30s"),
-        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "over maxOffsetsPerTrigger"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"},
+            "greater than maxOffsetsPerTrigger",
+        ),
     ],
 )
 def test_wrong_options_of_a_stream(given: dict[str, str], words: str) -> None:
@@ -188,19 +191,21 @@ def test_wrong_options_of_a_write(given: dict[str, str | None], words: str) -> N
         parse_sink({name: text for name, text in options.items() if text is not None})
 
 
-def test_where_a_stream_keeps_its_checkpoint_is_not_for_the_sink() -> None:
+def test_sink_ignores_the_checkpoint_location() -> None:
     options = parse_sink({"nameServers": "a:1", "checkpointLocation": "/x", "topic": "T"})
     assert (options.topic, options.producer_group) == ("T", "goddard-spark")
 
 
-def test_every_option_has_a_word_of_explanation() -> None:
-    assert all(len(text) > 5 for text in (SOURCE | SINK).values())
+def test_every_option_has_a_description() -> None:
+    assert all(len(text) > 5 for text in (SOURCE_OPTIONS | SINK_OPTIONS).values())
 
 
 @pytest.mark.parametrize(("given_ms", "expected_ms"), [("1000", 1_000), ("20000", 3_000)])
-def test_name_servers_have_no_more_time_than_a_request(given_ms: str, expected_ms: int) -> None:
+def test_name_server_timeout_is_at_most_the_request_timeout(
+    given_ms: str, expected_ms: int
+) -> None:
     options = parse_source(_NEEDED | {"requestTimeoutMs": given_ms}, is_streaming=False)
-    reach = options.connecting
-    assert reach.request_timeout_ms == int(given_ms)
-    assert reach.keywords["api_timeout_ms"] == expected_ms
-    assert reach.keywords["connect_timeout_ms"] == expected_ms
+    connection = options.connection
+    assert connection.request_timeout_ms == int(given_ms)
+    assert connection.keywords["api_timeout_ms"] == expected_ms
+    assert connection.keywords["connect_timeout_ms"] == expected_ms

@@ -1,4 +1,4 @@
-"""How far a query is behind, from Spark's report."""
+"""Lag computed from Spark's progress reports."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from goddard.spark.offsets import to_json
 
 
 def _progress(*sources: tuple[Any, Any]) -> dict[str, Any]:
-    """What Spark reports, as much of it as is wanted."""
+    """The fields of a progress report that lag() reads."""
     return {"sources": [{"endOffset": end, "latestOffset": latest} for end, latest in sources]}
 
 
@@ -27,17 +27,17 @@ def _text(offsets: dict[int, int]) -> str:
     return json.dumps(to_json({_queue(number): offset for number, offset in offsets.items()}))
 
 
-def test_lag_by_queue_and_in_sum() -> None:
+def test_lag_by_queue_and_total() -> None:
     found = lag(_progress(_source({0: 10, 1: 5}, {0: 12, 1: 15, 2: 6})))
     assert found.queues == {_queue(0): 2, _queue(1): 10, _queue(2): 6}
-    assert (found.total, found.least, found.most, found.average) == (18, 2, 10, 6.0)
+    assert (found.total, found.min, found.max, found.avg) == (18, 2, 10, 6.0)
 
 
-def test_a_latest_offset_that_is_older_than_the_end_is_no_lag() -> None:
+def test_latest_offset_before_end_is_no_lag() -> None:
     assert lag(_progress(_source({0: 10}, {0: 8}))).queues == {_queue(0): 0}
 
 
-def test_of_a_queue_that_is_read_twice_the_longer_counts() -> None:
+def test_larger_lag_of_a_queue_read_twice() -> None:
     twice = _progress(_source({0: 1}, {0: 9}), _source({0: 4}, {0: 9}))
     assert lag(twice).queues == {_queue(0): 8}
 
@@ -52,7 +52,7 @@ def test_of_a_queue_that_is_read_twice_the_longer_counts() -> None:
         (_text({0: 1}), None),
     ],
 )
-def test_other_sources_are_passed_over(source: tuple[Any, Any]) -> None:
+def test_other_sources_are_ignored(source: tuple[Any, Any]) -> None:
     found = lag(_progress(source))
     assert found == Lag({})
-    assert (found.total, found.least, found.most, found.average) == (0, 0, 0, 0.0)
+    assert (found.total, found.min, found.max, found.avg) == (0, 0, 0, 0.0)

@@ -1,4 +1,4 @@
-"""Conditions that a source takes over: what is read then, and what stays with Spark."""
+"""Filter push_filters-down: what is read, and which filters Spark still checks."""
 
 import operator
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from goddard.client.values import MessageQueue
 from goddard.spark.offsets import QueueRange
-from goddard.spark.pushdown import push
+from goddard.spark.pushdown import push_filters
 
 _QUEUES = [
     MessageQueue(topic, broker, queue_id)
@@ -37,7 +37,7 @@ _NOON_MS = 1_772_366_400_001
 
 
 @pytest.mark.parametrize(
-    ("condition", "is_met"),
+    ("condition", "matches"),
     [
         (EqualTo(("topic",), "A"), lambda queue: queue.topic == "A"),
         (EqualNullSafe(("topic",), "A"), lambda queue: queue.topic == "A"),
@@ -50,12 +50,14 @@ _NOON_MS = 1_772_366_400_001
         (IsNotNull(("topic",)), lambda _: True),
     ],
 )
-def test_conditions_on_queues_are_taken_over(
-    condition: Filter, is_met: Callable[[MessageQueue], bool]
+def test_queue_filters_are_accepted(
+    condition: Filter, matches: Callable[[MessageQueue], bool]
 ) -> None:
-    wanted, left = push([condition])
-    assert left == []
-    assert [queue for queue in _QUEUES if wanted.has(queue)] == list(filter(is_met, _QUEUES))
+    pushed, unaccepted = push_filters([condition])
+    assert unaccepted == []
+    assert [queue for queue in _QUEUES if pushed.matches_queue(queue)] == list(
+        filter(matches, _QUEUES)
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,10 +79,10 @@ def test_conditions_on_queues_are_taken_over(
         In(("queueOffset",), ()),
     ],
 )
-def test_other_conditions_stay_with_spark_and_change_nothing(condition: Filter) -> None:
-    wanted, left = push([condition])
-    assert left == [condition]
-    assert wanted == push([])[0]
+def test_unsupported_filters_are_not_accepted(condition: Filter) -> None:
+    pushed, unaccepted = push_filters([condition])
+    assert unaccepted == [condition]
+    assert pushed == push_filters([])[0]
 
 
 @given(
@@ -94,7 +96,7 @@ def test_other_conditions_stay_with_spark_and_change_nothing(condition: Filter) 
     start=st.integers(0, 40),
     size=st.integers(0, 40),
 )
-def test_conditions_on_offsets_are_exact(conditions: list[Filter], start: int, size: int) -> None:
+def test_offset_filters_are_exact(conditions: list[Filter], start: int, size: int) -> None:
     checks: dict[type[Filter], Callable[[int, int], bool]] = {
         EqualTo: operator.eq,
         GreaterThan: operator.gt,
@@ -102,9 +104,9 @@ def test_conditions_on_offsets_are_exact(conditions: list[Filter], start: int, s
         LessThan: operator.lt,
         LessThanOrEqual: operator.le,
     }
-    wanted, left = push(conditions)
-    assert left == []
-    part = wanted.of(QueueRange(_QUEUES[0], start, start + size))
+    pushed, unaccepted = push_filters(conditions)
+    assert unaccepted == []
+    part = pushed.narrow(QueueRange(_QUEUES[0], start, start + size))
     expected = [
         offset
         for offset in range(start, start + size)
@@ -113,11 +115,11 @@ def test_conditions_on_offsets_are_exact(conditions: list[Filter], start: int, s
     assert list(range(part.start, part.end)) == expected
 
 
-def test_several_offsets_only_spare_reading() -> None:
+def test_offset_list_only_narrows_the_range() -> None:
     several = In(("queueOffset",), (7, 3))
-    wanted, left = push([several])
-    assert left == [several]
-    assert (wanted.from_offset, wanted.until_offset) == (3, 8)
+    pushed, unaccepted = push_filters([several])
+    assert unaccepted == [several]
+    assert (pushed.from_offset, pushed.until_offset) == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +132,18 @@ def test_several_offsets_only_spare_reading() -> None:
         (LessThanOrEqual, None, _NOON_MS + 1),
     ],
 )
-def test_times_only_spare_reading(
+def test_time_filters_only_narrow_the_range(
     kind: Callable[..., Filter], from_ms: int | None, until_ms: int | None
 ) -> None:
     condition = kind(("storeTimestamp",), _NOON)
-    wanted, left = push([condition])
-    assert left == [condition]
-    assert (wanted.from_ms, wanted.until_ms) == (from_ms, until_ms)
+    pushed, unaccepted = push_filters([condition])
+    assert unaccepted == [condition]
+    assert (pushed.from_ms, pushed.until_ms) == (from_ms, until_ms)
 
 
-def test_the_narrower_of_two_times_counts() -> None:
+def test_narrower_time_filter_is_used() -> None:
     hour = timedelta(hours=1)
-    wanted, _ = push(
+    pushed, _ = push_filters(
         [
             GreaterThan(("storeTimestamp",), _NOON - hour),
             GreaterThan(("storeTimestamp",), _NOON),
@@ -149,8 +151,8 @@ def test_the_narrower_of_two_times_counts() -> None:
             LessThan(("storeTimestamp",), _NOON + 2 * hour),
         ]
     )
-    assert wanted.from_ms == _NOON_MS
-    assert wanted.until_ms == _NOON_MS + 3_600_000 + 1
+    assert pushed.from_ms == _NOON_MS
+    assert pushed.until_ms == _NOON_MS + 3_600_000 + 1
 
 
 @pytest.mark.parametrize(
@@ -168,9 +170,9 @@ def test_the_narrower_of_two_times_counts() -> None:
         ([], None),
     ],
 )
-def test_tags_are_asked_for_where_brokers_understand_them(
+def test_tag_filters_become_a_broker_expression(
     conditions: list[Filter], expression: str | None
 ) -> None:
-    wanted, left = push(conditions)
-    assert left == conditions
-    assert wanted.tag_expression == expression
+    pushed, unaccepted = push_filters(conditions)
+    assert unaccepted == conditions
+    assert pushed.tag_expression == expression

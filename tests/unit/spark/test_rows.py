@@ -1,4 +1,4 @@
-"""Rows that can be messages, and those that cannot."""
+"""Rows that are valid messages, and the errors of those that are not."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 
 from goddard.client.message import Message
 from goddard.errors import ConfigError
-from goddard.spark.rows import ROW_PROPERTY, RowError, Writing, check_columns, messages
+from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, check_columns, messages
 
 _BODY = {"body": "string"}
 
@@ -18,40 +18,38 @@ _BODY = {"body": "string"}
     ("types", "topic", "words"),
     [
         (_BODY | {"id": "bigint"}, "T", "the sink has no column id"),
-        ({"tags": "string"}, "T", "there is no column body"),
+        ({"tags": "string"}, "T", "the column body is missing"),
         ({"body": "bigint"}, "T", "the column body is bigint; cast it to binary or string"),
-        (_BODY | {"queueId": "int"}, "T", "brokerName and queueId go together"),
+        (_BODY | {"queueId": "int"}, "T", "brokerName and queueId must be given together"),
         (_BODY | {"properties": "map<string,int>"}, "T", "cast it to map<string,string>"),
-        (_BODY, None, "there is neither a column nor an option topic"),
+        (_BODY, None, "the topic is missing; give a column topic or the option topic"),
     ],
 )
-def test_columns_that_cannot_be_written(
-    types: dict[str, str], topic: str | None, words: str
-) -> None:
+def test_wrong_columns_are_refused(types: dict[str, str], topic: str | None, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         check_columns(types, topic)
 
 
-def no_text(*values: bytes) -> pa.Array:
-    """A column of strings as Spark has them: of any bytes."""
+def invalid_strings(*values: bytes) -> pa.Array:
+    """A column of strings with any bytes, as Spark allows them."""
     binaries = pa.array(values, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(values), binaries.buffers())
 
 
 def rows(**columns: Any) -> list[Message]:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
-    return list(messages(batch, np.arange(10, 12), Writing(None, "q-7-2")))
+    return list(messages(batch, np.arange(10, 12), WriteContext(None, "q-7-2")))
 
 
-def test_levels_are_for_the_broker_to_know() -> None:
-    # It may be configured to have more than 18; above its highest it takes that.
+def test_delay_levels_above_18_are_kept() -> None:
+    # A broker may be configured with other levels; it reduces a level above its highest.
     assert [each.delay_level for each in rows(topic=["A", "A"], delayLevel=[18, 99])] == [
         18,
         99,
     ]
 
 
-def test_every_row_has_its_key() -> None:
+def test_every_row_has_an_idempotence_key() -> None:
     found = rows(topic=["A", "B"], delayLevel=[None, 3], keys=["k l", None])
     assert [each.topic for each in found] == ["A", "B"]
     assert [each.properties[ROW_PROPERTY] for each in found] == ["q-7-2-10", "q-7-2-11"]
@@ -66,7 +64,7 @@ def test_every_row_has_its_key() -> None:
         ({"topic": ["A", "A"], "body": [b"x", None]}, "q-7-2-11 cannot be sent: its body is null"),
         (
             {"topic": ["A", "A"], "brokerName": ["b", "b"], "queueId": [0, None]},
-            "q-7-2-11 cannot be sent: one of its brokerName and queueId is null",
+            "q-7-2-11 cannot be sent: only one of its brokerName and queueId is null",
         ),
         ({"topic": ["A", "A"], "delayLevel": [0, -1]}, "row q-7-2-11 cannot be sent"),
         ({"topic": ["A", "A"], "body": [b"x", b""]}, "row q-7-2-11 cannot be sent: the message bo"),
@@ -75,8 +73,8 @@ def test_every_row_has_its_key() -> None:
             "row q-7-2-11 cannot be sent: the message body size over max value",
         ),
         (
-            {"topic": ["A", "A"], "tags": no_text(b"t", b"\xff")},
-            "row q-7-2-11 cannot be sent: a text is no UTF-8",
+            {"topic": ["A", "A"], "tags": invalid_strings(b"t", b"\xff")},
+            "row q-7-2-11 cannot be sent: a string is not UTF-8",
         ),
         (
             {
@@ -87,6 +85,6 @@ def test_every_row_has_its_key() -> None:
         ),
     ],
 )
-def test_a_row_that_is_no_message_is_named(columns: dict[str, Any], words: str) -> None:
+def test_error_names_the_invalid_row(columns: dict[str, Any], words: str) -> None:
     with pytest.raises(RowError, match=re.escape(words)):
         rows(**columns)

@@ -15,7 +15,7 @@ from goddard.pipelines.files import Files
 from goddard.pipelines.jobs import MESSAGES, TABLES, Job
 from goddard.pipelines.parquet import ParquetTable
 from goddard.protocol.message import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
-from goddard.spark.options import CONNECTING
+from goddard.spark.options import CONNECTION_OPTIONS
 
 # What a message says about itself when it is sent again.
 REPLAYED = "REPLAYED_FROM"
@@ -89,5 +89,7 @@ def _send(chosen: DataFrame, job: Job) -> None:
         sf.map_concat(kept, sf.create_map(sf.lit(REPLAYED), sf.col("msgId"))).alias("properties"),
         sf.col("properties")[PROPERTY_SHARDING_KEY].alias("shardingKey"),
     )
-    options = {name: value for name, value in job.source.options.items() if name in CONNECTING}
+    options = {
+        name: value for name, value in job.source.options.items() if name in CONNECTION_OPTIONS
+    }
     messages.write.format(MESSAGES).mode("append").options(**options).save()

@@ -50,7 +50,7 @@ def finish(job: Job, spark: SparkSession) -> str:
 
 def sample_lags(options: SourceOptions) -> list[GroupLag]:
     """How far every consumer group is behind in every topic that it consumes; the longest first."""
-    reach = options.connecting
+    reach = options.connection
     lags: dict[tuple[str, str], int] = defaultdict(int)
     latest: dict[MessageQueue, int | None] = {}
     with Admin(name_servers=reach.name_servers, **reach.keywords) as admin:

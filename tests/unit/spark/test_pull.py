@@ -1,4 +1,4 @@
-"""What a task makes of a broker's answers: slaves that are behind, gaps, batches in one record."""
+"""RangeReader with scripted broker responses: lagging slaves, gaps, inner batches."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.message import BatchEntry, SysFlag, encode_batch
 from goddard.protocol.record import Host, Record, encode_record
-from goddard.spark.fetch import RangeReader
 from goddard.spark.offsets import DataLossError, QueueRange
 from goddard.spark.options import parse_source
+from goddard.spark.pull import RangeReader
 
 _QUEUE = MessageQueue("T", "b", 0)
 _HOST = Host.parse("127.0.0.1:10911")
-_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_INNER_BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 _OPTIONS = {
     "nameServers": "127.0.0.1:1",
     "subscribe": "T",
@@ -28,17 +28,17 @@ _OPTIONS = {
     "maxOutage": "0s",
 }
 
-# Whether a slave is asked, and from which offset.
-Answer = Callable[[bool, int], RemotingCommand]
+# (is slave, queue offset) to the response.
+Responder = Callable[[bool, int], RemotingCommand]
 
 
 class ScriptedSession:
-    """Answers pulls as it is told to; every other pull is suggested to a slave."""
+    """A session whose pulls are response by a function; it has a master and a slave."""
 
-    def __init__(self, answer: Answer, *, has_master: bool = True) -> None:
-        self._answer = answer
+    def __init__(self, respond: Responder, *, has_master: bool = True) -> None:
+        self._respond = respond
         self._has_master = has_master
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def with_namespace(self, name: str) -> str:
         return name
@@ -50,12 +50,12 @@ class ScriptedSession:
         return False
 
     async def request(self, address: str, command: RemotingCommand, _: int) -> RemotingCommand:
-        self.asked.append(address)
+        self.requested.append(address)
         await asyncio.sleep(0)
-        return self._answer(address == "slave", int(command.fields["queueOffset"]))
+        return self._respond(address == "slave", int(command.fields["queueOffset"]))
 
 
-def answered(
+def response(
     code: int, next_offset: int, body: bytes = b"", *, suggested: int = 0
 ) -> RemotingCommand:
     fields = {
@@ -88,62 +88,64 @@ async def read(session: ScriptedSession, start: int, end: int, **more: str) -> l
 @pytest.mark.parametrize(
     ("code", "next_offset"),
     [
-        # RocketMQ's slaves say the last of what they do not have; others, and ones that check
-        # offsets, the others.
+        # RocketMQ's slaves answer PULL_RETRY_IMMEDIATELY for offsets that they do not have; other
+        # implementations and versions answer with the other codes.
         (ResponseCode.PULL_NOT_FOUND, 1),
         (ResponseCode.PULL_OFFSET_MOVED, 0),
         (ResponseCode.PULL_RETRY_IMMEDIATELY, 1),
-        # One that deleted more than its master.
+        # A slave that has deleted more than its master.
         (ResponseCode.PULL_OFFSET_MOVED, 2),
     ],
 )
-async def test_what_a_slave_lacks_is_not_lost(code: int, next_offset: int) -> None:
-    def answer(is_slave: bool, offset: int) -> RemotingCommand:
+async def test_missing_messages_of_a_slave_are_pulled_from_the_master(
+    code: int, next_offset: int
+) -> None:
+    def respond(is_slave: bool, offset: int) -> RemotingCommand:
         if is_slave:
-            return answered(code, next_offset, suggested=1)
-        return answered(ResponseCode.SUCCESS, offset + 1, record(offset), suggested=1)
+            return response(code, next_offset, suggested=1)
+        return response(ResponseCode.SUCCESS, offset + 1, record(offset), suggested=1)
 
-    session = ScriptedSession(answer)
+    session = ScriptedSession(respond)
     assert await read(session, 0, 3) == [0, 1, 2]
-    assert session.asked == ["master", "slave", "master", "slave", "master"]
+    assert session.requested == ["master", "slave", "master", "slave", "master"]
 
 
-async def test_a_slave_that_stays_behind_is_an_error_in_the_end() -> None:
+async def test_slave_that_stays_behind_raises_after_retries() -> None:
     session = ScriptedSession(
-        lambda _, offset: answered(ResponseCode.PULL_NOT_FOUND, offset), has_master=False
+        lambda _, offset: response(ResponseCode.PULL_NOT_FOUND, offset), has_master=False
     )
-    with pytest.raises(Exception, match="slave does not have MessageQueue"):
+    with pytest.raises(Exception, match="slave slave does not have MessageQueue"):
         await read(session, 0, 3)
-    assert len(session.asked) == 6
+    assert len(session.requested) == 6
 
 
-async def test_without_a_master_a_slave_says_what_is_lost() -> None:
-    def answer(_: bool, offset: int) -> RemotingCommand:
+async def test_slave_without_master_reports_data_loss() -> None:
+    def respond(_: bool, offset: int) -> RemotingCommand:
         if offset < 2:
-            return answered(ResponseCode.PULL_OFFSET_MOVED, 2)
-        return answered(ResponseCode.SUCCESS, offset + 1, record(offset))
+            return response(ResponseCode.PULL_OFFSET_MOVED, 2)
+        return response(ResponseCode.SUCCESS, offset + 1, record(offset))
 
-    with pytest.raises(DataLossError, match="it begins at 0, 0 was wanted"):
-        await read(ScriptedSession(answer, has_master=False), 0, 3)
-    session = ScriptedSession(answer, has_master=False)
+    with pytest.raises(DataLossError, match="it begins at 0, offset 0 was requested"):
+        await read(ScriptedSession(respond, has_master=False), 0, 3)
+    session = ScriptedSession(respond, has_master=False)
     assert await read(session, 0, 3, failOnDataLoss="false") == [2]
 
 
-async def test_an_answer_that_came_while_nobody_was_there_is_no_failure() -> None:
+async def test_timeout_during_a_pause_does_not_count_as_failure() -> None:
     failures = 0
 
-    def answer(_: bool, offset: int) -> RemotingCommand:
+    def respond(_: bool, offset: int) -> RemotingCommand:
         nonlocal failures
         if offset == 1 and failures < 3:
             failures += 1
-            reader.paused()
-            raise RequestTimeoutError("127.0.0.1:1 did not answer")
+            reader.note_pause()
+            raise RequestTimeoutError("127.0.0.1:1 did not respond")
         if offset == 2:
-            raise RequestTimeoutError("127.0.0.1:1 did not answer")
-        return answered(ResponseCode.SUCCESS, offset + 1, record(offset))
+            raise RequestTimeoutError("127.0.0.1:1 did not respond")
+        return response(ResponseCode.SUCCESS, offset + 1, record(offset))
 
     options = parse_source(_OPTIONS | {"fetchOffset.numRetries": "0"}, is_streaming=False)
-    session = cast(Session, ScriptedSession(answer))
+    session = cast(Session, ScriptedSession(respond))
     reader = RangeReader(QueueRange(_QUEUE, 0, 2), options, session)
     assert [pulled.count async for pulled in reader.records()] == [2]
     reader = RangeReader(QueueRange(_QUEUE, 0, 3), options, session)
@@ -151,26 +153,26 @@ async def test_an_answer_that_came_while_nobody_was_there_is_no_failure() -> Non
         [pulled async for pulled in reader.records()]
 
 
-async def test_messages_missing_inside_of_an_answer() -> None:
-    def answer(_: bool, offset: int) -> RemotingCommand:
-        return answered(ResponseCode.SUCCESS, 4, record(0) + record(3))
+async def test_missing_messages_in_a_response_are_data_loss() -> None:
+    def respond(_: bool, offset: int) -> RemotingCommand:
+        return response(ResponseCode.SUCCESS, 4, record(0) + record(3))
 
-    with pytest.raises(DataLossError, match="2 messages from 0 to 4 are deleted"):
-        await read(ScriptedSession(answer), 0, 4)
-    assert await read(ScriptedSession(answer), 0, 4, failOnDataLoss="false") == [0, 3]
-    # With a filter that is what it looks like.
-    assert await read(ScriptedSession(answer), 0, 4, filter="a") == [0, 3]
+    with pytest.raises(DataLossError, match="2 messages from 0 to 4 were deleted"):
+        await read(ScriptedSession(respond), 0, 4)
+    assert await read(ScriptedSession(respond), 0, 4, failOnDataLoss="false") == [0, 3]
+    # With a filter, missing messages are expected.
+    assert await read(ScriptedSession(respond), 0, 4, filter="a") == [0, 3]
 
 
-async def test_batches_in_one_record_are_cut_to_the_range() -> None:
+async def test_inner_batches_are_cut_to_the_range() -> None:
     def batch(begin: int) -> bytes:
         entries = [BatchEntry(b"%d" % number, b"", 0) for number in range(begin, begin + 4)]
-        return record(begin, encode_batch(entries), _WRAPPED)
+        return record(begin, encode_batch(entries), _INNER_BATCH)
 
-    def answer(_: bool, offset: int) -> RemotingCommand:
+    def respond(_: bool, offset: int) -> RemotingCommand:
         begin = offset // 4 * 4
-        return answered(ResponseCode.SUCCESS, begin + 4, batch(begin))
+        return response(ResponseCode.SUCCESS, begin + 4, batch(begin))
 
-    assert await read(ScriptedSession(answer), 2, 11) == list(range(2, 11))
+    assert await read(ScriptedSession(respond), 2, 11) == list(range(2, 11))
     for only in (4, 5, 7):
-        assert await read(ScriptedSession(answer), only, only + 1) == [only]
+        assert await read(ScriptedSession(respond), only, only + 1) == [only]

@@ -1,4 +1,4 @@
-"""Which rows share a request."""
+"""Grouping of rows into requests."""
 
 from typing import Any
 
@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goddard.spark import sharing
-from goddard.spark.sharing import Destination, Share, cuts, destinations, pieces, shares
+from goddard.spark import batching
+from goddard.spark.batching import (
+    Destination,
+    RequestRows,
+    destinations,
+    requests,
+    slices,
+    split_ranges,
+)
 
 
 @given(
@@ -18,24 +25,24 @@ from goddard.spark.sharing import Destination, Share, cuts, destinations, pieces
     st.integers(1, 10),
     st.integers(0, 9),
 )
-def test_cuts_take_what_fits(
+def test_ranges_are_as_long_as_the_limits_allow(
     lengths: list[int], max_bytes: int, max_count: int, first: int
 ) -> None:
     bounds = np.cumsum([first, *lengths]).astype(np.int32)
-    found = list(cuts(bounds, max_bytes, max_count))
+    found = list(split_ranges(bounds, max_bytes, max_count))
     assert [each for begin, end in found for each in range(begin, end)] == list(range(len(lengths)))
     for begin, end in found:
         size = sum(lengths[begin:end])
         assert end - begin <= max_count
         assert size <= max_bytes or end - begin == 1
         if end < len(lengths):
-            # Nothing more would have fitted.
+            # The next element would exceed a limit.
             assert end - begin == max_count or size + lengths[end] > max_bytes
 
 
-def test_a_cut_near_the_end_of_what_an_offset_can_say() -> None:
+def test_ranges_near_the_32_bit_limit() -> None:
     bounds = np.array([2**31 - 30, 2**31 - 20, 2**31 - 10], np.int32)
-    assert list(cuts(bounds, 4 * 1024 * 1024, 100)) == [(0, 2)]
+    assert list(split_ranges(bounds, 4 * 1024 * 1024, 100)) == [(0, 2)]
 
 
 _ROW = st.fixed_dictionaries(
@@ -48,7 +55,7 @@ _ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(_ROW, min_size=1, max_size=30), st.sets(st.sampled_from(["topic", "queue", "key"])))
-def test_every_row_keeps_its_destination(rows: list[dict[str, Any]], named: set[str]) -> None:
+def test_destination_of_every_row(rows: list[dict[str, Any]], named: set[str]) -> None:
     columns: dict[str, pa.Array] = {"body": pa.array([b"x"] * len(rows))}
     if "topic" in named:
         columns["topic"] = pa.array([row["topic"] for row in rows], pa.string())
@@ -58,8 +65,8 @@ def test_every_row_keeps_its_destination(rows: list[dict[str, Any]], named: set[
         columns["queueId"] = pa.array([number for _, number in queues], pa.int32())
     if "key" in named:
         columns["shardingKey"] = pa.array([row["shardingKey"] for row in rows], pa.string())
-    found, which = destinations(pa.RecordBatch.from_pydict(columns), "D")
-    for row, number in zip(rows, which.tolist(), strict=True):
+    found, targets = destinations(pa.RecordBatch.from_pydict(columns), "D")
+    for row, number in zip(rows, targets.tolist(), strict=True):
         broker, queue_id = (row["queue"] or (None, None)) if "queue" in named else (None, None)
         assert found[number] == Destination(
             (row["topic"] or "D") if "topic" in named else "D",
@@ -69,23 +76,23 @@ def test_every_row_keeps_its_destination(rows: list[dict[str, Any]], named: set[
         )
 
 
-def test_targets_take_turns() -> None:
+def test_requests_alternate_between_targets() -> None:
     bounds = np.arange(0, 90, 10)
-    which = np.array([0, 0, 0, 0, 0, 2, 2, 2])
-    assert list(shares(bounds, which, 20, 100)) == [
-        Share(0, 0, 2),
-        Share(2, 5, 7),
-        Share(0, 2, 4),
-        Share(2, 7, 8),
-        Share(0, 4, 5),
+    targets = np.array([0, 0, 0, 0, 0, 2, 2, 2])
+    assert list(requests(bounds, targets, 20, 100)) == [
+        RequestRows(0, 0, 2),
+        RequestRows(2, 5, 7),
+        RequestRows(0, 2, 4),
+        RequestRows(2, 7, 8),
+        RequestRows(0, 4, 5),
     ]
 
 
-def test_long_batches_are_encoded_in_pieces() -> None:
+def test_large_batches_are_encoded_in_slices() -> None:
     long = b"x" * 12 * 1024 * 1024
     bodies = pa.array([long, None, long, long, *[b"y"] * 40_000])
-    found = list(pieces(pa.RecordBatch.from_pydict({"body": bodies}), 100))
-    counts = [piece.num_rows for piece, _ in found]
+    found = list(slices(pa.RecordBatch.from_pydict({"body": bodies}), 100))
+    counts = [part.num_rows for part, _ in found]
     assert counts == [3, 16_384, 16_384, 40_001 - 2 * 16_384]
     assert np.concatenate([rows for _, rows in found]).tolist() == list(range(100, 40_104))
 
@@ -103,25 +110,25 @@ _LONG = "v" * 30_000
         ("tags", _LONG, pa.string()),
     ],
 )
-def test_all_that_is_encoded_counts(name: str, value: Any, kind: pa.DataType) -> None:
+def test_all_columns_count_towards_the_slice_size(name: str, value: Any, kind: pa.DataType) -> None:
     count = 2_500
     column = pa.array([value, *[None] * count, *[value] * count], kind)
     bodies = pa.array([b"x"] * len(column))
     columns = {"body": bodies, name: column, "queueId": pa.array([0] * len(column))}
     batch = pa.RecordBatch.from_pydict(columns).slice(1)
-    found = [piece.num_rows for piece, _ in pieces(batch, 0)]
-    # Rows without it cost nothing; of the others hardly more than 1,100 are 32 MiB.
+    found = [part.num_rows for part, _ in slices(batch, 0)]
+    # Rows with a null value are small; about 1,100 of the others are 32 MiB.
     assert count + 1_000 < found[0] < count + 1_120
     assert 1_000 < found[1] < 1_120
     assert sum(found) == 2 * count
 
 
-def test_a_batch_without_rows_has_no_pieces() -> None:
+def test_empty_batch_has_no_slices() -> None:
     columns = {"body": pa.array([], pa.binary()), "keys": pa.array([], pa.list_(pa.string()))}
     columns["properties"] = pa.array([], pa.map_(pa.string(), pa.string()))
-    assert list(pieces(pa.RecordBatch.from_pydict(columns), 0)) == []
+    assert list(slices(pa.RecordBatch.from_pydict(columns), 0)) == []
 
 
-def test_there_are_ids_for_a_piece() -> None:
-    # Several pieces within a millisecond may not have an id twice.
-    assert sharing.MAX_PIECE_ROWS * 4 <= 1 << 16
+def test_slices_are_smaller_than_the_range_of_ids() -> None:
+    # Several slices within a millisecond must not use an id twice.
+    assert batching.MAX_SLICE_ROWS * 4 <= 1 << 16

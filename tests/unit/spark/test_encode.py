@@ -1,4 +1,4 @@
-"""Rows encoded by columns are the bytes that messages made one by one would be."""
+"""Column encoding gives the same bytes as encoding row by row."""
 
 import logging
 import re
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from goddard.client.produce.encoding import prepare_batch, split_batch
 from goddard.errors import GoddardError
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
-from goddard.spark.entries import Ids, encode
-from goddard.spark.rows import ROW_PROPERTY, RowError, Writing, messages
+from goddard.spark.encode import MessageIds, encode
+from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, messages
 
 _PREFIX = "7F0000010001DEADBEEF00000001"
 _MAPS = pa.map_(pa.string(), pa.string())
-# As Spark has them: elements that are never null, and long texts.
+# Spark's list types: non-null elements, large strings.
 _LISTS = (
     pa.list_(pa.string()),
     pa.list_(pa.large_string()),
@@ -39,7 +39,7 @@ _TYPES = {
     "queueId": (pa.int32(), pa.int64()),
 }
 
-# Now and then what is blank, a separator, or one of the names that have a meaning.
+# Includes blank strings, separators and reserved names.
 _WORDS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(["", " ", "\u2003", "a\x1c", "a b ", "x\x01y", "x\x02y", "é𝄞"]),
@@ -61,83 +61,87 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def batches(draw: st.DrawFn) -> pa.RecordBatch:
-    """Rows of some columns, perhaps a part of a longer batch."""
+    """Rows with some of the columns, as a slice of a longer batch."""
     count = draw(st.integers(1, 12))
     columns = {}
-    wanted = draw(st.sets(st.sampled_from(["topic", "keys", "tags", "properties", "shardingKey"])))
-    for name in ["body", *sorted(wanted)]:
+    chosen = draw(st.sets(st.sampled_from(["topic", "keys", "tags", "properties", "shardingKey"])))
+    for name in ["body", *sorted(chosen)]:
         kind = draw(st.sampled_from(_TYPES[name]))
-        each: st.SearchStrategy[Any]
+        values: st.SearchStrategy[Any]
         if name == "keys":
-            each = st.none() | (st.lists(_WORDS, max_size=3) if kind in _LISTS else _WORDS)
+            values = st.none() | (st.lists(_WORDS, max_size=3) if kind in _LISTS else _WORDS)
         elif name == "body" and kind == pa.string():
-            each = st.text(min_size=1, max_size=20)
+            values = st.text(min_size=1, max_size=20)
         elif kind == _TYPES["properties"][-1]:
-            each = st.lists(st.tuples(_NAMES, _WORDS), max_size=4)
+            values = st.lists(st.tuples(_NAMES, _WORDS), max_size=4)
         else:
-            each = _VALUES[name]
-        columns[name] = pa.array(draw(st.lists(each, min_size=count, max_size=count)), kind)
+            values = _VALUES[name]
+        columns[name] = pa.array(draw(st.lists(values, min_size=count, max_size=count)), kind)
     batch = pa.RecordBatch.from_pydict(columns)
     start = draw(st.integers(0, count - 1))
     return batch.slice(start, draw(st.integers(1, count - start)))
 
 
-def one_by_one(batch: pa.RecordBatch, rows: Any, writing: Writing, ids: Ids) -> bytes:
-    """The body that a producer sends for the messages of these rows."""
-    made = list(messages(batch, rows, writing))
-    for number, message in enumerate(made):
+def encode_by_rows(
+    batch: pa.RecordBatch, rows: Any, context: WriteContext, ids: MessageIds
+) -> bytes:
+    """The request body that a producer sends for the messages of these rows."""
+    row_messages = list(messages(batch, rows, context))
+    for number, message in enumerate(row_messages):
         counter = (ids.first + number) % 65_536
         message.properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
-    ((_, entries),) = split_batch(made, writing.namespace, 1 << 30)
+    ((_, entries),) = split_batch(row_messages, context.namespace, 1 << 30)
     return prepare_batch("T", "T", entries, "", wait=True).body
 
 
-def by_columns(batch: pa.RecordBatch, rows: Any, writing: Writing, ids: Ids) -> bytes:
-    entries = encode(batch, rows, writing, ids)
+def encode_by_columns(
+    batch: pa.RecordBatch, rows: Any, context: WriteContext, ids: MessageIds
+) -> bytes:
+    entries = encode(batch, rows, context, ids)
     assert len(entries) == len(rows)
     return b"".join(entries.to_pylist())
 
 
 @given(batches(), st.integers(0, 1 << 40), st.integers(0, 65_535), st.sampled_from(["", "ns"]))
-def test_columns_give_what_rows_do(
+def test_columns_and_rows_give_equal_bytes(
     batch: pa.RecordBatch, first_row: int, counter: int, namespace: str
 ) -> None:
     rows = np.arange(first_row, first_row + batch.num_rows)
-    writing = Writing("T", "query-7-2", namespace)
-    ids = Ids(_PREFIX, counter)
+    context = WriteContext("T", "query-7-2", namespace)
+    ids = MessageIds(_PREFIX, counter)
     try:
-        wanted = one_by_one(batch, rows, writing, ids)
+        expected = encode_by_rows(batch, rows, context, ids)
     except GoddardError:
         with pytest.raises(RowError, match=r"^row query-7-2-\d+ cannot be sent: "):
-            encode(batch, rows, writing, ids)
+            encode(batch, rows, context, ids)
     else:
-        assert by_columns(batch, rows, writing, ids) == wanted
+        assert encode_by_columns(batch, rows, context, ids) == expected
 
 
-_TAME = st.sampled_from(["a", "bc", "é𝄞", "some words"])
-_TAME_VALUES: dict[str, st.SearchStrategy[Any]] = {
+_PLAIN = st.sampled_from(["a", "bc", "é𝄞", "some words"])
+_PLAIN_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "body": st.sampled_from([b"x", b"yz"]),
     "topic": st.sampled_from([None, "", "T", "U"]),
-    "keys": st.none() | st.lists(_TAME, max_size=2),
-    "tags": st.none() | _TAME,
+    "keys": st.none() | st.lists(_PLAIN, max_size=2),
+    "tags": st.none() | _PLAIN,
     "properties": st.none()
-    | st.dictionaries(st.sampled_from("abcd"), st.none() | _TAME, min_size=2, max_size=3).map(
+    | st.dictionaries(st.sampled_from("abcd"), st.none() | _PLAIN, min_size=2, max_size=3).map(
         lambda pairs: list(pairs.items())
     ),
-    "shardingKey": st.none() | _TAME,
+    "shardingKey": st.none() | _PLAIN,
     "queue": st.sampled_from([(None, None), ("b", 0), ("c", 3)]),
 }
 
 
 @st.composite
-def tame_batches(draw: st.DrawFn) -> pa.RecordBatch:
-    """A part of a batch of rows that need no closer look."""
+def plain_batches(draw: st.DrawFn) -> pa.RecordBatch:
+    """A slice of a batch whose rows column encoding supports."""
     count = draw(st.integers(1, 6))
-    rows = draw(st.lists(st.fixed_dictionaries(_TAME_VALUES), min_size=count, max_size=count))
+    rows = draw(st.lists(st.fixed_dictionaries(_PLAIN_VALUES), min_size=count, max_size=count))
     columns = {
         name: pa.array([row[name] for row in rows], _LISTS[0] if name == "keys" else kinds[0])
         for name, kinds in _TYPES.items()
-        if name in _TAME_VALUES
+        if name in _PLAIN_VALUES
     }
     columns["brokerName"] = pa.array([row["queue"][0] for row in rows], pa.string())
     columns["queueId"] = pa.array([row["queue"][1] for row in rows], pa.int32())
@@ -145,42 +149,48 @@ def tame_batches(draw: st.DrawFn) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns).slice(start, draw(st.integers(1, count - start)))
 
 
-def test_tame_rows_cost_no_closer_look(caplog: pytest.LogCaptureFixture) -> None:
-    @given(tame_batches())
+def test_plain_rows_are_encoded_by_columns(caplog: pytest.LogCaptureFixture) -> None:
+    @given(plain_batches())
     def check(batch: pa.RecordBatch) -> None:
-        rows, writing, ids = np.arange(batch.num_rows), Writing("T", "q"), Ids(_PREFIX, 0)
+        rows, context, ids = (
+            np.arange(batch.num_rows),
+            WriteContext("T", "q"),
+            MessageIds(_PREFIX, 0),
+        )
         caplog.clear()
-        encoded = by_columns(batch, rows, writing, ids)
+        encoded = encode_by_columns(batch, rows, context, ids)
         assert "one by one" not in caplog.text
-        assert encoded == one_by_one(batch, rows, writing, ids)
+        assert encoded == encode_by_rows(batch, rows, context, ids)
 
     with caplog.at_level(logging.DEBUG, "goddard.spark"):
         check()
 
 
-def test_a_part_of_maps_costs_no_closer_look(caplog: pytest.LogCaptureFixture) -> None:
+def test_slice_of_maps_is_encoded_by_columns(caplog: pytest.LogCaptureFixture) -> None:
     maps = pa.array([[("a", "1")], [("b", "2"), ("c", "3")], None, [("d", "4")]], _MAPS)
     batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 4, "properties": maps}).slice(1, 3)
     with caplog.at_level(logging.DEBUG, "goddard.spark"):
-        encoded = by_columns(batch, np.arange(3), Writing("T", "q"), Ids(_PREFIX, 0))
+        encoded = encode_by_columns(
+            batch, np.arange(3), WriteContext("T", "q"), MessageIds(_PREFIX, 0)
+        )
     assert "one by one" not in caplog.text
     found = [decode_properties(each.properties) for each in decode_batch(encoded)]
     assert [sorted(each.keys() & set("abcd")) for each in found] == [["b", "c"], [], ["d"]]
 
 
-def test_a_map_that_is_null_is_empty_whatever_lies_there() -> None:
+def test_null_map_with_hidden_entries_is_empty() -> None:
     maps = pa.array([[("a", "1")], [("b", "2")], [("c", "3")]], _MAPS)
     assert isinstance(maps, pa.MapArray)
     mask = pa.array([False, True, False])
     masked = pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items, mask=mask)
     batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 3, "properties": masked})
-    encoded = by_columns(batch, np.arange(3), Writing("T", "q"), Ids(_PREFIX, 0))
+    encoded = encode_by_columns(batch, np.arange(3), WriteContext("T", "q"), MessageIds(_PREFIX, 0))
     found = [decode_properties(each.properties) for each in decode_batch(encoded)]
     assert [sorted(each.keys() & set("abc")) for each in found] == [["a"], [], ["c"]]
 
 
 @pytest.mark.parametrize(
-    ("columns", "is_usual"),
+    ("columns", "is_supported"),
     [
         ({}, True),
         ({"tags": ["a", None], "keys": [["k", "l"], []], "shardingKey": ["s", ""]}, True),
@@ -190,16 +200,16 @@ def test_a_map_that_is_null_is_empty_whatever_lies_there() -> None:
         ({"properties": pa.array([[(ROW_PROPERTY, "1")], None], _MAPS)}, False),
     ],
 )
-def test_rows_as_they_mostly_are_cost_no_closer_look(
-    columns: dict[str, Any], is_usual: bool, caplog: pytest.LogCaptureFixture
+def test_rows_are_encoded_one_by_one_only_if_necessary(
+    columns: dict[str, Any], is_supported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
     with caplog.at_level(logging.DEBUG, "goddard.spark"):
-        encode(batch, np.arange(2), Writing("T", "q"), Ids(_PREFIX, 0))
-    assert ("one by one" not in caplog.text) is is_usual
+        encode(batch, np.arange(2), WriteContext("T", "q"), MessageIds(_PREFIX, 0))
+    assert ("one by one" not in caplog.text) is is_supported
 
 
-def test_what_a_row_becomes() -> None:
+def test_properties_of_encoded_rows() -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             "body": ["é", "z"],
@@ -208,7 +218,9 @@ def test_what_a_row_becomes() -> None:
             "properties": pa.array([[("n", "1")], None], _MAPS),
         }
     )
-    encoded = by_columns(batch, np.array([7, 9]), Writing("T", "q-0-1", "ns"), Ids(_PREFIX, 65_535))
+    encoded = encode_by_columns(
+        batch, np.array([7, 9]), WriteContext("T", "q-0-1", "ns"), MessageIds(_PREFIX, 65_535)
+    )
     first, second = decode_batch(encoded)
     assert (first.body, second.body) == ("é".encode(), b"z")
     assert list(decode_properties(first.properties).items()) == [
@@ -228,7 +240,7 @@ def test_what_a_row_becomes() -> None:
     }
 
 
-_HALF = "cannot be sent: one of its brokerName and queueId is null"
+_HALF = "cannot be sent: only one of its brokerName and queueId is null"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +259,12 @@ _HALF = "cannot be sent: one of its brokerName and queueId is null"
         ({"properties": pa.array([None, [("n\x01", "v")]], _MAPS)}, "row q-6 cannot be sent"),
     ],
 )
-def test_a_row_that_cannot_be_encoded_is_named(columns: dict[str, Any], words: str) -> None:
+def test_error_names_the_invalid_row(columns: dict[str, Any], words: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
     with pytest.raises(RowError, match=re.escape(words)):
-        encode(batch, np.arange(5, 7), Writing("T", "q", max_body_bytes=100), Ids(_PREFIX, 0))
+        encode(
+            batch,
+            np.arange(5, 7),
+            WriteContext("T", "q", max_body_bytes=100),
+            MessageIds(_PREFIX, 0),
+        )

@@ -1,27 +1,27 @@
-"""Consume queues as an index of the log: which files a topic's messages are in."""
+"""Consume queues as an index: which commit-log files have messages of a topic."""
 
 import struct
 from pathlib import Path
 
 import pytest
 
-from goddard.spark.logindex import files_of_topics, settled_until_ms
+from goddard.spark.log_index import complete_until_ms, files_of_topics
 
 _BOUNDS = [0, 1000, 2000, 3000]
 _NO_MESSAGE = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
 
 
-def _queue(root: Path, topic: str, places: list[int], *, before: int = 0, after: int = 0) -> None:
+def _queue(root: Path, topic: str, offsets: list[int], *, before: int = 0, after: int = 0) -> None:
     folder = root / "consumequeue" / topic / "0"
     folder.mkdir(parents=True)
-    entries = b"".join(struct.pack(">qiq", place, 100, 7) for place in places)
+    entries = b"".join(struct.pack(">qiq", offset, 100, 7) for offset in offsets)
     (folder / f"{0:020}").write_bytes(_NO_MESSAGE * before + entries + bytes(20 * after))
 
 
 @pytest.mark.parametrize("after", [0, 1, 50])
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize(
-    ("places", "files"),
+    ("offsets", "files"),
     [
         ([0], {0}),
         ([999], {0}),
@@ -31,14 +31,14 @@ def _queue(root: Path, topic: str, places: list[int], *, before: int = 0, after:
         ([], set()),
     ],
 )
-def test_files_that_queues_point_to(
-    tmp_path: Path, places: list[int], files: set[int], before: int, after: int
+def test_files_of_queue_entries(
+    tmp_path: Path, offsets: list[int], files: set[int], before: int, after: int
 ) -> None:
-    _queue(tmp_path, "A", places, before=before, after=after)
+    _queue(tmp_path, "A", offsets, before=before, after=after)
     assert files_of_topics(tmp_path, ["A"], _BOUNDS) == files
 
 
-def test_a_topic_without_queues_says_nothing(tmp_path: Path) -> None:
+def test_topic_without_queues_gives_none(tmp_path: Path) -> None:
     _queue(tmp_path, "A", [5])
     assert files_of_topics(tmp_path, ["A", "B"], _BOUNDS) is None
     assert files_of_topics(tmp_path / "elsewhere", ["A"], _BOUNDS) is None
@@ -63,9 +63,9 @@ def test_several_topics_and_files_of_a_queue(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_how_far_the_queues_are_complete(
+def test_time_up_to_which_queues_are_complete(
     tmp_path: Path, content: bytes | None, until_ms: int | None
 ) -> None:
     if content is not None:
         (tmp_path / "checkpoint").write_bytes(content)
-    assert settled_until_ms(tmp_path) == until_ms
+    assert complete_until_ms(tmp_path) == until_ms

@@ -1,11 +1,11 @@
-"""Options on how to reach a cluster, TLS and namespaces: readers and writers without Spark."""
+"""Connection options: TLS, credentials and namespaces, without Spark."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.certificates import make_identity
-from tests.support.sparkreads import Stream, read_rows, write_bodies
+from tests.support.sparkreads import ManualStream, read_rows, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError
@@ -21,7 +21,7 @@ def read(options: dict[str, str]) -> list[dict[str, Any]]:
     return read_rows(options, ["topic", "body"])
 
 
-def test_certificates_are_verified(tmp_path: Path) -> None:
+def test_server_certificates_are_verified(tmp_path: Path) -> None:
     servers, another = (make_identity(tmp_path, name) for name in ("servers", "another"))
     tls = {
         "tls.server.certPath": str(servers.certificate),
@@ -37,7 +37,7 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
             read(options | {"tlsTrust": str(another.certificate)})
 
 
-def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
+def test_client_certificate_is_presented(tmp_path: Path) -> None:
     servers = make_identity(tmp_path, "servers")
     own = make_identity(tmp_path, "own", b"secret")
     tls = {
@@ -51,11 +51,14 @@ def test_our_own_certificate_is_shown(tmp_path: Path) -> None:
         options = {"nameServers": server.address, "subscribe": "T", "tls": "true"}
         with pytest.raises(GoddardError, match="no name server answers"):
             read(options)
-        shown = options | {"tlsCertificate": str(own.certificate), "tlsKey": str(own.key)}
+        with_certificate = options | {
+            "tlsCertificate": str(own.certificate),
+            "tlsKey": str(own.key),
+        }
         with pytest.raises(GoddardError, match="cannot be used"):
-            read(shown | {"tlsKeyPassword": "wrong"})
+            read(with_certificate | {"tlsKeyPassword": "wrong"})
         with pytest.raises(GoddardError, match="No route info of this topic: T"):
-            read(shown | {"tlsKeyPassword": "secret"})
+            read(with_certificate | {"tlsKeyPassword": "secret"})
 
 
 @pytest.mark.java
@@ -67,14 +70,14 @@ def test_encrypted_connections(javas: Site) -> None:
     assert sorted(row["body"] for row in found) == [b"1", b"2"]
 
 
-def test_conditions_that_brokers_do_not_take(tmp_path: Path) -> None:
+def test_sql_filter_rejected_by_the_broker_fails_at_once(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster, properties={"enablePropertyFilter": "false"})
         topic = site.create_topic("conditions")
         plain = {"nameServers": site.namesrv}
         write(plain | {"topic": topic}, b"1")
-        # It is not waited for as for a broker that is away.
+        # This is not an outage, so maxOutage does not apply.
         condition = {"filter": "a > 1", "filterType": "sql92", "maxOutage": "10m"}
         with pytest.raises(GoddardError, match="set enablePropertyFilter=true in the broker's"):
             read(plain | {"subscribe": topic} | condition)
@@ -82,21 +85,27 @@ def test_conditions_that_brokers_do_not_take(tmp_path: Path) -> None:
 
 def test_namespaces(site: Site) -> None:
     plain = {"nameServers": site.namesrv}
-    spaced = plain | {"namespace": "team"}
-    topic = site.create_topic("team%spaced").removeprefix("team%")
-    write(spaced | {"topic": topic}, b"1")
-    assert read(spaced | {"subscribe": topic}) == [{"topic": topic, "body": b"1"}]
+    with_namespace = plain | {"namespace": "team"}
+    topic = site.create_topic("team%with_namespace").removeprefix("team%")
+    write(with_namespace | {"topic": topic}, b"1")
+    assert read(with_namespace | {"subscribe": topic}) == [{"topic": topic, "body": b"1"}]
     assert read(plain | {"subscribe": f"team%{topic}"}) == [
         {"topic": f"team%{topic}", "body": b"1"}
     ]
-    assert read(spaced | {"subscribePattern": "spaced-.*"}) == [{"topic": topic, "body": b"1"}]
+    assert read(with_namespace | {"subscribePattern": "with_namespace-.*"}) == [
+        {"topic": topic, "body": b"1"}
+    ]
     with pytest.raises(GoddardError, match="No route info"):
         read(plain | {"subscribe": topic})
     # Offsets are committed to the namespace's group.
-    options = spaced | {"subscribe": topic, "group": "readers", "startingOffsets": "earliest"}
-    stream = Stream(options)
-    assert stream.step() == [1]
-    assert stream.step() == []
+    options = with_namespace | {
+        "subscribe": topic,
+        "group": "readers",
+        "startingOffsets": "earliest",
+    }
+    stream = ManualStream(options)
+    assert stream.run_batch() == [1]
+    assert stream.run_batch() == []
     (broker,) = site.brokers
     with Admin(name_servers=site.namesrv) as admin:
         committed = [

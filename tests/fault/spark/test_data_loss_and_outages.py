@@ -1,6 +1,6 @@
-"""Messages that are gone before they are read, and servers that are away: readers without Spark.
+"""Messages that are deleted before they are read, and unreachable servers, without Spark.
 
-The readers are driven as Spark drives them: offsets are asked for, ranges planned and read.
+The tests call the readers as Spark does: they get offsets, plan ranges and read them.
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.support.java import JavaPeers
 from tests.support.numbered import NumberedTopic
-from tests.support.sparkreads import Stream, read_numbers, write_bodies
+from tests.support.sparkreads import ManualStream, read_numbers, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
@@ -35,8 +35,8 @@ _FILE_BYTES = 1024 * 1024
 _REFUSAL = r"(?i)signature|credentials"
 
 
-class Place:
-    """A cluster of one broker whose files are small."""
+class SmallFilesCluster:
+    """A cluster of one broker with small commit-log files."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.site = Site(cluster.start_name_server())
@@ -46,15 +46,15 @@ class Place:
         self.broker: Daemon = cluster.brokers[0]
         (self.broker_name,) = self.site.brokers
 
-    def forget_old_files(self, topic: NumberedTopic) -> int:
-        """Have retention delete all files but the last; where the first queue begins then."""
+    def expire_old_files(self, topic: NumberedTopic) -> int:
+        """Let retention delete all files but the last; returns the first queue's min offset."""
         while len(self._files()) < 3:
             topic.fill(4_000)
         queue = MessageQueue(topic.name, self.broker_name, 0)
         with Admin(name_servers=self.site.namesrv) as admin:
 
             def first() -> int:
-                # Again and again: what is not on disk yet does not go.
+                # Repeated, because messages that are not flushed yet are not deleted.
                 for path in self._files()[:-1]:
                     os.utime(path, (0, 0))
                 admin.delete_expired_commit_logs(broker=self.broker_name)
@@ -72,79 +72,79 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def cluster(tmp_path: Path) -> Iterator[SmallFilesCluster]:
     with Cluster(tmp_path) as cluster:
-        yield Place(cluster)
+        yield SmallFilesCluster(cluster)
 
 
-def test_retention_passes_where_reading_goes_on(place: Place) -> None:
-    topic = NumberedTopic(place.site, "retention", queues=1)
+def test_messages_deleted_by_retention_are_data_loss(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "retention", queues=1)
     topic.fill(100)
     options = topic.options(startingOffsets="earliest")
-    strict, forgiving = Stream(options), Stream(options | {"failOnDataLoss": "false"})
-    assert strict.step(10) == forgiving.step(10) == list(range(10))
-    first = place.forget_old_files(topic)
+    strict, lenient = ManualStream(options), ManualStream(options | {"failOnDataLoss": "false"})
+    assert strict.run_batch(10) == lenient.run_batch(10) == list(range(10))
+    first = cluster.expire_old_files(topic)
     assert first > 100
-    with pytest.raises(DataLossError, match=rf"it begins at {first}, 10 was wanted"):
-        strict.step()
-    assert forgiving.step() == list(range(first, topic.count))
-    assert forgiving.step() == []
-    # The same of a batch that names where it begins.
-    start = json.dumps({topic.name: {place.broker_name: {"0": 10}}})
+    with pytest.raises(DataLossError, match=rf"it begins at {first}, offset 10 was requested"):
+        strict.run_batch()
+    assert lenient.run_batch() == list(range(first, topic.count))
+    assert lenient.run_batch() == []
+    # The same for a batch with a start offset.
+    start = json.dumps({topic.name: {cluster.broker_name: {"0": 10}}})
     named = topic.options(startingOffsets=start)
-    with pytest.raises(DataLossError, match=rf"begins at {first}, 10 was wanted"):
+    with pytest.raises(DataLossError, match=rf"begins at {first}, offset 10 was requested"):
         read_numbers(named)
     assert read_numbers(named | {"failOnDataLoss": "false"}) == list(range(first, topic.count))
-    # "earliest" names no message that could be lost.
+    # "earliest" requests no deleted message.
     assert read_numbers(topic.options()) == list(range(first, topic.count))
 
 
-def test_a_new_queue_that_has_lost_messages_already(place: Place) -> None:
-    options = {"nameServers": place.site.namesrv, "subscribePattern": "fresh.*"}
-    strict, forgiving = Stream(options), Stream(options | {"failOnDataLoss": "false"})
-    assert strict.step() == forgiving.step() == []
-    topic = NumberedTopic(place.site, "fresh", queues=1)
-    first = place.forget_old_files(topic)
+def test_new_queue_with_deleted_messages_is_data_loss(cluster: SmallFilesCluster) -> None:
+    options = {"nameServers": cluster.site.namesrv, "subscribePattern": "fresh.*"}
+    strict, lenient = ManualStream(options), ManualStream(options | {"failOnDataLoss": "false"})
+    assert strict.run_batch() == lenient.run_batch() == []
+    topic = NumberedTopic(cluster.site, "fresh", queues=1)
+    first = cluster.expire_old_files(topic)
     with pytest.raises(DataLossError, match=rf"is new and begins at {first}"):
-        wait_until(strict.step, _SECONDS, "it is noticed")
-    assert forgiving.until_something_comes() == list(range(first, topic.count))
+        wait_until(strict.run_batch, _SECONDS, "it is noticed")
+    assert lenient.wait_for_rows() == list(range(first, topic.count))
 
 
-def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
-    topic = NumberedTopic(place.site, "anew", queues=2, is_exact=True)
+def test_recreated_topic_is_data_loss(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "recreated", queues=2, is_exact=True)
     topic.fill(40)
     options = topic.options(startingOffsets="earliest", maxOutage="1h")
-    strict, forgiving = Stream(options), Stream(options | {"failOnDataLoss": "false"})
-    assert strict.step() == forgiving.step() == list(range(40))
-    with Admin(name_servers=place.site.namesrv) as admin:
+    strict, lenient = ManualStream(options), ManualStream(options | {"failOnDataLoss": "false"})
+    assert strict.run_batch() == lenient.run_batch() == list(range(40))
+    with Admin(name_servers=cluster.site.namesrv) as admin:
         admin.delete_topic(topic.name, cluster="DefaultCluster")
     wait_until(
-        lambda: query_route(place.site.namesrv, topic.name) is None, _SECONDS, "the topic is gone"
+        lambda: query_route(cluster.site.namesrv, topic.name) is None, _SECONDS, "the topic is gone"
     )
-    again = NumberedTopic(place.site, "anew", queues=2, is_exact=True)
+    again = NumberedTopic(cluster.site, "recreated", queues=2, is_exact=True)
     again.fill(12)
-    with pytest.raises(DataLossError, match="was the topic created anew"):
-        wait_until(strict.step, _SECONDS, "the loss is seen")
-    assert forgiving.until_something_comes() == list(range(12))
+    with pytest.raises(DataLossError, match="was the topic recreated"):
+        wait_until(strict.run_batch, _SECONDS, "the loss is seen")
+    assert lenient.wait_for_rows() == list(range(12))
     again.fill(12)
-    assert forgiving.until_something_comes() == list(range(12, 24))
+    assert lenient.wait_for_rows() == list(range(12, 24))
 
 
-def test_a_broker_that_is_away_for_a_while(place: Place) -> None:
-    topic = NumberedTopic(place.site, "away")
+def test_stream_continues_after_a_broker_outage(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "away")
     topic.fill(40)
-    stream = Stream(topic.options(startingOffsets="earliest", requestTimeoutMs="1000"))
-    assert stream.step() == list(range(40))
-    place.broker.kill()
-    assert stream.step() == []
-    assert stream.step() == []
-    place.broker.start()
+    stream = ManualStream(topic.options(startingOffsets="earliest", requestTimeoutMs="1000"))
+    assert stream.run_batch() == list(range(40))
+    cluster.broker.kill()
+    assert stream.run_batch() == []
+    assert stream.run_batch() == []
+    cluster.broker.start()
     topic.fill(40)
-    assert stream.until_something_comes() == list(range(40, 80))
+    assert stream.wait_for_rows() == list(range(40, 80))
 
 
-def test_a_task_waits_for_its_broker(place: Place) -> None:
-    topic = NumberedTopic(place.site, "waiting", queues=1)
+def test_task_waits_for_its_broker(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "waiting", queues=1)
     topic.fill(2_000)
     options = topic.options(requestsInFlight="1", messagesPerRequest="32", rowsPerBatch="1")
     reader = BatchReader(parse_source(options, is_streaming=False), ["body"])
@@ -152,8 +152,8 @@ def test_a_task_waits_for_its_broker(place: Place) -> None:
     batches = reader.read(partition)
     found = [int(row["body"]) for row in next(batches).to_pylist()]
     assert 0 < len(found) < 2_000
-    place.broker.kill()
-    back = threading.Timer(2.0, place.broker.start)
+    cluster.broker.kill()
+    back = threading.Timer(2.0, cluster.broker.start)
     back.start()
     try:
         found += [int(row["body"]) for rows in batches for row in rows.to_pylist()]
@@ -162,18 +162,18 @@ def test_a_task_waits_for_its_broker(place: Place) -> None:
     assert found == list(range(2_000))
 
 
-def test_rows_reach_the_topic_though_the_broker_is_killed(place: Place) -> None:
-    topic = NumberedTopic(place.site, "killed")
+def test_rows_are_written_although_the_broker_is_killed(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "killed")
     options = parse_sink(
-        {"nameServers": place.site.namesrv, "topic": topic.name, "batchBytes": "1000"}
+        {"nameServers": cluster.site.namesrv, "topic": topic.name, "batchBytes": "1000"}
     )
     numbers = count()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for step in range(40):
             if step in (10, 25):
-                place.broker.kill()
-                threading.Timer(1.0, place.broker.start).start()
+                cluster.broker.kill()
+                threading.Timer(1.0, cluster.broker.start).start()
             bodies = [b"%d" % next(numbers) for _ in range(100)]
             yield pa.RecordBatch.from_arrays(
                 [pa.array(bodies, pa.binary())], schema=pa.schema([pa.field("body", pa.binary())])
@@ -186,57 +186,59 @@ def test_rows_reach_the_topic_though_the_broker_is_killed(place: Place) -> None:
     assert sorted(set(found)) == list(range(4_000))
 
 
-def test_name_servers_that_nobody_runs_are_one_error_soon() -> None:
+def test_unreachable_name_server_fails_at_once() -> None:
     # An error that were waited for would be waited for longer than this test may take.
     servers = {"nameServers": f"127.0.0.1:{lease_port()}", "maxOutage": "1h"}
     options = servers | {"subscribe": "T"}
     with pytest.raises(NameServerError, match="no name server answers"):
         read_numbers(options)
     with pytest.raises(NameServerError, match="no name server answers"):
-        Stream(options)
-    # A query that goes on from its checkpoint, which does not ask where to begin.
-    going_on = Stream(options, {"version": 1, "queues": {"T": {"b": {"0": 1}}}})
+        ManualStream(options)
+    # A query with a checkpoint does not resolve its start offsets.
+    continued = ManualStream(options, {"version": 1, "queues": {"T": {"b": {"0": 1}}}})
     with pytest.raises(NameServerError, match="no name server answers"):
-        going_on.plan()
+        continued.plan()
     for topic in ({}, {"topic": "T"}):
         with pytest.raises(NameServerError, match="no name server answers"):
             BatchWriter(parse_sink(servers | topic))
 
 
-def test_brokers_that_are_away_when_a_write_begins_are_one_error_soon(place: Place) -> None:
-    topic = NumberedTopic(place.site, "absent")
+def test_write_fails_at_once_if_its_broker_is_unreachable(cluster: SmallFilesCluster) -> None:
+    topic = NumberedTopic(cluster.site, "absent")
     options = parse_sink(
         {
-            "nameServers": place.site.namesrv,
+            "nameServers": cluster.site.namesrv,
             "topic": topic.name,
             "requestTimeoutMs": "500",
             "maxOutage": "1h",
         }
     )
     BatchWriter(options)
-    os.kill(place.broker.pid, signal.SIGSTOP)
+    os.kill(cluster.broker.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(GoddardError, match=f"{place.broker.address}.*500 ms"):
+        with pytest.raises(GoddardError, match=f"{cluster.broker.address}.*500 ms"):
             BatchWriter(options)
     finally:
-        os.kill(place.broker.pid, signal.SIGCONT)
+        os.kill(cluster.broker.pid, signal.SIGCONT)
     BatchWriter(options)
-    place.broker.kill()
-    wait_until(lambda: query_route(place.site.namesrv, topic.name) is None, _SECONDS, "it is away")
+    cluster.broker.kill()
+    wait_until(
+        lambda: query_route(cluster.site.namesrv, topic.name) is None, _SECONDS, "it is away"
+    )
     with pytest.raises(ClientError, match="No route info of this topic"):
         BatchWriter(options)
 
 
-def test_a_topic_that_does_not_exist_is_one_error_soon(place: Place) -> None:
-    options = {"nameServers": place.site.namesrv, "subscribe": "Nowhere"}
+def test_missing_topic_fails_at_once(cluster: SmallFilesCluster) -> None:
+    options = {"nameServers": cluster.site.namesrv, "subscribe": "Nowhere"}
     with pytest.raises(ClientError, match="No route info of this topic: Nowhere"):
         read_numbers(options)
     with pytest.raises(ClientError, match="No route info of this topic: Nowhere"):
-        Stream(options)
+        ManualStream(options)
 
 
 @pytest.mark.java
-def test_wrong_credentials_are_one_error_soon(tmp_path: Path) -> None:
+def test_wrong_credentials_fail_at_once(tmp_path: Path) -> None:
     user = '{"username":"goddard","password":"12345678"}'
     providers = "org.apache.rocketmq.auth.authentication.provider."
     guarded = {
@@ -260,6 +262,6 @@ def test_wrong_credentials_are_one_error_soon(tmp_path: Path) -> None:
         with pytest.raises(GoddardError, match=_REFUSAL):
             read_numbers(wrong | {"subscribe": "T"})
         with pytest.raises(GoddardError, match=_REFUSAL):
-            Stream(wrong | {"subscribe": "T"})
+            ManualStream(wrong | {"subscribe": "T"})
         with pytest.raises(GoddardError, match=_REFUSAL):
             write_bodies(wrong | {"topic": "T"}, [b"1"])

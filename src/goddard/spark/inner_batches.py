@@ -1,9 +1,9 @@
-"""Batches that are stored as one record, taken apart into records of their own.
+"""Expand batches that are stored as one record (inner batches) into one record per message.
 
-Topics of the type BatchCQ keep a producer's batch as it came: one record, flagged, whose body holds
-the messages, and whose queue offset is that of the first. Everything else here knows only records
-that are messages; so the messages of such a batch are written down as records, as a broker would
-have stored them one by one. Rare, and so one Python object for each is no harm.
+Topics with BatchCQ consume queues store a producer's batch as one record with two flags: its body
+contains the messages, and its queue offset is that of the first message. Other modules expect one
+message per record, so the messages are encoded as the records that a broker would have stored for
+them individually. Inner batches are rare, so one Python object per message is acceptable.
 """
 
 import itertools
@@ -19,27 +19,27 @@ from goddard.spark import arrays
 from goddard.spark.arrays import Positions
 
 _SYS_FLAG_AT: Final = 36
-# Both bits of the system flag that such a batch has.
-WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+# The system flag of an inner batch has both bits.
+INNER_BATCH_FLAGS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
 Starts = TypeVar("Starts", list[int], Positions)
 
 
-def unwrapped(data: bytes, starts: Starts) -> tuple[bytes, Starts | list[int]]:
-    """The records that begin there, batches taken apart; the same if there are none.
+def unwrap(data: bytes, starts: Starts) -> tuple[bytes, Starts | list[int]]:
+    """The records at ``starts`` with inner batches expanded; unchanged if there are none.
 
-    ProtocolError for a batch that is malformed.
+    Raises ProtocolError for a malformed batch.
     """
     raw = np.frombuffer(data, dtype=np.uint8)
     flags = arrays.int32_at(raw, np.asarray(starts, dtype=np.int64) + _SYS_FLAG_AT)
-    is_wrapped = (flags & WRAPPED) == WRAPPED
-    if not is_wrapped.any():
+    is_inner_batch = (flags & INNER_BATCH_FLAGS) == INNER_BATCH_FLAGS
+    if not is_inner_batch.any():
         return data, starts
     records: list[bytes] = []
-    for start, is_batch in zip(map(int, starts), is_wrapped.tolist(), strict=True):
+    for start, is_batch in zip(map(int, starts), is_inner_batch.tolist(), strict=True):
         if is_batch:
-            records += _messages(data, start)
+            records += _expand(data, start)
         else:
             size = int.from_bytes(data[start : start + 4], "big")
             records.append(data[start : start + size])
@@ -47,10 +47,10 @@ def unwrapped(data: bytes, starts: Starts) -> tuple[bytes, Starts | list[int]]:
     return b"".join(records), ends[:-1]
 
 
-def _messages(data: bytes, start: int) -> list[bytes]:
+def _expand(data: bytes, start: int) -> list[bytes]:
     record, _ = decode_record(data, start, check_crc=False)
     body = decompress(record.body, record.sys_flag, MAX_BODY_BYTES)
-    sys_flag = without_compression(record.sys_flag & ~WRAPPED)
+    sys_flag = without_compression(record.sys_flag & ~INNER_BATCH_FLAGS)
     return [
         encode_record(
             replace(

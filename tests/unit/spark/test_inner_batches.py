@@ -1,4 +1,4 @@
-"""Batches that are stored as one record become the messages that they hold."""
+"""Expansion of inner batches into their messages."""
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,9 @@ from goddard.protocol.compression import CompressionKind, compress, with_compres
 from goddard.protocol.message import BatchEntry, SysFlag, encode_batch
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.spark.columns import RecordColumns, record_starts
-from goddard.spark.wrapped import unwrapped
+from goddard.spark.inner_batches import unwrap
 
-_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+_INNER_BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 _QUEUE = MessageQueue("T", "b", 3)
 _NAMES = ["queueId", "queueOffset", "msgId", "tags", "body", "flag", "sysFlag", "storeHost"]
 _ENTRIES = st.lists(
@@ -31,7 +31,7 @@ def _record(body: bytes, queue_offset: int, sys_flag: int = 0) -> bytes:
 
 
 @given(st.lists(st.one_of(_ENTRIES, st.binary(max_size=9)), max_size=4), st.booleans())
-def test_rows_are_what_a_consumer_is_given(
+def test_rows_equal_decoded_messages(
     stored: list[list[BatchEntry] | bytes], is_compressed: bool
 ) -> None:
     data, offset = b"", 5
@@ -40,13 +40,13 @@ def test_rows_are_what_a_consumer_is_given(
             data += _record(each, offset)
             offset += 1
             continue
-        body, flag = encode_batch(each), _WRAPPED
+        body, flag = encode_batch(each), _INNER_BATCH
         if is_compressed:
             flag = with_compression(flag, CompressionKind.ZLIB)
             body = compress(body, CompressionKind.ZLIB)
         data += _record(body, offset, flag)
         offset += len(each)
-    columns = RecordColumns(*unwrapped(data, record_starts(data)), broker_name="b")
+    columns = RecordColumns(*unwrap(data, record_starts(data)), broker_name="b")
     rows = columns.batch(_NAMES).to_pylist() if len(columns) else []
     assert rows == [
         {
@@ -64,7 +64,7 @@ def test_rows_are_what_a_consumer_is_given(
     assert [row["queueOffset"] for row in rows] == list(range(5, offset))
 
 
-def test_a_malformed_batch_is_refused() -> None:
-    data = _record(b"no batch", 0, _WRAPPED)
+def test_malformed_batch_is_refused() -> None:
+    data = _record(b"no batch", 0, _INNER_BATCH)
     with pytest.raises(ProtocolError):
-        unwrapped(data, record_starts(data))
+        unwrap(data, record_starts(data))

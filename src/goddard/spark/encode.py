@@ -1,13 +1,14 @@
-"""Rows of a DataFrame to the messages of batch requests, whole columns at a time.
+"""Encode rows of a DataFrame as entries of batch requests, whole columns at a time.
 
-An entry is a row as a batch body has it (``protocol.message``). The entries of some thousand rows
-are one column of binaries, whose buffer, cut anywhere between two rows, is the body of a request.
-They are, byte for byte, what ``encode_batch`` makes of the messages that ``rows`` gives for the
-same rows; no Python object is made for any of them.
+An entry is one message in the body of a batch request (``protocol.message``). The entries of some
+thousand rows are one column of binaries; any range of rows of its buffer is the body of a request.
+The entries equal, byte for byte, what ``encode_batch`` makes of the messages that ``rows`` builds
+from the same rows, but no Python object is created per row.
 
-That is for rows as they mostly are. Where one of them needs a closer look, all are looked at one by
-one, at many times the cost: a row that is no message at all, and then the error says which and
-why; a name of a property that is there twice, or that is one of the sink's own.
+Column encoding does not support every row. If one row of a batch needs it, all rows of the batch
+are encoded one by one, at many times the cost: when a row is not a valid message (then the error
+says which row and why), when a map names a property twice, or when it uses a name that the sink
+sets itself.
 """
 
 import logging
@@ -38,28 +39,28 @@ from goddard.protocol.message import (
 )
 from goddard.protocol.names import topic_problem
 from goddard.protocol.record import MAX_PROPERTIES_BYTES
-from goddard.spark.arrays import Positions, hex_texts
-from goddard.spark.rows import ROW_PROPERTY, RowError, Writing, messages
+from goddard.spark.arrays import Positions, hex_strings
+from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, messages
 
 _logger: Final = logging.getLogger("goddard.spark")
 
 _NAME_END_BYTE: Final = ord(NAME_END)
 _PAIR_END_BYTE: Final = ord(PAIR_END)
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+_EMPTY: Final = pa.scalar(b"", pa.binary())
 _PAIR_END: Final = pa.scalar(PAIR_END.encode(), pa.binary())
-# Names of the user's that are no plain addition to the others.
-_DELICATE: Final = pa.array(
+# Names in the user's properties that column encoding does not support.
+_SPECIAL_NAMES: Final = pa.array(
     sorted({*RESERVED_PROPERTIES, PROPERTY_SHARDING_KEY, ROW_PROPERTY}), pa.string()
 )
 
 
-class _DelicateError(Exception):
-    """These rows are to be looked at one by one."""
+class _UnsupportedByColumnsError(Exception):
+    """These rows must be encoded one by one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ids:
-    """The unique ids of some rows: what all begin with, and the counter of the first."""
+class MessageIds:
+    """Unique ids of consecutive rows: their common prefix, and the counter of the first."""
 
     prefix: str
     first: int
@@ -68,46 +69,52 @@ class Ids:
         return (self.first + np.arange(count)).astype(np.uint16)
 
 
-def encode(batch: pa.RecordBatch, rows: Positions, writing: Writing, ids: Ids) -> pa.Array:
-    """An entry for each row; RowError if one is no message. ``rows`` are their numbers."""
+def encode(
+    batch: pa.RecordBatch, rows: Positions, context: WriteContext, ids: MessageIds
+) -> pa.Array:
+    """One entry per row; RowError if a row is not a valid message. ``rows`` are the row numbers."""
     try:
-        return _encode_columns(batch, rows, writing, ids)
-    except (_DelicateError, pa.ArrowInvalid):
-        # Arrow's own complaint is of text that is no UTF-8.
-        _logger.debug("%d rows from %d on are looked at one by one", len(rows), rows[0])
-        return _encode_each(batch, rows, writing, ids)
+        return _encode_columns(batch, rows, context, ids)
+    except (_UnsupportedByColumnsError, pa.ArrowInvalid):
+        # ArrowInvalid: a string is not valid UTF-8.
+        _logger.debug("encoding %d rows one by one, from row %d", len(rows), rows[0])
+        return _encode_rows(batch, rows, context, ids)
 
 
-def _encode_each(batch: pa.RecordBatch, rows: Positions, writing: Writing, ids: Ids) -> pa.Array:
+def _encode_rows(
+    batch: pa.RecordBatch, rows: Positions, context: WriteContext, ids: MessageIds
+) -> pa.Array:
     entries: list[bytes] = []
     counters = ids.counters(len(rows)).tolist()
-    for counter, each in zip(counters, messages(batch, rows, writing), strict=True):
-        properties = each.properties
+    for counter, message in zip(counters, messages(batch, rows, context), strict=True):
+        properties = message.properties
         properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
-        if writing.namespace:
-            properties[PROPERTY_INSTANCE_ID] = writing.namespace
+        if context.namespace:
+            properties[PROPERTY_INSTANCE_ID] = context.namespace
         try:
-            entry = BatchEntry(each.body, encode_properties(properties))
+            entry = BatchEntry(message.body, encode_properties(properties))
         except GoddardError as error:
             raise RowError(f"row {properties[ROW_PROPERTY]} cannot be sent: {error}") from error
         entries.append(encode_batch([entry]))
     return pa.array(entries, pa.binary())
 
 
-def _encode_columns(batch: pa.RecordBatch, rows: Positions, writing: Writing, ids: Ids) -> pa.Array:
+def _encode_columns(
+    batch: pa.RecordBatch, rows: Positions, context: WriteContext, ids: MessageIds
+) -> pa.Array:
     bodies = batch.column("body").cast(pa.binary())
     body_bytes = _lengths(bodies)
     if (
         bodies.null_count
         or body_bytes.min() == 0
-        or body_bytes.max() > writing.max_body_bytes
-        or not _are_places(batch, writing)
+        or body_bytes.max() > context.max_body_bytes
+        or not _are_destinations_valid(batch, context)
     ):
-        raise _DelicateError
-    properties = _properties(batch, rows, writing, ids)
+        raise _UnsupportedByColumnsError
+    properties = _properties(batch, rows, context, ids)
     properties_bytes = _lengths(properties)
     if properties_bytes.max() > MAX_PROPERTIES_BYTES:
-        raise _DelicateError
+        raise _UnsupportedByColumnsError
     heads = np.zeros((len(rows), 5), ">i4")
     heads[:, 0] = BATCH_ENTRY_BYTES + body_bytes + properties_bytes
     heads[:, 4] = body_bytes
@@ -115,27 +122,29 @@ def _encode_columns(batch: pa.RecordBatch, rows: Positions, writing: Writing, id
     return _joined(_fixed(heads), bodies, _fixed(tails), properties)
 
 
-def _are_places(batch: pa.RecordBatch, writing: Writing) -> bool:
-    """Whether every row has a topic that can be, and both or none of the parts of a queue."""
+def _are_destinations_valid(batch: pa.RecordBatch, context: WriteContext) -> bool:
+    """Whether every row has a valid topic, and both or none of brokerName and queueId."""
     names = batch.schema.names
     if "topic" in names:
         for topic in _text(batch, "topic").unique().to_pylist():
-            target = topic or writing.topic
+            target = topic or context.topic
             if target is None or topic_problem(target) is not None:
                 return False
     if "brokerName" in names:
-        named, numbered = (batch.column(name).is_valid() for name in ("brokerName", "queueId"))
-        return named.equals(numbered)
+        has_broker, has_id = (batch.column(name).is_valid() for name in ("brokerName", "queueId"))
+        return has_broker.equals(has_id)
     return True
 
 
-# Properties: the order is that in which a Message gets them.
+# Properties, in the order in which Message sets them.
 
 
-def _properties(batch: pa.RecordBatch, rows: Positions, writing: Writing, ids: Ids) -> pa.Array:
+def _properties(
+    batch: pa.RecordBatch, rows: Positions, context: WriteContext, ids: MessageIds
+) -> pa.Array:
     count = len(rows)
     names = batch.schema.names
-    # Of each kind a column of pairs, or of some pairs at once, and how many pairs that is.
+    # Columns of encoded pairs (or a scalar that all rows share), each with its number of pairs.
     parts: list[tuple[pa.Array | pa.Scalar, int]] = []
     if "keys" in names:
         parts.append(_pairs(PROPERTY_KEYS, _keys(batch)))
@@ -144,24 +153,24 @@ def _properties(batch: pa.RecordBatch, rows: Positions, writing: Writing, ids: I
         if column in names:
             parts.append(_pairs(name, _text(batch, column)))
     if "properties" in names:
-        parts.append(_own_properties(batch))
+        parts.append(_user_properties(batch))
     numbers = pa.array(rows).cast(pa.string())
-    parts.append(_pairs(ROW_PROPERTY, numbers, f"{writing.identity}-"))
-    # As bytes, the most significant first.
+    parts.append(_pairs(ROW_PROPERTY, numbers, f"{context.key_prefix}-"))
+    # Big-endian bytes.
     counters = ids.counters(count).astype(">u2").view(np.uint8).reshape(count, 2)
-    parts.append(_pairs(PROPERTY_UNIQUE_ID, hex_texts(counters), ids.prefix))
-    if writing.namespace:
-        instance = f"{PROPERTY_INSTANCE_ID}{NAME_END}{writing.namespace}{PAIR_END}"
+    parts.append(_pairs(PROPERTY_UNIQUE_ID, hex_strings(counters), ids.prefix))
+    if context.namespace:
+        instance = f"{PROPERTY_INSTANCE_ID}{NAME_END}{context.namespace}{PAIR_END}"
         parts.append((_scalar(instance), count))
     joined = _joined(*(part for part, _ in parts), null_handling="replace")
-    # As many ends as there are pairs, or one of them is inside of a text.
+    # More separators than pairs: a name or a value contains one.
     if np.count_nonzero(_data(joined) == _PAIR_END_BYTE) != sum(pairs for _, pairs in parts):
-        raise _DelicateError
+        raise _UnsupportedByColumnsError
     return joined
 
 
 def _pairs(name: str, values: pa.Array, prefix: str = "") -> tuple[pa.Array, int]:
-    """Name and value of a property for each row, null where the value is or is empty."""
+    """The encoded name and value of a property for each row; null if the value is null or empty."""
     values = values.cast(pa.binary())
     lengths = pc.binary_length(values)
     if pc.equal(lengths, 0).true_count:
@@ -174,15 +183,15 @@ def _keys(batch: pa.RecordBatch) -> pa.Array:
     keys = batch.column("keys")
     if isinstance(keys, pa.ListArray):
         if keys.flatten().null_count:
-            raise _DelicateError
-        # Of lists whose elements are never null it would not.
+            raise _UnsupportedByColumnsError
+        # binary_join accepts no list type whose elements are declared non-null.
         keys = pc.binary_join(keys.cast(pa.list_(pa.string())), KEY_SEPARATOR)
     keys.validate(full=True)
     return pc.utf8_trim_whitespace(keys)
 
 
-def _own_properties(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
-    """The pairs of each row's map, joined."""
+def _user_properties(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
+    """The encoded pairs of each row's map, joined."""
     maps = batch.column("properties")
     assert isinstance(maps, pa.MapArray)
     bounds = maps.offsets.to_numpy()
@@ -190,23 +199,24 @@ def _own_properties(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
     names, values = (each.slice(first, count).cast(pa.string()) for each in (maps.keys, maps.items))
     lengths = np.diff(bounds)
     if maps.null_count and lengths[maps.is_null().to_numpy(zero_copy_only=False)].any():
-        raise _DelicateError
+        raise _UnsupportedByColumnsError
     for texts in (names, values):
         texts.validate(full=True)
         blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
         if blank.true_count:
-            raise _DelicateError
-    if pc.is_in(names, value_set=_DELICATE).true_count:
-        raise _DelicateError
+            raise _UnsupportedByColumnsError
+    if pc.is_in(names, value_set=_SPECIAL_NAMES).true_count:
+        raise _UnsupportedByColumnsError
     codes = names.dictionary_encode()
-    kinds = len(codes.dictionary)
+    name_count = len(codes.dictionary)
     if lengths.max(initial=0) > 1:
-        # The same name twice in a row?
-        which = np.repeat(np.arange(len(maps)), lengths) * kinds + codes.indices.to_numpy()
-        if len(np.unique(which)) != count:
-            raise _DelicateError
+        rows_of_pairs = np.repeat(np.arange(len(maps)), lengths)
+        row_and_name = rows_of_pairs * name_count + codes.indices.to_numpy()
+        if len(np.unique(row_and_name)) != count:
+            # A row has the same name twice.
+            raise _UnsupportedByColumnsError
     if (_data(codes.dictionary.cast(pa.binary())) == _NAME_END_BYTE).any():
-        raise _DelicateError
+        raise _UnsupportedByColumnsError
     pairs = _joined(
         names.cast(pa.binary()),
         _scalar(NAME_END),
@@ -215,9 +225,9 @@ def _own_properties(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
     )
     missing = pairs.null_count
     if missing:
-        pairs = pc.coalesce(pairs, _NOTHING)
+        pairs = pc.coalesce(pairs, _EMPTY)
     lists = pa.ListArray.from_arrays(pa.array(bounds - first), pairs)
-    return pc.binary_join(lists, _NOTHING), count - missing
+    return pc.binary_join(lists, _EMPTY), count - missing
 
 
 # Arrow
@@ -234,18 +244,18 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _fixed(numbers: npt.NDArray[Any]) -> pa.Array:
-    """Rows of numbers as binaries of their bytes."""
+    """Rows of numbers as a column of their bytes."""
     kind = pa.binary(numbers.shape[1] * numbers.itemsize)
     fixed = pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
     return fixed.cast(pa.binary())
 
 
 def _joined(*parts: pa.Array | pa.Scalar, null_handling: str = "emit_null") -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling=null_handling)
+    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling=null_handling)
 
 
 def bounds_of(values: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each binary of a column begins in its buffer, and where the last one ends."""
+    """The start of each binary in the column's buffer, and the end of the last one."""
     offsets = np.frombuffer(memoryview(values.buffers()[1]), np.int32)
     return offsets[values.offset : values.offset + len(values) + 1]
 
@@ -257,6 +267,6 @@ def _lengths(values: pa.Array) -> npt.NDArray[np.int32]:
 def _data(values: pa.Array) -> npt.NDArray[np.uint8]:
     begin, end = bounds_of(values)[[0, -1]].tolist()
     if begin == end:
-        # There may be no buffer at all.
+        # An empty column may have no buffer.
         return np.empty(0, np.uint8)
     return np.frombuffer(memoryview(values.buffers()[2]), np.uint8)[begin:end]

@@ -1,6 +1,6 @@
-"""Messages of every kind at brokers of both makes: delayed, of transactions, in batches; no Spark.
+"""Delayed, transactional and batch messages, with Goddard's and RocketMQ's brokers, without Spark.
 
-Transactions, compression and tags are in what the broker stores; the readers have to understand it.
+The readers interpret the stored form of transactions, compression and tags.
 """
 
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from tests.support.sparkreads import Stream, read_numbers, read_rows, write_delayed
+from tests.support.sparkreads import ManualStream, read_numbers, read_rows, write_delayed
 
 from goddard import (
     Admin,
@@ -34,20 +34,20 @@ from goddard.testing.wire import ask, query_route
 _SECONDS = 60
 
 
-def test_rows_are_delayed_and_system_topics_readable(site: Site) -> None:
+def test_rows_with_a_delay_level_are_delayed(site: Site) -> None:
     topic = site.create_topic("kinds-delay")
     servers = {"nameServers": site.namesrv}
     options = servers | {"subscribe": topic}
     assert write_delayed(servers | {"topic": topic}, [b"1", b"2"], level=1) == 2
-    # Where brokers keep what is delayed.
+    # Brokers store delayed messages in this topic.
     waiting = read_rows(servers | {"subscribe": "SCHEDULE_TOPIC_XXXX"}, ["topic", "body"])
     assert [row["body"] for row in waiting].count(b"1") == 1
-    wait_until(lambda: read_numbers(options) == [1, 2], _SECONDS, "they are delivered")
+    wait_until(lambda: read_numbers(options) == [1, 2], _SECONDS, "both messages are delivered")
     for row in read_rows(options, ["bornTimestamp", "storeTimestamp"]):
         assert (row["storeTimestamp"] - row["bornTimestamp"]).total_seconds() >= 0.9
 
 
-def test_some_rows_of_a_batch_are_delayed(site: Site) -> None:
+def test_delayed_and_immediate_rows_in_one_batch(site: Site) -> None:
     topic = site.create_topic("kinds-some")
     options = {"nameServers": site.namesrv, "subscribe": topic}
     levels = [None, 1, 0, 1, 0]
@@ -64,13 +64,13 @@ def test_some_rows_of_a_batch_are_delayed(site: Site) -> None:
     found = read_rows(options, ["body", "queueId", "queueOffset", "properties"])
     assert len({row["queueId"] for row in found}) == 1
     in_order = sorted(found, key=lambda row: row["queueOffset"])
-    at_once = [row["body"] for row in in_order if not levels[int(row["body"])]]
-    assert at_once == [b"0", b"2", b"4"]
+    immediate = [row["body"] for row in in_order if not levels[int(row["body"])]]
+    assert immediate == [b"0", b"2", b"4"]
     for row in found:
         assert dict(row["properties"])["SPARK_ROW"] == f"q-0-{row['body'].decode()}"
 
 
-def test_tags_with_the_same_hash_are_told_apart(site: Site) -> None:
+def test_tags_with_equal_hashes_are_distinguished(site: Site) -> None:
     topic = site.create_topic("kinds-tags")
     with Producer("kinds", name_servers=site.namesrv) as producer:
         for number, tag in enumerate(["Aa", "BB", "C"]):
@@ -80,7 +80,7 @@ def test_tags_with_the_same_hash_are_told_apart(site: Site) -> None:
     assert read_numbers(options | {"filter": "BB || C"}) == [1, 2]
 
 
-class Deciding(TransactionListener):
+class CommitFirst(TransactionListener):
     def execute(self, message: Message, argument: object) -> TransactionState:
         return TransactionState.COMMIT if message.body == b"1" else TransactionState.ROLLBACK
 
@@ -88,10 +88,10 @@ class Deciding(TransactionListener):
         return TransactionState.UNKNOWN
 
 
-def test_only_transactions_that_were_committed_are_there(site: Site) -> None:
+def test_only_committed_transactions_are_read(site: Site) -> None:
     topic = site.create_topic("kinds-transaction")
     group = site.new_group("kinds")
-    with TransactionProducer(group, Deciding(), name_servers=site.namesrv) as producer:
+    with TransactionProducer(group, CommitFirst(), name_servers=site.namesrv) as producer:
         for body in (b"1", b"2"):
             producer.send_in_transaction(Message(topic, body))
     options = {"nameServers": site.namesrv, "subscribe": topic}
@@ -103,12 +103,12 @@ def test_only_transactions_that_were_committed_are_there(site: Site) -> None:
 
 @pytest.mark.parametrize("site", [pytest.param("java", marks=pytest.mark.java)], indirect=True)
 def test_static_topics_are_refused(site: Site) -> None:
-    """Also when one becomes so while it is read."""
+    """Also when a topic becomes static while a stream reads it."""
     (name,) = site.brokers
     topic = site.create_topic("kinds-static", queues=2)
     options = {"nameServers": site.namesrv, "subscribe": topic}
-    stream = Stream(options | {"startingOffsets": "earliest"})
-    assert (read_numbers(options), stream.step(10)) == ([], [])
+    stream = ManualStream(options | {"startingOffsets": "earliest"})
+    assert (read_numbers(options), stream.run_batch(10)) == ([], [])
     open_ended = [QueueMappingItem(bname=name, queue_id=number) for number in range(2)]
     mapping = TopicQueueMappingDetail(
         topic=topic,
@@ -130,12 +130,12 @@ def test_static_topics_are_refused(site: Site) -> None:
         return False
 
     wait_until(lambda: is_refused(lambda: read_numbers(options)), _SECONDS, "reads are refused")
-    wait_until(lambda: is_refused(lambda: stream.step(10)), _SECONDS, "the stream ends")
+    wait_until(lambda: is_refused(lambda: stream.run_batch(10)), _SECONDS, "the stream ends")
 
 
 @pytest.mark.parametrize("site", [pytest.param("java", marks=pytest.mark.java)], indirect=True)
-def test_batches_that_are_stored_as_one_record(site: Site) -> None:
-    """Topics of the type BatchCQ, which only RocketMQ's brokers have."""
+def test_inner_batches_are_read(site: Site) -> None:
+    """Topics with BatchCQ consume queues, which only RocketMQ's brokers support."""
     (name,) = site.brokers
     topic = site.new_group("kinds-batches")
     with Admin(name_servers=site.namesrv) as admin:
@@ -149,7 +149,7 @@ def test_batches_that_are_stored_as_one_record(site: Site) -> None:
             BatchEntry(b"%d" % number, b"TAGS\x01t\x02", 0) for number in range(begin, begin + 10)
         ]
         batch = prepare_batch(topic, topic, entries, "", wait=True)
-        # As Java's producer does: a batch with an id of its own.
+        # Like Java's producer: the batch has its own unique id.
         batch = batch._replace(properties=batch.properties + f"UNIQ_KEY\x01{begin:032X}\x02")
         now_ms = int(time.time() * 1000)
         answer = ask(
@@ -163,10 +163,10 @@ def test_batches_that_are_stored_as_one_record(site: Site) -> None:
         (number, b"%d" % number) for number in range(30)
     ]
     assert {row["tags"] for row in rows} == {"t"}
-    # Ranges that begin and end inside of a batch.
+    # Ranges that begin and end inside a batch.
     assert read_numbers(options | {"maxRecordsPerPartition": "7"}) == list(range(30))
-    stream = Stream(options | {"startingOffsets": "earliest"})
-    assert [stream.step(7) for _ in range(3)] == [
+    stream = ManualStream(options | {"startingOffsets": "earliest"})
+    assert [stream.run_batch(7) for _ in range(3)] == [
         list(range(7)),
         list(range(7, 14)),
         list(range(14, 21)),
