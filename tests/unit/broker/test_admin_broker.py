@@ -1,4 +1,4 @@
-"""The broker as a whole: configuration, figures, cleaning up."""
+"""Administration of the broker: configuration, statistics, deletion of unused queues."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "data" / "wire" / "c5.4.0-s5.4.0
 
 
 def golden_runtime_info() -> dict[str, str]:
-    """What RocketMQ 5.4.0 answered to 28."""
+    """What RocketMQ 5.4.0 answered to GET_BROKER_RUNTIME_INFO."""
     with gzip.open(GOLDEN / "admin.jsonl.gz") as lines:
         for line in lines:
             frame = json.loads(line)
@@ -54,9 +54,11 @@ class TestConfiguration:
             }
             kept = parse_properties(config_file.read_text())
             assert kept["waitTimeMillsInSendQueue"] == "300"
-            assert (await admin.ask(UPDATE)).code == 0  # nothing asks for nothing
+            assert (await admin.ask(UPDATE)).code == 0  # an empty body changes nothing
 
-    async def test_permissions_make_a_new_version_of_the_topics(self, tmp_path: Path) -> None:
+    async def test_a_change_of_permission_increments_the_version_of_the_topics(
+        self, tmp_path: Path
+    ) -> None:
         with AdminBench(tmp_path) as bench:
             admin = bench.connect()
             version = bench.topics.data_version.counter
@@ -69,10 +71,10 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         "body",
         [
-            # CVE-2023-33246: commands in what the filter server is started with.
+            # CVE-2023-33246: commands within the properties that start the filter server.
             b"filterServerNums=1\nrocketmqHome=-c $@|sh . echo touch /tmp/pwned;\n",
             b"rocketmqHome=/tmp/x",
-            # Its successors: the file that configurations are written to, and what is in it.
+            # Later attacks: the path of the configuration file, and its content.
             b"brokerConfigPath=/var/spool/cron/root\naclEnable=* * * * * id",
             b"brokerConfigPath=/tmp/x",
             b"configBlackList=",
@@ -81,7 +83,7 @@ class TestConfiguration:
             b"\\u0062rokerConfigPath=/tmp/x",
             b"broker\\\nConfigPath=/tmp/x",
             b"BrokerConfigPath=/tmp/x",
-            # Where data lies and who is talked to.
+            # Paths of data and addresses of peers.
             b"storePathRootDir=/tmp/x",
             b"storePathCommitLog=/tmp/x",
             b"storePathDLedgerCommitLog=/tmp/x",
@@ -96,11 +98,11 @@ class TestConfiguration:
             b"brokerRole=SLAVE",
             b"authConfigPath=/tmp/x",
             b"messageStorePlugIn=java.lang.Runtime",
-            # One bad property spoils them all.
+            # One forbidden property: the whole update is refused.
             b"traceOn=false\nrocketmqHome=/tmp/x",
         ],
     )
-    async def test_attacks(self, tmp_path: Path, body: bytes) -> None:
+    async def test_forbidden_properties_are_refused(self, tmp_path: Path, body: bytes) -> None:
         config_file = tmp_path / "broker.conf"
         with AdminBench(tmp_path, properties={"brokerConfigPath": str(config_file)}) as bench:
             before = bench.settings.current
@@ -125,7 +127,7 @@ class TestConfiguration:
             b"a=b\n" * 300_000,
         ],
     )
-    async def test_nonsense(self, tmp_path: Path, body: bytes) -> None:
+    async def test_invalid_values_are_refused(self, tmp_path: Path, body: bytes) -> None:
         with AdminBench(tmp_path) as bench:
             before = bench.settings.current
             answer = await bench.connect().ask(UPDATE, {}, body)
@@ -145,7 +147,7 @@ class TestConfiguration:
 
 
 class TestRuntimeInfo:
-    async def test_it_has_what_rocketmq_tells(self, tmp_path: Path) -> None:
+    async def test_it_has_the_names_of_rocketmq(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             bench.delay_table.commit(1, 3)
             bench.delay_table.commit(18, 0)
@@ -155,7 +157,7 @@ class TestRuntimeInfo:
             assert {name for name in table if not name.startswith(places)} == expected
             assert f"commitLogDiskRatio_{tmp_path / 'store' / 'commitlog'}" in table
 
-    async def test_figures(self, tmp_path: Path) -> None:
+    async def test_values(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             stored_ms = bench.clock.now_ms()
             bench.put("T", b"1", b"2")
@@ -235,7 +237,7 @@ async def test_statistics(tmp_path: Path) -> None:
 
 
 class TestCleaning:
-    async def test_queues_of_topics_that_are_no_more(self, tmp_path: Path) -> None:
+    async def test_queues_of_deleted_topics(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             bench.add_topic("T")
             for topic in ("T", "Unused", "SCHEDULE_TOPIC_XXXX", "%LMQ%x"):
@@ -249,13 +251,13 @@ class TestCleaning:
             assert bench.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
             assert bench.store.max_offset("%LMQ%x", 0) == 1
 
-    async def test_queues_whose_messages_are_gone(self, tmp_path: Path) -> None:
+    async def test_queues_without_remaining_messages(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path, segment_bytes=4096, reserved_hours=0) as bench:
             bench.put("Old", bytes(3000))
             for _ in range(4):
                 bench.put("New", bytes(3000))
             bench.store.flush()
-            bench.clock.jump(50 * 365 * 86_400_000)  # files have the time of this machine
+            bench.clock.jump(50 * 365 * 86_400_000)  # files are dated by the machine's clock
             admin = bench.connect()
             assert (await admin.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
             assert bench.store.log_min_offset > 0

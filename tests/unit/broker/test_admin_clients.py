@@ -1,4 +1,4 @@
-"""Who is connected, and what clients are asked on behalf of administrators."""
+"""Connected clients, and requests that the broker forwards to them for administrators."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ CLIENT = "127.0.0.1@1"
 
 
 async def join_group(bench: AdminBench, client_id: str = CLIENT) -> Consumer:
-    """A consumer of G on T that has heard who its members are."""
+    """A consumer of G on T that has been notified of the group's members."""
     consumer = bench.connect()
     await consumer.heartbeat("G", tags("T"), client_id=client_id)
     await consumer.next_push()
@@ -82,7 +82,7 @@ async def test_producers(tmp_path: Path) -> None:
         await producer.heartbeat(producer="P")
         heard_ms = bench.clock.now_ms()
         bench.clock.advance(5_000)
-        bench.clock.jump(-3_600_000)  # the time of a heartbeat is right even so
+        bench.clock.jump(-3_600_000)  # the time of a heartbeat does not depend on it
         found = body_of(await admin.ask(PRODUCERS, {"producerGroup": "P"}))
         assert [each["clientId"] for each in found["connectionSet"]] == [CLIENT]
         found = body_of(await admin.ask(ALL_PRODUCERS))
@@ -117,7 +117,7 @@ async def test_every_language_has_a_name(tmp_path: Path, language: int) -> None:
 
 
 class TestAskingAClient:
-    async def test_its_answer_is_passed_on(self, tmp_path: Path) -> None:
+    async def test_its_answer_is_forwarded(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             consumer, admin = await join_group(bench), bench.connect()
             fields = {"consumerGroup": "G", "clientId": CLIENT, "jstackEnable": "true"}
@@ -129,7 +129,7 @@ class TestAskingAClient:
             assert (answer.code, bytes(answer.body)) == (0, b'{"jstack":"x"}')
             assert (answer.remark, answer.version) == ("not set any response code", 401)
 
-    async def test_its_refusal_too(self, tmp_path: Path) -> None:
+    async def test_its_error_is_forwarded(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             consumer, admin = await join_group(bench), bench.connect()
             pending = admin.send(RUNNING, {"consumerGroup": "G", "clientId": CLIENT})
@@ -137,7 +137,7 @@ class TestAskingAClient:
             answer = await admin.answer(pending)
             assert (answer.code, answer.remark) == (1, "no")
 
-    async def test_nobody_there(self, tmp_path: Path) -> None:
+    async def test_an_unknown_client(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             await join_group(bench)
             admin = bench.connect()
@@ -151,7 +151,7 @@ class TestAskingAClient:
             for fields in ({"consumerGroup": "G"}, {"clientId": CLIENT}):
                 assert (await admin.ask(RUNNING, fields)).code == ResponseCode.SYSTEM_ERROR
 
-    async def test_one_that_does_not_answer(
+    async def test_a_client_that_does_not_answer(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(admin_clients, "_CALL_MS", 20)
@@ -162,7 +162,7 @@ class TestAskingAClient:
             assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
             assert (answer.remark or "").startswith(f"consumer <G> <{CLIENT}> Timeout: ")
 
-    async def test_one_that_leaves(self, tmp_path: Path) -> None:
+    async def test_a_client_that_disconnects(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             consumer, admin = await join_group(bench), bench.connect()
             pending = admin.send(RUNNING, {"consumerGroup": "G", "clientId": CLIENT})
@@ -172,7 +172,7 @@ class TestAskingAClient:
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert (answer.remark or "").startswith(f"invoke consumer <G> <{CLIENT}> Exception: ")
 
-    async def test_one_that_is_too_old(self, tmp_path: Path) -> None:
+    async def test_a_client_that_is_too_old(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             await join_group(bench)
             group = bench.clients.consumer_group("G")
@@ -239,7 +239,7 @@ class TestConsumingDirectly:
 class TestOffsetsOfClients:
     BODY = b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}'
 
-    async def test_all_are_asked_at_once(self, tmp_path: Path) -> None:
+    async def test_all_clients_are_asked_concurrently(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             first = await join_group(bench, "first")
             second = await join_group(bench, "second")
@@ -249,14 +249,14 @@ class TestOffsetsOfClients:
             assert {call.code for call in calls} == {RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT}
             assert calls[0].fields == {"topic": "T", "group": "G"}
             reply(first, calls[0], body=self.BODY)
-            reply(second, calls[1], body=b"{{{")  # counts as no answer
+            reply(second, calls[1], body=b"{{{")  # treated as no answer
             answer = await admin.answer(pending)
             assert answer.remark == "not set any response code"
             assert bytes(answer.body) == (
                 b'{"consumerTable":{"first":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}}'
             )
 
-    async def test_one_is_asked(self, tmp_path: Path) -> None:
+    async def test_a_single_client_is_asked(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             first = await join_group(bench, "first")
             await join_group(bench, "second")
@@ -275,7 +275,7 @@ class TestOffsetsOfClients:
                 answer = await bench.connect().ask(OFFSETS, {"group": "G", "topic": "T"})
             assert body_of(answer) == {"consumerTable": {}}
 
-    async def test_nobody_there(self, tmp_path: Path) -> None:
+    async def test_an_unknown_client(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             admin = bench.connect()
             answer = await admin.ask(OFFSETS, {"group": "G", "topic": "T"})

@@ -95,7 +95,7 @@ async def test_absurd_requests_are_answered(
     monkeypatch: pytest.MonkeyPatch,
     code: int,
 ) -> None:
-    monkeypatch.setattr(admin_clients, "_STATUS_MS", 1)  # its consumer answers nothing
+    monkeypatch.setattr(admin_clients, "_STATUS_MS", 1)  # the consumer does not answer
     caplog.set_level(logging.ERROR, "goddard.transport")
     with AdminBench(tmp_path) as bench:
         bench.add_topic("T")
@@ -114,6 +114,6 @@ async def test_absurd_requests_are_answered(
         assert count > 20
         unexpected = [each for each in caplog.records if each.name == "goddard.transport"]
         assert not unexpected, unexpected[0].getMessage()
-        # What had a good name may be there; nothing else was made.
+        # Topics with legal names may have been created; nothing else.
         assert len(bench.topics) - topics <= len(VALUES)
         assert len(bench.groups) - groups <= len(VALUES)

@@ -1,4 +1,4 @@
-"""Consumer groups by administrators: request in, answer and table out."""
+"""Administration of consumer groups: request in, answer and table out."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ async def test_creating_and_changing(tmp_path: Path) -> None:
         found = bench.groups.get("G")
         assert found is not None
         assert (found.consume_enable, found.attributes) == (False, {"priority.factor": "7"})
-        # Nothing asks for nothing.
+        # An empty body changes nothing.
         assert (await admin.ask(CREATE)).code == 0
 
 
@@ -58,7 +58,7 @@ async def test_creating_and_changing(tmp_path: Path) -> None:
         (b"[" * 100_000, 1),
     ],
 )
-async def test_what_cannot_be_created(tmp_path: Path, body: bytes, code: int) -> None:
+async def test_groups_that_cannot_be_created(tmp_path: Path, body: bytes, code: int) -> None:
     with AdminBench(tmp_path) as bench:
         admin = bench.connect()
         assert (await admin.ask(CREATE, {}, body)).code == code
@@ -69,11 +69,11 @@ async def test_what_cannot_be_created(tmp_path: Path, body: bytes, code: int) ->
 
 async def test_a_list(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
-        told: list[list[str]] = []
-        bench.groups.add_listener(told.append)
+        notified: list[list[str]] = []
+        bench.groups.add_listener(notified.append)
         body = encode_body(SubscriptionGroupList([group("A"), group("B")]))
         assert (await bench.connect().ask(CREATE_LIST, {}, body)).code == 0
-        assert told == [["A", "B"]]
+        assert notified == [["A", "B"]]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ async def test_a_list(tmp_path: Path) -> None:
         ({}, True),
         ({"cleanOffset": "false"}, True),
         ({"cleanOffset": "true"}, False),
-        ({"removeOffset": "true"}, False),  # as 4.9 calls it
+        ({"removeOffset": "true"}, False),  # the name that 4.9 uses
     ],
 )
 async def test_deleting(tmp_path: Path, fields: dict[str, str], is_kept: bool) -> None:
@@ -99,7 +99,7 @@ async def test_deleting(tmp_path: Path, fields: dict[str, str], is_kept: bool) -
         assert (await admin.ask(DELETE)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_the_table_whole_and_in_pages(tmp_path: Path) -> None:
+async def test_the_whole_table_and_its_pages(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         for name in "ABC":
             bench.groups.put(group(name))
@@ -153,7 +153,7 @@ async def test_forbidding_a_topic(tmp_path: Path) -> None:
             assert answer.code == code
 
 
-async def test_who_belongs_together(tmp_path: Path) -> None:
+async def test_groups_of_a_topic_and_topics_of_a_group(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         bench.offsets.commit("Offline", "T", 0, 1, "")
         bench.offsets.commit("Offline", "U", 0, 1, "")

@@ -1,4 +1,4 @@
-"""Progress of groups by administrators: looking, resetting, correcting, copying."""
+"""Administration of offsets: query, reset, correction, copy."""
 
 import asyncio
 from pathlib import Path
@@ -66,7 +66,7 @@ class TestProgress:
             assert table_of(await admin.ask(PROGRESS, {"consumerGroup": "G", "topic": "X"})) == {}
             assert (await admin.ask(PROGRESS)).code == ResponseCode.SYSTEM_ERROR
 
-    async def test_topics_that_nobody_wants_any_more_are_left_out(self, tmp_path: Path) -> None:
+    async def test_topics_without_subscription_are_left_out(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             for topic in ("T", "Old"):
                 bench.add_topic(topic, queues=1)
@@ -89,7 +89,7 @@ class TestProgress:
             admin = bench.connect()
             answer = body_of(await admin.ask(ALL_PROGRESS, {"isOrder": "false"}))
             assert answer["brokerAddr"] == bench.settings.current.broker_address
-            # The empty queue of Ordered counts with what its group is ahead.
+            # The empty queue of Ordered counts with the offset of its group, which is ahead.
             assert (answer["totalDiff"], answer["totalInflightDiff"]) == (1, -2)
             by_group = {
                 name: stats for each in answer["consumeStatsList"] for name, stats in each.items()
@@ -102,7 +102,7 @@ class TestProgress:
             assert (await admin.ask(ALL_PROGRESS)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_the_times_between_which_a_group_stands(tmp_path: Path) -> None:
+async def test_the_time_span_of_a_groups_progress(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         bench.add_topic("T", queues=2)
         first_ms = bench.clock.now_ms()
@@ -145,7 +145,7 @@ def reset(**changes: Any) -> dict[str, Any]:
 
 
 def three_messages(bench: AdminBench) -> list[int]:
-    """One a second in queue 0 of T; returns when."""
+    """One message a second in queue 0 of T; returns their times."""
     bench.add_topic("T", queues=2)
     bench.groups.find("G")
     times = []
@@ -176,7 +176,7 @@ class TestResetHere:
             assert table_of(answer) == {("T", 0): 1}
             assert bench.offsets.query("G", "T", 1) == -1
 
-    async def test_the_next_pull_learns_of_it(self, tmp_path: Path) -> None:
+    async def test_the_next_pull_gets_the_reset_offset(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             three_messages(bench)
             bench.offsets.commit("G", "T", 0, 3, "")
@@ -225,7 +225,7 @@ class TestResetHere:
 
 
 class TestResetAtClients:
-    async def test_consumers_are_told(self, tmp_path: Path) -> None:
+    async def test_consumers_are_notified(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path, properties=PUSH) as bench:
             times = three_messages(bench)
             for queue_id, offset in ((0, 2), (1, 0)):
@@ -247,13 +247,13 @@ class TestResetAtClients:
                 "isForce": "false",
             }
             assert push.body == answer.body
-            # It is the client's to commit them.
+            # The client commits them.
             assert bench.offsets.query("G", "T", 0) == 2
-            # Without force nobody skips a message.
+            # Without force, no consumer skips a message.
             answer = await admin.ask(RESET, reset(timestamp=-1, isForce="false"))
             assert table_of(answer) == {("T", 0): 2, ("T", 1): 0}
 
-    async def test_a_tool_in_cpp_makes_them_read_a_list(self, tmp_path: Path) -> None:
+    async def test_clients_of_the_cpp_tool_get_a_list(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path, properties=PUSH) as bench:
             bench.add_topic("T", queues=1)
             bench.offsets.commit("G", "T", 0, 0, "")
@@ -291,7 +291,7 @@ class TestResetAtClients:
 
 
 class TestCorrection:
-    async def test_the_least_of_all_groups(self, tmp_path: Path) -> None:
+    async def test_the_smallest_offset_of_all_groups(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             bench.add_topic("T", queues=2)
             for group, queue_id, offset in (("A", 0, 5), ("B", 0, 3), ("B", 1, 9), ("C", 0, 1)):
@@ -305,9 +305,9 @@ class TestCorrection:
 
             assert await ask(compareGroup="X") == {0: 1, 1: 9}
             assert await ask(compareGroup="X", filterGroups="C,Z") == {0: 3, 1: 9}
-            # Filtering forgets nothing (in Java it does).
+            # A filter does not delete offsets (in Java it does).
             assert bench.offsets.query("C", "T", 0) == 1
-            # One that is behind all others gets none, and a queue that only it knows neither.
+            # No correction for a group behind all others, nor for a queue that only it has.
             assert await ask(compareGroup="C", filterGroups="C") == {0: MOST, 1: 9}
             assert await ask(compareGroup="B", filterGroups="B") == {0: 1, 1: MOST}
             for fields in ({"topic": "T"}, {"compareGroup": "A"}):
@@ -349,7 +349,7 @@ async def test_tables_for_slaves(tmp_path: Path) -> None:
         assert b'"offsetTable":{3:7}' in bytes(answer.body)
 
 
-async def test_a_large_table_does_not_keep_others_waiting(tmp_path: Path) -> None:
+async def test_a_large_table_does_not_block_other_requests(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         for number in range(2_000):
             bench.offsets.commit(f"G{number}", "T", 1, number, "")

@@ -1,4 +1,4 @@
-"""Topics by administrators: request in, answer and table out."""
+"""Administration of topics: request in, answer and table out."""
 
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ def fields(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-async def test_creating_changing_and_leaving_alone(tmp_path: Path) -> None:
+async def test_create_change_and_no_change(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
-        told: list[list[str]] = []
-        bench.topics.add_listener(told.append)
+        notified: list[list[str]] = []
+        bench.topics.add_listener(notified.append)
         admin = bench.connect()
         answer = await admin.ask(CREATE, fields())
         # The remark is RocketMQ's, and the answer a success.
@@ -52,10 +52,10 @@ async def test_creating_changing_and_leaving_alone(tmp_path: Path) -> None:
             topic_name="T", read_queue_nums=4, write_queue_nums=3
         )
         await admin.ask(CREATE, fields())
-        assert told == [["T"]]
+        assert notified == [["T"]]
         version = bench.topics.data_version.counter
         await admin.ask(CREATE, fields(perm=4, order="true"))
-        assert told == [["T"], ["T"]]
+        assert notified == [["T"], ["T"]]
         assert bench.topics.data_version.counter == version + 1
         config = bench.topics.get("T")
         assert config is not None
@@ -86,7 +86,7 @@ async def test_creating_changing_and_leaving_alone(tmp_path: Path) -> None:
         ({"attributes": "-message.type"}, 1, "only add attribute is supported"),
     ],
 )
-async def test_what_cannot_be_created(
+async def test_topics_that_cannot_be_created(
     tmp_path: Path, changes: dict[str, Any], code: int, remark: str
 ) -> None:
     with AdminBench(tmp_path) as bench:
@@ -97,7 +97,7 @@ async def test_what_cannot_be_created(
         assert dict(bench.topics.configs) == before
 
 
-async def test_attributes_are_changed_one_by_one(tmp_path: Path) -> None:
+async def test_attributes_are_changed_separately(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         admin = bench.connect()
         for text in ("+message.type=FIFO,+reserve.time=-1", "+message.type=DELAY", "-reserve.time"):
@@ -112,7 +112,7 @@ async def test_attributes_are_changed_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["+a=1,+a=2", "x", "=", "+=1,", "++a=1", "+a-b=1", "+", ","])
-def test_changes_that_make_no_sense(text: str) -> None:
+def test_invalid_changes(text: str) -> None:
     if text == ",":
         assert parse_changes(text) == {}
         return
@@ -140,7 +140,7 @@ def test_reserve_times(value: str) -> None:
     assert altered(None, {"+reserve.time": "-1"}, TOPIC_ATTRIBUTES) == {"reserve.time": "-1"}
 
 
-def test_an_attribute_may_be_changed_once_at_a_time() -> None:
+def test_an_attribute_can_be_changed_only_once_per_request() -> None:
     with pytest.raises(AttributeProblemError, match="duplication"):
         altered(
             {"priority.factor": "1"},
@@ -151,26 +151,26 @@ def test_an_attribute_may_be_changed_once_at_a_time() -> None:
         altered({}, {"priority.factor": "2"}, GROUP_ATTRIBUTES)
 
 
-async def test_a_list_is_created_as_a_whole(tmp_path: Path) -> None:
+async def test_a_list_is_created_completely_or_not_at_all(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         admin = bench.connect()
-        told: list[list[str]] = []
-        bench.topics.add_listener(told.append)
+        notified: list[list[str]] = []
+        bench.topics.add_listener(notified.append)
         good = [TopicConfig(topic_name=f"L{number}") for number in range(3)]
         answer = await admin.ask(
             CREATE_LIST, {}, encode_body(TopicConfigList([*good, TopicConfig(topic_name="B*d")]))
         )
         assert answer.code == ResponseCode.INVALID_PARAMETER
-        assert told == []
+        assert notified == []
         answer = await admin.ask(CREATE_LIST, {}, encode_body(TopicConfigList(good)))
         assert answer.code == 0
-        assert told == [["L0", "L1", "L2"]]
+        assert notified == [["L0", "L1", "L2"]]
         for body in (b"", b"x", b'{"topicConfigList":[1]}', b"[]"):
             assert (await admin.ask(CREATE_LIST, {}, body)).code == ResponseCode.SYSTEM_ERROR
 
 
 class TestDeleting:
-    async def test_everything_of_a_topic_goes(self, tmp_path: Path) -> None:
+    async def test_everything_of_a_topic_is_deleted(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             retries = ["%RETRY%G_T", "%RETRY%G+T"]
             for topic in ("T", "Other", *retries):
@@ -190,7 +190,7 @@ class TestDeleting:
             assert bench.store.max_offset("Other", 0) == 1
             assert bench.figures.view("TOPIC_PUT_NUMS", "T") is None
 
-    async def test_what_is_not_there_is_gone(self, tmp_path: Path) -> None:
+    async def test_deleting_an_unknown_topic_succeeds(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             assert (await bench.connect().ask(DELETE, {"topic": "../../etc"})).code == 0
 
@@ -204,7 +204,7 @@ class TestDeleting:
             ("DefaultCluster", 29, "conflict with system topic"),
         ],
     )
-    async def test_what_cannot_be_deleted(
+    async def test_topics_that_cannot_be_deleted(
         self, tmp_path: Path, topic: str | None, code: int, remark: str
     ) -> None:
         with AdminBench(tmp_path) as bench:
@@ -214,7 +214,7 @@ class TestDeleting:
 
 
 class TestPages:
-    async def test_whoever_asks_for_no_page_gets_all(self, tmp_path: Path) -> None:
+    async def test_a_request_without_page_gets_all_topics(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             bench.add_topic("T")
             answer = await bench.connect().ask(ALL)
@@ -248,13 +248,15 @@ class TestPages:
                 assert list(table["topicConfigTable"]) == sorted(bench.topics.configs)[:2]
 
     @pytest.mark.parametrize(("seq", "most"), [(-5, -5), (2**31 - 1, 1), (0, 0), (None, -1)])
-    async def test_absurd_pages_are_empty(self, tmp_path: Path, seq: int | None, most: int) -> None:
+    async def test_pages_out_of_range_are_empty(
+        self, tmp_path: Path, seq: int | None, most: int
+    ) -> None:
         with AdminBench(tmp_path) as bench:
             version = encode_body(bench.topics.data_version).decode()
             page = {"topicSeq": seq, "maxTopicNum": most, "dataVersion": version}
             assert body_of(await bench.connect().ask(ALL, page))["topicConfigTable"] == {}
 
-    async def test_paging_can_be_switched_off(self, tmp_path: Path) -> None:
+    async def test_paging_can_be_disabled(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path, properties={"enableSplitMetadata": "false"}) as bench:
             table = body_of(await bench.connect().ask(ALL, {"topicSeq": 0, "maxTopicNum": 1}))
             assert len(table["topicConfigTable"]) == len(bench.topics)
@@ -300,7 +302,7 @@ async def test_offsets_times_and_rate_of_a_topic(tmp_path: Path) -> None:
         assert (answer.code, answer.remark) == (17, "topic[X] not exist")
 
 
-async def test_a_topic_of_many_queues_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_topic_with_many_queues_does_not_block_other_requests(tmp_path: Path) -> None:
     with AdminBench(tmp_path) as bench:
         bench.add_topic("T", queues=20_000)
         slow, quick = bench.connect(), bench.connect()

@@ -1,4 +1,4 @@
-"""Sends that come while the disk holds up an append are refused, and only those."""
+"""Sends that arrive while the disk delays an append are refused, and no others."""
 
 import asyncio
 import errno
@@ -37,7 +37,7 @@ async def bench(tmp_path: Path, clock: ManualClock, files: FaultyFiles) -> Async
     ("limit_ms", "took_ms", "is_refused"),
     [(1_000, 1_000, False), (1_000, 1_001, True), (20, 21, True)],
 )
-async def test_what_came_during_a_slow_append_is_refused(
+async def test_sends_that_arrive_during_a_slow_append_are_refused(
     bench: SendBench,
     clock: ManualClock,
     files: FaultyFiles,
@@ -52,7 +52,7 @@ async def test_what_came_during_a_slow_append_is_refused(
 
     def hold_up() -> None:
         clock.advance(took_ms)
-        # What its socket has when the loop gets to it.
+        # What the socket holds when the loop reads it.
         frame = encode_frame(send_request(body=b"meanwhile"))
         asyncio.get_running_loop().call_soon(connection.data_received, frame)
 
@@ -76,10 +76,10 @@ async def test_what_came_during_a_slow_append_is_refused(
 
 
 @pytest.mark.parametrize("hot", [False, True])
-async def test_a_failed_sync_is_told_as_unconfirmed(
+async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
     tmp_path: Path, files: FaultyFiles, hot: bool
 ) -> None:
-    """It is not stored for sure, nor is it gone: the code for that is FLUSH_DISK_TIMEOUT."""
+    """Whether the message is stored is unknown: the code for that is FLUSH_DISK_TIMEOUT."""
     with SendBench(tmp_path, files=files, flush_mode=FlushMode.SYNC) as bench:
         bench.add_topic("TopicTest")
         peer, connection = bench.connect(hot=hot)
@@ -92,7 +92,7 @@ async def test_a_failed_sync_is_told_as_unconfirmed(
         assert unsure.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert unsure.fields["msgId"]
         assert unsure.fields["queueOffset"] == "1"
-        # Nothing more is taken, and nobody sees it, until the disk has proved itself.
+        # Sends are refused, and the message is invisible, until a sync succeeds.
         connection.data_received(encode_frame(send_request(body=b"refused")))
         (refused,) = await peer.receive(1)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""One append per tick: what is joined, in which order, and who is told what."""
+"""One append per tick: what is appended together, in which order, and the outcomes."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from goddard.store.store import MessageStore
 
 
 class Outcomes:
-    """Keeps what each submission was told, in the order of telling."""
+    """Records the outcome of each submission, in order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -42,7 +42,7 @@ class Outcomes:
 
 
 class CountingStore(MessageStore):
-    """Counts the calls that append."""
+    """Counts calls of ``append``."""
 
     appends = 0
 
@@ -70,7 +70,7 @@ async def ticks() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_one_tick_submits_is_appended_at_its_end_in_order(
+async def test_messages_of_one_tick_are_appended_together_in_order(
     tmp_path: Path, outcomes: Outcomes
 ) -> None:
     small = SmallStore(tmp_path)
@@ -95,7 +95,9 @@ async def test_what_one_tick_submits_is_appended_at_its_end_in_order(
         assert (store.appends, appender.queued_requests) == (1, 0)
 
 
-async def test_a_batch_keeps_its_place_between_others(tmp_path: Path, outcomes: Outcomes) -> None:
+async def test_a_batch_keeps_its_place_between_other_messages(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
     with SmallStore(tmp_path, segment_bytes=1024) as store:
         appender = appender_of(store)
         appender.submit([prepared(body=b"x" * 500)], outcomes.of("before"))
@@ -105,12 +107,12 @@ async def test_a_batch_keeps_its_place_between_others(tmp_path: Path, outcomes: 
         batch, after = outcomes.entries["batch"], outcomes.entries["after"]
         assert batch is not None
         assert after is not None
-        # The batch did not fit behind the first message: it starts the next segment as a whole.
+        # The batch did not fit after the first message: all of it is in the next segment.
         assert [entry.physical_offset // 1024 for entry in batch] == [1, 1]
         assert after[0].queue_offset == 3
 
 
-async def test_one_illegal_group_does_not_harm_the_others(
+async def test_an_illegal_group_does_not_fail_the_others(
     tmp_path: Path, outcomes: Outcomes
 ) -> None:
     with SmallStore(tmp_path, max_message_bytes=100) as store:
@@ -127,7 +129,9 @@ async def test_one_illegal_group_does_not_harm_the_others(
             assert entries[0].queue_offset == offset
 
 
-async def test_a_closed_store_is_told_to_everyone(tmp_path: Path, outcomes: Outcomes) -> None:
+async def test_all_submissions_fail_when_the_store_is_closed(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
     with SmallStore(tmp_path) as store:
         appender = appender_of(store)
     appender.submit([prepared()], outcomes.of("a"))
@@ -139,7 +143,7 @@ async def test_a_closed_store_is_told_to_everyone(tmp_path: Path, outcomes: Outc
         await appender.put([prepared()])
 
 
-async def test_a_fault_in_one_callback_reaches_no_other(
+async def test_an_error_in_a_callback_does_not_affect_others(
     tmp_path: Path, outcomes: Outcomes, caplog: pytest.LogCaptureFixture
 ) -> None:
     def faulty(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
@@ -154,7 +158,9 @@ async def test_a_fault_in_one_callback_reaches_no_other(
         assert "ZeroDivisionError" in caplog.text
 
 
-async def test_what_waited_too_long_is_given_up(tmp_path: Path, outcomes: Outcomes) -> None:
+async def test_submissions_that_waited_too_long_are_refused(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
     with SmallStore(tmp_path) as store:
         clock = ManualClock()
         appender = Appender(store, asyncio.get_running_loop(), clock=clock)
@@ -188,7 +194,7 @@ async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path, outcomes:
         small.flush_worker.is_held = False
 
 
-async def test_what_comes_during_a_sync_is_appended_as_soon_as_that_is_over(
+async def test_messages_that_arrive_during_a_sync_are_appended_after_it(
     tmp_path: Path, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appender, "_MAX_HELD_BACK_SECONDS", 60)
@@ -212,7 +218,7 @@ async def test_what_comes_during_a_sync_is_appended_as_soon_as_that_is_over(
         small.flush_worker.is_held = False
 
 
-async def test_what_comes_during_a_slow_sync_does_not_wait_for_its_end(
+async def test_messages_that_arrive_during_a_slow_sync_do_not_wait_for_its_end(
     tmp_path: Path, outcomes: Outcomes
 ) -> None:
     small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
@@ -230,7 +236,7 @@ async def test_what_comes_during_a_slow_sync_does_not_wait_for_its_end(
         assert outcomes.names == ["first"]
 
 
-async def test_sync_flush_shows_messages_that_nobody_waits_for(tmp_path: Path) -> None:
+async def test_sync_flush_makes_messages_without_waiters_visible(tmp_path: Path) -> None:
     with SmallStore(tmp_path, flush_mode=FlushMode.SYNC) as store:
         appender = appender_of(store)
         await appender.put([prepared()], wait_durable=False)
@@ -256,12 +262,12 @@ async def test_a_slow_disk_is_a_flush_timeout_with_the_entries(
             assert entries is not None
             assert entries[0].queue_id == queue_id
         small.flush_worker.is_held = False
-        small.flush_worker.run()  # the disk comes round; nobody is told twice
+        small.flush_worker.run()  # the disk recovers; no outcome is reported twice
         await ticks()
         assert outcomes.names == ["a", "b"]
 
 
-async def test_a_disk_that_fails_to_sync_fails_who_waits(
+async def test_a_failed_sync_fails_the_waiting_submissions(
     tmp_path: Path, outcomes: Outcomes
 ) -> None:
     files = FaultyFiles(tmp_path)
@@ -281,7 +287,9 @@ async def test_a_disk_that_fails_to_sync_fails_who_waits(
         files.heal()
 
 
-async def test_a_full_disk_is_told_and_gone_again(tmp_path: Path, outcomes: Outcomes) -> None:
+async def test_a_full_disk_is_reported_until_there_is_space(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
     files = FaultyFiles(tmp_path)
     with SmallStore(tmp_path, files=files) as store:
         appender = appender_of(store)
@@ -294,7 +302,7 @@ async def test_a_full_disk_is_told_and_gone_again(tmp_path: Path, outcomes: Outc
         assert entry.queue_offset == 0
 
 
-async def test_an_unexpected_fault_of_the_store_is_told(
+async def test_an_unexpected_error_of_the_store_is_reported(
     tmp_path: Path, outcomes: Outcomes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SmallStore(tmp_path) as store:
@@ -307,7 +315,7 @@ async def test_an_unexpected_fault_of_the_store_is_told(
         assert "appending 1 messages failed" in caplog.text
 
 
-async def test_put_returns_the_entries_and_survives_its_cancellation(tmp_path: Path) -> None:
+async def test_put_returns_the_entries_and_stores_them_when_cancelled(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
         appender = appender_of(store)
         entries = await appender.put([prepared(body=b"1"), prepared(body=b"2")])
@@ -320,7 +328,7 @@ async def test_put_returns_the_entries_and_survives_its_cancellation(tmp_path: P
         assert store.max_offset("TopicA", 0) == 3
 
 
-async def test_drain_stores_what_is_queued(tmp_path: Path, outcomes: Outcomes) -> None:
+async def test_drain_stores_queued_messages(tmp_path: Path, outcomes: Outcomes) -> None:
     with SmallStore(tmp_path) as store:
         appender = appender_of(store)
         await appender.drain()

@@ -1,4 +1,4 @@
-"""Heartbeats, who is known afterwards, and who is told of it."""
+"""Heartbeats, the clients that are registered by them, and who is notified."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ async def consumer_ids(consumer: Consumer, group: str = "G") -> list[str] | None
 
 
 class TestHeartbeats:
-    async def test_a_consumer_and_a_producer_are_known(self, tmp_path: Path) -> None:
+    async def test_a_consumer_and_a_producer_are_registered(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             answer = await one.heartbeat("G", tags("T"), client_id="c1", producer="P")
@@ -50,15 +50,15 @@ class TestHeartbeats:
             assert subscription is not None
             assert subscription.sub_string == "*"
 
-    async def test_the_retry_topic_is_there_at_once(self, tmp_path: Path) -> None:
+    async def test_the_retry_topic_is_created_at_once(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
-            told: list[str] = []
-            bench.topics.add_listener(told.extend)
+            notified: list[str] = []
+            bench.topics.add_listener(notified.extend)
             await bench.connect().heartbeat("G", tags("T"), unit_mode=True)
             config = bench.topics.get("%RETRY%G")
             assert config is not None
             assert (config.read_queue_nums, config.perm, config.topic_sys_flag) == (1, 6, 2)
-            assert told == ["%RETRY%G"]
+            assert notified == ["%RETRY%G"]
             assert "G" in bench.groups
 
     async def test_an_ordered_topic_makes_the_retry_topic_ordered(self, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ class TestHeartbeats:
             await one.heartbeat("G", fingerprint=5, without_sub=True)
             assert bench.topics.is_ordered("%RETRY%G")
 
-    async def test_groups_that_may_not_be_created_are_passed_over(self, tmp_path: Path) -> None:
+    async def test_groups_that_may_not_be_created_are_skipped(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties={"autoCreateSubscriptionGroup": "false"}) as bench:
             one = bench.connect()
             answer = await one.heartbeat("G", tags("T"))
@@ -78,13 +78,15 @@ class TestHeartbeats:
             assert await consumer_ids(one) is None
             assert "%RETRY%G" not in bench.topics
 
-    async def test_pull_consumers_can_be_turned_away(self, tmp_path: Path) -> None:
+    async def test_pull_consumers_can_be_refused(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as bench:
             one = bench.connect()
             await one.heartbeat("G", tags("T"), consume_type=ConsumeType.ACTIVELY)
             assert await consumer_ids(one) is None
 
-    async def test_a_later_version_of_a_subscription_wins(self, tmp_path: Path) -> None:
+    async def test_a_newer_version_of_a_subscription_replaces_the_older(
+        self, tmp_path: Path
+    ) -> None:
         with ConsumerBench(tmp_path) as bench:
             one, two = bench.connect(), bench.connect()
             await one.heartbeat("G", tags("T", "A", version=5), client_id="c1")
@@ -97,7 +99,7 @@ class TestHeartbeats:
             assert kept is not None
             assert kept.sub_string == "B"
 
-    async def test_topics_that_are_left_out_are_gone(self, tmp_path: Path) -> None:
+    async def test_topics_missing_in_a_heartbeat_are_unsubscribed(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             await one.heartbeat("G", tags("T"), tags("U"))
@@ -105,7 +107,7 @@ class TestHeartbeats:
             assert bench.clients.subscription("G", "T") is None
             assert bench.clients.subscription("G", "U") is not None
 
-    async def test_members_that_want_different_things_are_named(
+    async def test_members_with_different_subscriptions_are_logged(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         with ConsumerBench(tmp_path) as bench, caplog.at_level(logging.WARNING):
@@ -123,7 +125,7 @@ class TestHeartbeats:
 
 
 class TestFingerprints:
-    async def test_subscriptions_may_be_left_out_while_they_are_known(self, tmp_path: Path) -> None:
+    async def test_known_subscriptions_may_be_left_out(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             answer = await one.heartbeat("G", tags("T"), fingerprint=7)
@@ -132,21 +134,21 @@ class TestFingerprints:
             assert answer.fields["IS_SUB_CHANGE"] == "false"
             assert bench.clients.subscription("G", "T") is not None
 
-    async def test_another_fingerprint_asks_for_the_data(self, tmp_path: Path) -> None:
+    async def test_another_fingerprint_requests_the_data(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one, two = bench.connect(), bench.connect()
             await one.heartbeat("G", tags("T"), fingerprint=7)
             answer = await two.heartbeat("G", fingerprint=8, without_sub=True, client_id="c2")
             assert answer.fields["IS_SUB_CHANGE"] == "true"
 
-    async def test_a_broker_that_forgot_asks_for_the_data(self, tmp_path: Path) -> None:
+    async def test_a_broker_without_the_data_requests_it(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             answer = await bench.connect().heartbeat("G", fingerprint=7, without_sub=True)
             assert answer.fields["IS_SUB_CHANGE"] == "true"
 
 
 class TestOtherClients:
-    """What clients in other languages send; see the fields they leave out."""
+    """Heartbeats of clients in other languages, which leave out fields."""
 
     @pytest.mark.parametrize(
         "body",
@@ -162,7 +164,7 @@ class TestOtherClients:
             b'"expressionType":null}]}],"producerDataSet":null}\n',
         ],
     )
-    async def test_subscriptions_work_without_what_is_left_out(
+    async def test_subscriptions_with_missing_fields_work(
         self, tmp_path: Path, body: bytes
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -176,7 +178,7 @@ class TestOtherClients:
             assert group.message_model is MessageModel.CLUSTERING
             assert group.consume_type is ConsumeType.PASSIVELY
 
-    async def test_an_empty_expression_is_everything(self, tmp_path: Path) -> None:
+    async def test_an_empty_expression_matches_everything(self, tmp_path: Path) -> None:
         body = (
             b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":'
             b'[{"topic":"T","subString":""}]}]}'
@@ -188,7 +190,9 @@ class TestOtherClients:
             assert subscription.sub_string == "*"
 
     @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"clientID":7e999}', b"\xff"])
-    async def test_what_is_no_heartbeat_is_refused(self, tmp_path: Path, body: bytes) -> None:
+    async def test_a_body_that_is_not_a_heartbeat_is_refused(
+        self, tmp_path: Path, body: bytes
+    ) -> None:
         with ConsumerBench(tmp_path) as bench:
             answer = await bench.connect().ask(RequestCode.HEART_BEAT, None, body)
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -214,7 +218,7 @@ class TestOtherClients:
             },
         ],
     )
-    async def test_absurd_heartbeats_are_refused(
+    async def test_heartbeats_with_invalid_values_are_refused(
         self, tmp_path: Path, data: dict[str, Any]
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -223,7 +227,7 @@ class TestOtherClients:
             assert not bench.clients.producer_groups
             assert not bench.clients.consumer_groups
 
-    async def test_a_connection_cannot_make_up_clients_without_end(self, tmp_path: Path) -> None:
+    async def test_clients_per_connection_are_limited(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             codes = [
@@ -233,7 +237,7 @@ class TestOtherClients:
             assert (await one.heartbeat("G", client_id="c7")).code == ResponseCode.SUCCESS
             assert bench.clients.find_client("c1024") is None
 
-    async def test_a_connection_cannot_make_up_groups_without_end(self, tmp_path: Path) -> None:
+    async def test_groups_per_connection_are_limited(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             codes = []
@@ -244,7 +248,7 @@ class TestOtherClients:
             assert codes == [ResponseCode.SUCCESS] * 4 + [ResponseCode.INVALID_PARAMETER]
             assert len(bench.clients.producer_groups) == 16_384
 
-    async def test_a_group_with_a_bad_name_is_passed_over(self, tmp_path: Path) -> None:
+    async def test_a_group_with_an_illegal_name_is_skipped(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             for name in ("a b", "x" * 300, ""):
@@ -268,7 +272,7 @@ class TestLeaving:
             await one.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "producerGroup": "P"})
             assert bench.clients.producer_connection("P") is None
             assert bench.clients.find_client("c1") is None
-            # What is not there can leave as well.
+            # An unknown client can be unregistered, too.
             answer = await one.ask(
                 RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"}
             )
@@ -306,7 +310,7 @@ class TestLeaving:
             assert bench.clients.producer_connection("P") is None
             await asyncio.wait_for(one.connection.wait_closed(), 5)
 
-    async def test_a_group_that_is_no_longer_told_of_expires_alone(self, tmp_path: Path) -> None:
+    async def test_a_group_missing_in_heartbeats_expires_alone(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             await one.heartbeat("G", tags("T"), producer="P")
@@ -328,14 +332,14 @@ class TestLeaving:
 
 
 class TestNotifying:
-    async def test_every_member_is_told_once_of_many_changes(self, tmp_path: Path) -> None:
+    async def test_many_changes_are_one_notification_per_member(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             members = [bench.connect() for _ in range(5)]
             for number, member in enumerate(members):
                 await member.heartbeat("G", tags("T"), client_id=f"c{number}")
             for member in members:
                 assert (await member.next_push()).fields == {"consumerGroup": "G"}
-            # An unchanged heartbeat is told to nobody: it would be along with another group's.
+            # An unchanged heartbeat notifies nobody; it would arrive before the next.
             await members[0].heartbeat("G", tags("T"), client_id="c0")
             other = bench.connect()
             await other.heartbeat("Other", tags("T"), client_id="other")
@@ -353,7 +357,7 @@ class TestNotifying:
             ({"notifyConsumerIdsChangedEnable": "false"}, MessageModel.CLUSTERING, True),
         ],
     )
-    async def test_who_is_not_told(
+    async def test_who_is_not_notified(
         self,
         tmp_path: Path,
         properties: dict[str, str],
@@ -364,15 +368,15 @@ class TestNotifying:
             config = bench.groups.find("G")
             assert config is not None
             config.notify_consumer_ids_changed_enable = is_enabled
-            one, told = bench.connect(), bench.connect()
+            one, notified = bench.connect(), bench.connect()
             await one.heartbeat("G", tags("T"), message_model=model)
             if not properties:
-                # Once another group has been told, this one would have been too.
-                await told.heartbeat("Other", tags("T"), client_id="c2")
-                assert (await told.next_push()).code == NOTIFY
+                # When another group is notified, this one would have been, too.
+                await notified.heartbeat("Other", tags("T"), client_id="c2")
+                assert (await notified.next_push()).code == NOTIFY
             assert one.peer.received.empty()
 
-    async def test_a_member_that_does_not_read_holds_nobody_up(self, tmp_path: Path) -> None:
+    async def test_a_member_that_does_not_read_delays_nobody(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one, two = bench.connect(), bench.connect()
             await one.heartbeat("G", tags("T"), client_id="c1")
@@ -381,7 +385,7 @@ class TestNotifying:
             await two.heartbeat("G", tags("T"), client_id="c2")
             assert (await two.next_push()).code == NOTIFY
 
-    async def test_a_thousand_members_that_start_together(self, tmp_path: Path) -> None:
+    async def test_a_thousand_members_start_together(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             members = [bench.connect() for _ in range(1000)]
             for number, member in enumerate(members):
@@ -393,7 +397,7 @@ class TestNotifying:
 
 
 class TestProducers:
-    async def test_lookups_take_turns(self, tmp_path: Path) -> None:
+    async def test_lookups_return_the_producers_in_turn(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             producers = [bench.connect() for _ in range(3)]
             for number, producer in enumerate(producers):
@@ -402,7 +406,7 @@ class TestProducers:
             assert found == {producer.connection for producer in producers}
             assert bench.clients.producer_connection("nobody") is None
 
-    async def test_producers_are_not_kept_where_nobody_asks_for_them(self, tmp_path: Path) -> None:
+    async def test_producers_are_not_registered_when_disabled(self, tmp_path: Path) -> None:
         properties = {"enableRegisterProducer": "false", "rejectTransactionMessage": "true"}
         with ConsumerBench(tmp_path, properties=properties) as bench:
             await bench.connect().heartbeat(producer="P")
@@ -432,7 +436,7 @@ class TestCheckingSubscriptions:
             code, _ = await self.check(bench, "a > 5", "GROOVY")
             assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
-    async def test_without(self, tmp_path: Path) -> None:
+    async def test_without_property_filters(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             assert await self.check(bench, "a > 5") == (
                 ResponseCode.SYSTEM_ERROR,
@@ -443,7 +447,7 @@ class TestCheckingSubscriptions:
 
 
 class TestFilters:
-    async def test_filters_live_and_die_with_their_consumers(self, tmp_path: Path) -> None:
+    async def test_filters_follow_their_consumers(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties={"filterDataCleanTimeSpan": "1000"}) as bench:
             one = bench.connect()
             await one.heartbeat("G", sql("T", "a > 1", 5), sql("U", "b > 1", 5))
@@ -471,7 +475,7 @@ class TestFilters:
             bench.clients.scan()
             assert [each.topic for each in bench.filters.table] == ["T"]
 
-    def test_a_heartbeat_looks_at_the_filters_of_its_group_alone(self, tmp_path: Path) -> None:
+    def test_a_heartbeat_reads_only_the_filters_of_its_group(self, tmp_path: Path) -> None:
         class Unwalked(ConsumerFilterTable):
             is_loaded = False
 
@@ -499,7 +503,7 @@ class TestFilters:
         }
         assert dead == {("G", "T"): False, ("G", "U"): True, ("H", "T"): True, ("H", "U"): True}
 
-    async def test_an_expression_that_is_wrong_replaces_none(self, tmp_path: Path) -> None:
+    async def test_an_invalid_expression_removes_the_filter(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             one = bench.connect()
             await one.heartbeat("G", sql("T", "a >", 5))

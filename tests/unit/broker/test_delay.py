@@ -74,7 +74,7 @@ async def test_a_message_arrives_when_it_is_due_and_not_before(tmp_path: Path) -
     assert record.body == b"later"
     assert (record.flag, record.sys_flag, record.reconsume_times) == (7, 1, 2)
     assert (record.born_timestamp_ms, record.born_host) == (1_234, HOST)
-    # As RocketMQ leaves them.
+    # As RocketMQ stores them.
     assert properties_of(record) == {
         "DELAY": "2",
         "TAGS": "T",
@@ -86,10 +86,10 @@ async def test_a_message_arrives_when_it_is_due_and_not_before(tmp_path: Path) -
     assert stats.read == [("SCHEDULE_CONSUMER", 1)]
 
 
-async def test_the_next_look_is_when_the_next_message_is_due(tmp_path: Path) -> None:
+async def test_the_next_check_is_when_the_next_message_is_due(tmp_path: Path) -> None:
     async with broker_parts(tmp_path) as parts:
         delays = delivery(parts)
-        # Nothing waits: a message that comes now is due after the shortest delay.
+        # No message waits: a message sent now is due after the shortest delay.
         assert await delays.deliver() == 1_000
         await send(parts, b"a", 1)
         parts.clock.advance(400)
@@ -116,7 +116,7 @@ async def test_order_within_a_level_and_independence_of_levels(tmp_path: Path) -
         assert bodies(parts) == [b"slow %d" % number for number in range(50)]
 
 
-async def test_a_flood_is_delivered_in_turns(tmp_path: Path) -> None:
+async def test_many_due_messages_are_delivered_in_turns(tmp_path: Path) -> None:
     async with broker_parts(
         tmp_path, store={"segment_bytes": 1 << 20, "queue_file_bytes": 20_000}
     ) as parts:
@@ -124,13 +124,13 @@ async def test_a_flood_is_delivered_in_turns(tmp_path: Path) -> None:
         for number in range(300):
             await send(parts, b"%d" % number, 1)
         parts.clock.advance(1_000)
-        assert await delays.deliver() == 0  # more is due at once
+        assert await delays.deliver() == 0  # more messages are due at once
         assert 0 < len(bodies(parts)) < 300
         assert await delays.deliver() > 0
         assert bodies(parts) == [b"%d" % number for number in range(300)]
 
 
-async def test_a_restart_in_mid_delay_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_restart_during_a_delay_loses_and_repeats_nothing(tmp_path: Path) -> None:
     clock = ManualClock()
     async with broker_parts(tmp_path, clock=clock) as parts:
         delays = delivery(parts)
@@ -148,7 +148,7 @@ async def test_a_restart_in_mid_delay_loses_nothing_and_repeats_nothing(tmp_path
         assert bodies(parts) == [b"first", b"second"]
 
 
-async def test_after_a_crash_messages_come_again_rather_than_never(tmp_path: Path) -> None:
+async def test_after_a_crash_messages_are_repeated_and_none_is_lost(tmp_path: Path) -> None:
     clock = ManualClock()
     async with broker_parts(tmp_path, clock=clock, crash=True) as parts:
         await send(parts, b"once or twice", 1)
@@ -172,7 +172,7 @@ async def test_an_offset_moves_only_when_the_delivered_message_is_on_disk(tmp_pa
         assert parts.delay_table.offsets[1] == 1
 
 
-async def test_what_the_store_refuses_is_tried_again_soon(
+async def test_a_refused_delivery_is_retried_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_parts(tmp_path) as parts:
@@ -194,7 +194,7 @@ async def _refuse(records: list[PreparedRecord], *, wait_durable: bool) -> list[
     raise StoreUnavailableError("the disk is full")
 
 
-async def test_a_clock_that_was_set_back_holds_up_nothing(tmp_path: Path) -> None:
+async def test_a_clock_set_back_delays_nothing(tmp_path: Path) -> None:
     async with broker_parts(tmp_path) as parts:
         delays = delivery(parts)
         await send(parts, b"x", 3)
@@ -204,7 +204,7 @@ async def test_a_clock_that_was_set_back_holds_up_nothing(tmp_path: Path) -> Non
         assert bodies(parts) == [b"x"]
 
 
-async def test_a_clock_that_was_set_ahead_delivers_at_once(tmp_path: Path) -> None:
+async def test_a_clock_set_ahead_delivers_at_once(tmp_path: Path) -> None:
     async with broker_parts(tmp_path) as parts:
         delays = delivery(parts)
         await send(parts, b"x", 18)
@@ -227,7 +227,7 @@ async def test_a_clock_that_was_set_ahead_delivers_at_once(tmp_path: Path) -> No
         b"DELAY\x011\x02REAL_TOPIC\x01" + SCHEDULE_TOPIC.encode() + b"\x02REAL_QID\x010\x02",
     ],
 )
-async def test_a_message_without_a_place_to_go_does_not_block_its_level(
+async def test_a_message_without_a_target_does_not_block_its_level(
     tmp_path: Path, properties: bytes
 ) -> None:
     async with broker_parts(tmp_path) as parts:
@@ -266,4 +266,4 @@ async def test_the_service_runs_and_stops_by_itself(tmp_path: Path) -> None:
         await delays.stop()
         assert bodies(parts) == [b"x"]
         assert parts.delay_table.offsets[1] == 1
-        await delays.stop()  # twice is harmless
+        await delays.stop()  # a second stop does nothing

@@ -1,4 +1,4 @@
-"""Long polling: who is woken, by what, when, and what becomes of the rest."""
+"""Long polling: which pulls are woken, by what and when, and how the others end."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ def waiting(topic: str, queue_offset: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 async def parked(bench: ConsumerBench, count: int) -> None:
-    """Let the loop turn until so many pulls are held; in memory that takes a few turns."""
+    """Run the loop until so many pulls are held; in memory that takes a few turns."""
     for _ in range(1000):
         if len(bench.holds) >= count:
             break
@@ -34,21 +34,21 @@ both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "fram
 
 class TestWaking:
     @both_ways
-    async def test_a_message_wakes_within_its_tick(self, tmp_path: Path, hot: bool) -> None:
+    async def test_a_message_wakes_a_pull_within_its_tick(self, tmp_path: Path, hot: bool) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect(hot=hot)
             opaque = one.send(PULL, waiting("T"))
             await parked(bench, 1)
             bench.put("T", b"hello")
-            # Before the loop does anything else the answer is on its way.
+            # The answer is written before the loop does anything else.
             assert len(bench.holds) == 0
             assert one.connection.unsent_bytes > 0
             answer = await one.answer(opaque)
             assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
             assert bodies_of(answer) == [b"hello"]
 
-    async def test_only_the_queue_that_it_waits_for(self, tmp_path: Path) -> None:
+    async def test_only_messages_of_its_queue_wake_a_pull(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             bench.add_topic("U")
@@ -61,7 +61,7 @@ class TestWaking:
             bench.put("T", b"mine", queue_id=1)
             assert bodies_of(await one.answer(opaque)) == [b"mine"]
 
-    async def test_everyone_who_waits_for_a_queue(self, tmp_path: Path) -> None:
+    async def test_all_pulls_of_a_queue_are_woken(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             consumers = [bench.connect() for _ in range(20)]
@@ -71,7 +71,9 @@ class TestWaking:
             for consumer, opaque in zip(consumers, opaques, strict=True):
                 assert bodies_of(await consumer.answer(opaque)) == [b"x"]
 
-    async def test_a_group_of_messages_wakes_once_and_comes_whole(self, tmp_path: Path) -> None:
+    async def test_a_group_of_messages_wakes_once_and_is_returned_whole(
+        self, tmp_path: Path
+    ) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -82,7 +84,9 @@ class TestWaking:
             assert one.peer.received.empty()
 
     @pytest.mark.parametrize("fields", [{}, {"sysFlag": 2}])
-    async def test_tags_are_looked_at_first(self, tmp_path: Path, fields: dict[str, Any]) -> None:
+    async def test_messages_with_other_tags_do_not_wake_a_pull(
+        self, tmp_path: Path, fields: dict[str, Any]
+    ) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -95,7 +99,9 @@ class TestWaking:
             bench.put("T", b"b", tags="B")
             assert bodies_of(await one.answer(opaque)) == [b"b"]
 
-    async def test_sql_is_looked_at_first(self, tmp_path: Path) -> None:
+    async def test_messages_that_the_filter_rejects_do_not_wake_a_pull(
+        self, tmp_path: Path
+    ) -> None:
         with ConsumerBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -107,7 +113,7 @@ class TestWaking:
             bench.put("T", b"yes", properties=b"a\x016\x02")
             assert bodies_of(await one.answer(opaque)) == [b"yes"]
 
-    async def test_the_flushing_thread_wakes_through_the_loop(self, tmp_path: Path) -> None:
+    async def test_the_flush_thread_wakes_pulls_through_the_loop(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -118,12 +124,12 @@ class TestWaking:
             thread = threading.Thread(target=bench.flush_worker.run)
             thread.start()
             thread.join(10)
-            # The message is visible, but what the loop owns was left alone.
+            # The message is visible, but the data of the loop is unchanged.
             assert bench.store.max_offset("T", 0) == 1
             assert len(bench.holds) == 1
             assert bodies_of(await one.answer(opaque)) == [b"safe"]
 
-    async def test_a_message_between_reading_and_parking_is_not_missed(
+    async def test_a_message_that_arrives_between_reading_and_parking_wakes_the_pull(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with ConsumerBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
@@ -134,7 +140,7 @@ class TestWaking:
             park = bench.holds.park
 
             def flush_then_park(hold: Hold, timeout_ms: int) -> bool:
-                # The pull has found nothing. Now, and not later, the message becomes visible.
+                # The pull has found nothing; the message becomes visible before the pull is parked.
                 thread = threading.Thread(target=bench.flush_worker.run)
                 thread.start()
                 thread.join(10)
@@ -181,7 +187,7 @@ class TestTime:
             assert answer.fields["nextBeginOffset"] == "1"
             assert len(bench.holds) == 0
 
-    async def test_the_loop_itself_keeps_time(self, tmp_path: Path) -> None:
+    async def test_a_timer_of_the_loop_ends_a_pull(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -202,9 +208,7 @@ class TestTime:
             await self.expire(bench, 100)
             assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
 
-    async def test_messages_that_nobody_wanted_are_passed_after_five_seconds(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_pull_skips_rejected_messages_after_five_seconds(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -221,7 +225,7 @@ class TestTime:
             )
             assert answer.fields["nextBeginOffset"] == "1"
 
-    async def test_a_clock_that_leaps_answers_everyone(self, tmp_path: Path) -> None:
+    async def test_a_clock_set_ahead_answers_all_pulls(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -258,7 +262,7 @@ class TestCommits:
 
 
 class TestEnding:
-    async def test_a_connection_that_ends_takes_its_pulls_along(self, tmp_path: Path) -> None:
+    async def test_pulls_of_a_closed_connection_are_dropped(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one, two = bench.connect(), bench.connect()
@@ -272,7 +276,7 @@ class TestEnding:
             bench.put("T", b"x")
             assert bodies_of(await two.answer(opaque)) == [b"x"]
 
-    async def test_a_stop_answers_everyone(self, tmp_path: Path) -> None:
+    async def test_a_stop_answers_all_pulls(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -284,7 +288,7 @@ class TestEnding:
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert answer.remark == "the broker is stopping"
 
-    async def test_a_topic_that_is_deleted_meanwhile(self, tmp_path: Path) -> None:
+    async def test_a_topic_deleted_during_a_pull(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect()
@@ -312,7 +316,7 @@ class TestNumbers:
             for number in (0, 9_999):
                 assert (await one.answer(opaques[number])).code == ResponseCode.PULL_NOT_FOUND
 
-    async def test_many_that_wake_together_leave_the_loop_its_turns(self, tmp_path: Path) -> None:
+    async def test_pulls_that_wake_together_do_not_block_the_loop(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect(hot=True)
@@ -325,7 +329,7 @@ class TestNumbers:
                 assert bodies_of(await one.answer(opaque)) == [b"x"]
             assert bench.holds.is_idle
 
-    async def test_a_connection_that_ends_before_its_turn(self, tmp_path: Path) -> None:
+    async def test_a_connection_that_closes_before_its_turn(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect(hot=True)
@@ -363,7 +367,7 @@ class TestNumbers:
             bench.put("T", b"x")
             assert len(bench.holds) == 0
 
-    async def test_many_turns_leave_nothing_behind(self, tmp_path: Path) -> None:
+    async def test_repeated_pulls_leave_nothing_in_memory(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             one = bench.connect(hot=True)
@@ -385,7 +389,7 @@ class TestNumbers:
                 deaf.send(PULL, pull_fields("T"))
             for _ in range(3):
                 assert len(bodies_of(await other.ask(PULL, pull_fields("T", maxMsgNums=1)))) == 1
-            # A few answers of a megabyte wait; the other requests do, unread.
+            # A few answers of a megabyte wait to be sent; the other requests wait unread.
             assert deaf.connection.unsent_bytes < 8 << 20
             assert deaf.connection.is_paused
             deaf.peer.transport.abort()

@@ -1,7 +1,7 @@
-"""The hot path: what it takes, what it leaves, in which order, and what it answers.
+"""The hot path: which sends it handles, which it leaves, in which order, and its answers.
 
-That it stores and answers as the long way does is shown in tests/property; here it must also have
-been the hot path that did so.
+tests/property checks that its records and answers equal those of the general path; these tests also
+check that the hot path handled the sends.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def frames_of(*requests: RemotingCommand) -> list[memoryview]:
 
 
 async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
-    """The places of the requests that the hot path leaves to others."""
+    """The indexes of the requests that the hot path leaves to the general path."""
     peer, connection = bench.connect()
     frames = frames_of(*requests)
     rest = bench.hot_path.on_frames(connection, frames)
@@ -54,7 +54,7 @@ async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
     return [frames.index(frame) for frame in rest]
 
 
-# What it takes
+# Sends that it handles
 
 
 @pytest.mark.parametrize("encoding", list(SerializeType))
@@ -78,7 +78,7 @@ async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
         {"code": RequestCode.SEND_MESSAGE_V2, "body": BATCH, "m": "true"},
     ],
 )
-async def test_plain_sends_are_taken(
+async def test_plain_sends_are_handled(
     bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
 ) -> None:
     values = {"properties": PLAIN, "serialize_type": encoding, **changes}
@@ -93,7 +93,7 @@ async def test_fields_in_any_order(bench: SendBench) -> None:
         assert await left_over(bench, request) == []
 
 
-async def test_numbers_and_booleans_as_json_has_them(bench: SendBench) -> None:
+async def test_json_numbers_and_booleans(bench: SendBench) -> None:
     """As the C++ client sends them."""
     request = send_request(properties=PLAIN, e="3", g="7", m="false", opaque=5)
     header = encode_frame(request)[8 : -len(request.body)]
@@ -143,7 +143,7 @@ def test_only_plain_numbers_are_numbers(field: str) -> None:
             assert read(memoryview(header.replace(b'"77"', value))) is None, value
 
 
-# What it leaves
+# Sends that it leaves
 
 
 @pytest.mark.parametrize("encoding", list(SerializeType))
@@ -201,7 +201,7 @@ def test_only_plain_numbers_are_numbers(field: str) -> None:
         {"code": RequestCode.SEND_MESSAGE, "b": "TopicTest"},
     ],
 )
-async def test_what_is_special_is_left(
+async def test_special_sends_are_left(
     bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
 ) -> None:
     bench.add_topic("Many", topic_filter_type="MULTI_TAG")
@@ -217,8 +217,8 @@ async def test_a_batch_of_too_many_messages_is_left(bench: SendBench) -> None:
     assert await left_over(bench, request) == [0]
 
 
-async def test_a_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> None:
-    """After enough messages of one shape they are matched by a pattern."""
+async def test_a_compiled_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> None:
+    """After enough messages with one property layout, a pattern matches them."""
     for _ in range(12):
         assert await left_over(bench, send_request(properties=PLAIN)) == []
     for properties in (
@@ -229,7 +229,7 @@ async def test_a_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> No
         "DELAY\x011\x02" + PLAIN,
     ):
         assert await left_over(bench, send_request(properties=properties)) == [0]
-    # Another shape, and the one before again.
+    # Another layout, then the first one again.
     for properties in (f"UNIQ_KEY\x01{UNIQUE_ID}\x02", PLAIN):
         assert await left_over(bench, send_request(properties=properties)) == []
 
@@ -262,10 +262,10 @@ def test_binary_headers_that_cannot_be_read() -> None:
         for value in (0, 0x7F, 0x80, 0xFF):
             damaged = bytearray(whole)
             damaged[position] = value
-            reader.read(memoryview(damaged))  # must not raise, whatever it makes of it
+            reader.read(memoryview(damaged))  # must not raise, whatever it reads
 
 
-def test_a_field_that_comes_twice_is_not_misread() -> None:
+def test_the_last_of_duplicate_fields_counts() -> None:
     request = send_request(serialize_type=SerializeType.ROCKETMQ)
     fields = request.fields
     frame = bytes(frames_of(request)[0][4:-5])
@@ -279,7 +279,7 @@ def test_a_field_that_comes_twice_is_not_misread() -> None:
 # Changes of topics and configuration
 
 
-async def test_a_topic_that_changes_is_looked_at_again(bench: SendBench) -> None:
+async def test_a_changed_topic_is_checked_again(bench: SendBench) -> None:
     assert await left_over(bench, send_request(properties=PLAIN, e="3")) == []
     bench.add_topic("TopicTest", 2)
     assert await left_over(bench, send_request(properties=PLAIN, e="3")) == [0]
@@ -299,14 +299,14 @@ async def test_a_topic_that_changes_is_looked_at_again(bench: SendBench) -> None
         {"brokerIP1": "::1"},
     ],
 )
-async def test_a_configuration_that_closes_the_path(
+async def test_a_configuration_that_disables_the_path(
     bench: SendBench, change: dict[str, str]
 ) -> None:
     bench.settings.replace(bench.settings.current.updated(change))
     assert await left_over(bench, send_request(properties=PLAIN)) == [0]
 
 
-async def test_what_answers_and_records_say_follows_the_configuration(bench: SendBench) -> None:
+async def test_answers_and_records_follow_the_configuration(bench: SendBench) -> None:
     change = {"regionId": 'r"%d', "traceOn": "false", "brokerIP1": "10.1.2.3"}
     bench.settings.replace(bench.settings.current.updated(change))
     for encoding in SerializeType:
@@ -318,7 +318,7 @@ async def test_what_answers_and_records_say_follows_the_configuration(bench: Sen
     assert b"MSG_REGION\x01r" in bench.records()[0].properties
 
 
-async def test_ipv6_peers_go_the_long_way(bench: SendBench) -> None:
+async def test_sends_of_ipv6_peers_are_left(bench: SendBench) -> None:
     _, connection = bench.connect()
     connection.remote = "[::1]:50001"
     frames = frames_of(send_request(properties=PLAIN))
@@ -329,7 +329,7 @@ async def test_ipv6_peers_go_the_long_way(bench: SendBench) -> None:
 # Order and answers
 
 
-async def test_from_the_first_special_send_on_the_rest_goes_the_long_way(
+async def test_sends_after_a_special_send_of_the_chunk_are_left(
     bench: SendBench,
 ) -> None:
     requests = [
@@ -403,7 +403,7 @@ async def test_one_way_sends_are_counted_and_not_answered(bench: SendBench) -> N
     connection.close()
 
 
-async def test_a_peer_that_is_gone(bench: SendBench) -> None:
+async def test_a_peer_that_has_disconnected(bench: SendBench) -> None:
     peer, connection = bench.connect(hot=True)
     connection.data_received(encode_frame(send_request(properties=PLAIN)))
     peer.transport.abort()
@@ -440,22 +440,22 @@ async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path) -> None:
         connection.close()
 
 
-async def test_sends_that_do_not_wait_for_the_disk_go_the_long_way(tmp_path: Path) -> None:
+async def test_sends_that_do_not_wait_for_the_disk_are_left(tmp_path: Path) -> None:
     with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
         bench.add_topic("TopicTest")
         impatient = PLAIN.replace("true", "false")
         for _ in range(2):
             assert await left_over(bench, send_request(properties=impatient)) == [0]
-            for _ in range(9):  # the same once there is a pattern
+            for _ in range(9):  # the same when there is a pattern
                 assert await left_over(bench, send_request(properties=PLAIN)) == []
 
 
-async def test_a_known_form_is_for_those_who_wait_for_the_disk(tmp_path: Path) -> None:
+async def test_a_known_form_is_only_for_sends_that_wait_for_the_disk(tmp_path: Path) -> None:
     with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
         bench.add_topic("TopicTest")
-        assert await left_over(bench, *(alike(number) for number in range(20))) == []
+        assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
         assert bench.hot_path.known_forms == 1
-        impatient = alike(20)
+        impatient = similar_send(20)
         impatient.fields["i"] = impatient.fields["i"].replace("true", "nope")
         assert await left_over(bench, impatient) == [0]
 
@@ -489,7 +489,7 @@ async def test_a_store_that_takes_nothing(bench: SendBench) -> None:
     assert answers[0].fields == {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
 
 
-async def test_what_waited_too_long_is_refused(tmp_path: Path) -> None:
+async def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
     clock = ManualClock()
     with SendBench(tmp_path, clock=clock) as bench:
         bench.add_topic("TopicTest")
@@ -504,7 +504,7 @@ async def test_what_waited_too_long_is_refused(tmp_path: Path) -> None:
         connection.close()
 
 
-async def test_memories_are_bounded(bench: SendBench) -> None:
+async def test_caches_are_bounded(bench: SendBench) -> None:
     requests = [
         send_request(properties=f"UNIQ_KEY\x01a{n}\x02TAGS\x01t{n}\x02p{n}\x01v\x02")
         for n in range(5000)
@@ -516,21 +516,21 @@ async def test_memories_are_bounded(bench: SendBench) -> None:
     assert bench.hot_path.remembered <= 2 * 4096
 
 
-async def test_memories_of_headers_are_bounded(
+async def test_caches_of_headers_are_bounded(
     bench: SendBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hotpath, "_MAX_MEMORIES", 16)
     most = 0
     for group in range(40):
-        requests = (alike(number, a=f"Group{group}") for number in range(12))
+        requests = (similar_send(number, a=f"Group{group}") for number in range(12))
         assert await left_over(bench, *requests) == []
         most = max(most, bench.hot_path.known_forms)
-        assert bench.hot_path.remembered <= 2 * 16 + 8  # and a few shapes and tags
+        assert bench.hot_path.remembered <= 2 * 16 + 8  # and a few layouts and tags
     assert most == 16
 
 
-async def test_what_others_submit_keeps_its_place(bench: SendBench) -> None:
-    """Runs of the hot path are joined only if nothing came between them."""
+async def test_submissions_of_other_paths_keep_their_place(bench: SendBench) -> None:
+    """Runs of the hot path are joined only if nothing was submitted between them."""
     hot_peer, hot = bench.connect(hot=True)
     long_peer, long = bench.connect()
     for body, connection in ((b"1", hot), (b"2", hot), (b"3", long), (b"4", hot), (b"5", hot)):
@@ -538,7 +538,7 @@ async def test_what_others_submit_keeps_its_place(bench: SendBench) -> None:
     assert len(await hot_peer.receive(4)) == 4
     assert len(await long_peer.receive(1)) == 1
     assert [record.body for record in bench.records()] == [b"1", b"2", b"3", b"4", b"5"]
-    # What is submitted now is nothing to what was appended then.
+    # A later submission does not change what was appended before.
     long.data_received(encode_frame(send_request(body=b"6", properties=PLAIN)))
     hot.data_received(encode_frame(send_request(body=b"7", properties=PLAIN)))
     assert len(await hot_peer.receive(1)) == 1
@@ -547,8 +547,8 @@ async def test_what_others_submit_keeps_its_place(bench: SendBench) -> None:
         connection.close()
 
 
-def alike(number: int, **changes: Any) -> RemotingCommand:
-    """One of many sends that differ in values only."""
+def similar_send(number: int, **changes: Any) -> RemotingCommand:
+    """One of many sends that differ only in values."""
     properties = (
         f"KEYS\x01key{number % 10}\x02UNIQ_KEY\x017F0000014E9F5FFD2B274A040482{number:04X}\x02"
         f"WAIT\x01true\x02TAGS\x01Tag{'AB'[number % 2]}\x02"
@@ -558,16 +558,16 @@ def alike(number: int, **changes: Any) -> RemotingCommand:
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
-async def test_alike_sends_are_stored_and_answered_as_any(
+async def test_sends_of_one_form_are_stored_and_answered_as_others(
     tmp_path: Path, serialize_type: SerializeType
 ) -> None:
     outcomes = []
     for hot in (True, False):
         with SendBench(tmp_path / str(hot)) as bench:
             bench.add_topic("TopicTest", 4)
-            requests = [alike(number, serialize_type=serialize_type) for number in range(40)]
-            requests[17] = alike(17, serialize_type=serialize_type, e="9")
-            requests[23] = alike(23, serialize_type=serialize_type, oneway=True)
+            requests = [similar_send(number, serialize_type=serialize_type) for number in range(40)]
+            requests[17] = similar_send(17, serialize_type=serialize_type, e="9")
+            requests[23] = similar_send(23, serialize_type=serialize_type, oneway=True)
             requests[31].body = b""
             answers = []
             for start in range(0, 40, 4):
@@ -579,7 +579,7 @@ async def test_alike_sends_are_stored_and_answered_as_any(
 
 
 def padded(request: RemotingCommand, count: int) -> memoryview:
-    """A frame whose header has so many bytes more that mean nothing."""
+    """A frame whose header is longer by so many bytes of padding."""
     frame = encode_frame(request)[4:]
     body_at = 4 + int.from_bytes(frame[1:4], "big")
     header = bytearray(frame[4:body_at])
@@ -596,7 +596,7 @@ def padded(request: RemotingCommand, count: int) -> memoryview:
 async def test_headers_over_the_limit_are_left(
     bench: SendBench, serialize_type: SerializeType, count: int, is_left: bool
 ) -> None:
-    """What takes the general decoder too long would take the hot path as long."""
+    """Headers that are too long for the general decoder are too long for the hot path."""
     frame = padded(send_request(properties=PLAIN, serialize_type=serialize_type), count)
     _, connection = bench.connect()
     assert bench.hot_path.on_frames(connection, [frame]) == ([frame] if is_left else [])
@@ -606,35 +606,35 @@ async def test_headers_over_the_limit_are_left(
 
 async def test_limits_hold_for_known_forms(bench: SendBench) -> None:
     bench.settings.replace(bench.settings.current.updated({"maxMessageSize": "1000"}))
-    requests = [alike(number) for number in range(20)]
-    assert await left_over(bench, *requests, alike(20, body=b"x" * 1000)) == []
+    requests = [similar_send(number) for number in range(20)]
+    assert await left_over(bench, *requests, similar_send(20, body=b"x" * 1000)) == []
     assert bench.hot_path.known_forms == 1
-    assert len(await left_over(bench, alike(21, body=b"x" * 1001))) == 1
+    assert len(await left_over(bench, similar_send(21, body=b"x" * 1001))) == 1
 
 
 async def test_forms_are_forgotten_when_the_configuration_changes(bench: SendBench) -> None:
-    assert await left_over(bench, *(alike(number) for number in range(20))) == []
+    assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
     assert bench.hot_path.known_forms == 1
     changes = {"maxMessageSize": "1000", "brokerClusterName": "Other"}
     bench.settings.replace(bench.settings.current.updated(changes))
-    assert len(await left_over(bench, alike(20, body=b"x" * 1001))) == 1
-    assert await left_over(bench, alike(21)) == []
+    assert len(await left_over(bench, similar_send(20, body=b"x" * 1001))) == 1
+    assert await left_over(bench, similar_send(21)) == []
     assert b"CLUSTER\x01Other" in bench.records()[-1].properties
 
 
 async def test_forms_are_forgotten_when_their_topic_changes(bench: SendBench) -> None:
     bench.add_topic("TopicTest", 4)
-    assert await left_over(bench, *(alike(number) for number in range(20))) == []
+    assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
     assert bench.hot_path.known_forms == 1
     bench.add_topic("TopicTest", 2)
     assert bench.hot_path.known_forms == 0
-    assert await left_over(bench, alike(1)) == []
-    assert len(await left_over(bench, alike(3))) == 1
+    assert await left_over(bench, similar_send(1)) == []
+    assert len(await left_over(bench, similar_send(3))) == 1
 
 
-async def test_headers_that_look_alike_may_be_of_several_forms(bench: SendBench) -> None:
+async def test_similar_headers_can_have_several_forms(bench: SendBench) -> None:
     bench.add_topic("TopicTest", 4)
-    requests = [alike(number, h=str(number % 7)) for number in range(700)]
+    requests = [similar_send(number, h=str(number % 7)) for number in range(700)]
     assert await left_over(bench, *requests) == []
     assert 1 < bench.hot_path.known_forms <= 4
     assert [record.flag for record in bench.records()] == [n % 7 for n in range(700)]

@@ -82,7 +82,7 @@ async def test_a_delayed_message_goes_to_its_level(
         "REAL_TOPIC": "TopicA",
         "REAL_QID": "1",
     }
-    assert original.topic == "TopicA"  # the caller's own is not changed
+    assert original.topic == "TopicA"  # the caller's message is not changed
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ async def test_a_delay_must_be_a_number(store: MessageStore, delay: str) -> None
         ({"properties": {"TIMER_DELAY_MS": "3"}}, PutStatus.WHEEL_TIMER_NOT_ENABLE),
     ],
 )
-async def test_refusals(store: MessageStore, changes: dict[str, Any], status: PutStatus) -> None:
+async def test_illegal_messages_are_refused(
+    store: MessageStore, changes: dict[str, Any], status: PutStatus
+) -> None:
     writer = writer_of(store, maxMessageSize="100")
     with pytest.raises(StoreError) as refused:
         await writer.write(incoming(**changes))
@@ -142,7 +144,7 @@ async def test_retry_topics_may_be_long(store: MessageStore) -> None:
     assert len(entry.topic) == 255
 
 
-async def test_a_new_limit_is_in_force_at_once(store: MessageStore) -> None:
+async def test_a_new_limit_applies_at_once(store: MessageStore) -> None:
     settings = Settings(BrokerConfig())
     writer = MessageWriter(Appender(store, asyncio.get_running_loop()), settings)
     await writer.write(incoming(body=b"12345"))
@@ -154,7 +156,7 @@ async def test_a_new_limit_is_in_force_at_once(store: MessageStore) -> None:
 @pytest.mark.parametrize(
     ("wait", "is_waited_for"), [(None, True), ("true", True), ("TRUE", True), ("false", False)]
 )
-async def test_who_waits_for_the_disk(
+async def test_which_messages_wait_for_the_disk(
     tmp_path: Path, wait: str | None, is_waited_for: bool
 ) -> None:
     small = SmallStore(tmp_path, flush_mode=FlushMode.SYNC)
@@ -172,16 +174,16 @@ async def test_who_waits_for_the_disk(
             await writing
 
 
-async def test_submit_tells_what_became_of_it(store: MessageStore) -> None:
+async def test_submit_reports_the_outcome(store: MessageStore) -> None:
     writer = writer_of(store)
-    told: list[tuple[object, object]] = []
+    notified: list[tuple[object, object]] = []
     message = writer.submit(
-        incoming(properties={"DELAY": "2"}), lambda entry, error: told.append((entry, error))
+        incoming(properties={"DELAY": "2"}), lambda entry, error: notified.append((entry, error))
     )
     assert message.topic == "SCHEDULE_TOPIC_XXXX"
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    ((entry, error),) = told
+    ((entry, error),) = notified
     assert error is None
     assert entry is not None
 

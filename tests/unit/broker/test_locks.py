@@ -1,4 +1,4 @@
-"""Locks of queues: who gets them, for how long, and what is refused."""
+"""Queue locks: who gets them, for how long, and which requests are refused."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_a_lock_that_is_not_renewed_expires() -> None:
     assert locks.lock("G", "two", QUEUES, LOCK_LIFE_MS + 1) == QUEUES
 
 
-def test_only_the_holder_unlocks() -> None:
+def test_only_the_holder_can_unlock() -> None:
     locks = QueueLocks()
     locks.lock("G", "one", QUEUES, 0)
     assert locks.unlock("G", "two", QUEUES) == 0
@@ -94,7 +94,7 @@ async def test_requests_lock_and_unlock(tmp_path: Path) -> None:
         assert len(bench.locks.locks) == 0
 
 
-async def test_who_waits_for_a_queue_hears_that_it_is_free(tmp_path: Path) -> None:
+async def test_members_are_notified_when_a_queue_is_unlocked(tmp_path: Path) -> None:
     with ConsumerBench(tmp_path) as bench:
         one, two = bench.connect(), bench.connect()
         await one.heartbeat("G", tags("T"), client_id="one")
@@ -104,7 +104,7 @@ async def test_who_waits_for_a_queue_hears_that_it_is_free(tmp_path: Path) -> No
         await one.ask(RequestCode.LOCK_BATCH_MQ, {}, body)
         await one.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)
         assert (await two.next_push()).fields == {"consumerGroup": "G"}
-        # Nothing was locked any more: nobody is told, or it would be along with the next.
+        # No queue was locked: nobody is notified, or the notification would arrive with the next.
         await one.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)
         other = bench.connect()
         await other.heartbeat("Other", tags("T"), client_id="other")
@@ -140,7 +140,7 @@ async def test_a_null_set_locks_nothing(tmp_path: Path) -> None:
         assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
 
 
-def test_locks_live_as_long_as_configured() -> None:
+def test_locks_expire_after_the_configured_time() -> None:
     locks = QueueLocks(5_000)
     assert locks.lock("G", "one", QUEUES, 0) == QUEUES
     assert locks.lock("G", "two", QUEUES, 5_000) == []

@@ -16,7 +16,7 @@ def fields(**changes: Any) -> dict[str, Any]:
     return {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
 
 
-async def test_an_update_is_what_a_query_finds(tmp_path: Path) -> None:
+async def test_a_query_returns_the_updated_offset(tmp_path: Path) -> None:
     with ConsumerBench(tmp_path) as bench:
         bench.add_topic("T")
         bench.groups.find("G")
@@ -57,7 +57,7 @@ async def test_updates_that_are_refused(
         assert not list(bench.offsets.table.items())
 
 
-async def test_no_offset_is_not_an_offset(tmp_path: Path) -> None:
+async def test_committing_minus_one_sets_no_offset(tmp_path: Path) -> None:
     with ConsumerBench(tmp_path) as bench:
         bench.add_topic("T")
         bench.groups.find("G")
@@ -85,7 +85,7 @@ class TestUnknownOffsets:
             answer = await bench.connect().ask(QUERY, fields())
             assert (answer.code, answer.ext_fields) == (0, {"offset": "0"})
 
-    async def test_unless_the_client_does_not_want_that(self, tmp_path: Path) -> None:
+    async def test_a_young_queue_has_none_if_the_client_asks_so(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.put("T", b"1")
             answer = await bench.connect().ask(QUERY, fields(setZeroIfNotFound="false"))
@@ -101,7 +101,9 @@ class TestUnknownOffsets:
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
             )
 
-    async def test_a_queue_whose_beginning_is_far_back_has_none(self, tmp_path: Path) -> None:
+    async def test_a_queue_whose_first_message_is_not_in_memory_has_none(
+        self, tmp_path: Path
+    ) -> None:
         with ConsumerBench(tmp_path, memory_bytes=300) as bench:
             bench.put("T", *[b"x" * 100] * 4)
             answer = await bench.connect().ask(QUERY, fields())
@@ -131,7 +133,7 @@ async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:
             assert answer.ext_fields == {"offset": expected}, kind
 
 
-async def test_an_early_go_client_searches_with_another_code(tmp_path: Path) -> None:
+async def test_old_go_clients_search_with_another_code(tmp_path: Path) -> None:
     with ConsumerBench(tmp_path) as bench:
         bench.put("T", b"1", b"2")
         answer = await bench.connect().ask(
@@ -175,13 +177,13 @@ class TestResets:
             assert answer.remark == "OFFSET_RESET"
             assert answer.fields["nextBeginOffset"] == "2"
             assert (answer.fields["minOffset"], answer.fields["maxOffset"]) == ("0", "5")
-            # The commit that the pull brought along must not undo the reset.
+            # The offset committed by the pull must not undo the reset.
             assert bench.offsets.query("G", "T", 0) == 2
             assert not bench.offsets.is_reset("G", "T", 0)
             answer = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 2))
             assert answer.code == ResponseCode.SUCCESS
 
-    async def test_without_server_side_reset_a_mark_has_no_effect(self, tmp_path: Path) -> None:
+    async def test_without_server_side_reset_a_reset_has_no_effect(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties={"useServerSideResetOffset": "false"}) as bench:
             bench.add_topic("T")
             bench.put("T", b"x")

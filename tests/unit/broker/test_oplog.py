@@ -1,4 +1,4 @@
-"""The op queue's format, which ops are settled, and what becomes of undecided halves."""
+"""The op queue's format, which ops are settled, and the verdicts on undecided halves."""
 
 import pytest
 
@@ -32,10 +32,10 @@ class TestFormat:
             (b"9" * 20, []),
         ],
     )
-    def test_every_form_is_read(self, body: bytes, offsets: list[int]) -> None:
+    def test_every_format_is_read(self, body: bytes, offsets: list[int]) -> None:
         assert decode_op(body) == offsets
 
-    def test_one_offset_is_written_so_that_every_version_reads_it(self) -> None:
+    def test_a_single_offset_is_written_in_the_format_of_all_versions(self) -> None:
         assert encode_op([42]) == b"42"
         assert encode_op([1, 0, 3]) == b"1,0,3"
 
@@ -53,7 +53,7 @@ class TestFormat:
 
 
 class TestDecided:
-    def test_an_op_is_settled_when_its_halves_are_passed(self) -> None:
+    def test_an_op_is_settled_when_its_halves_are_checked(self) -> None:
         decided = Decided(10, 0)
         decided.add_op(0, NOW, [10, 11])
         decided.add_op(1, NOW, [12])
@@ -67,14 +67,14 @@ class TestDecided:
         assert not decided.take(12)
         assert decided.settled_op_offset(None) == 2
 
-    def test_an_op_behind_an_unsettled_one_waits(self) -> None:
+    def test_an_op_after_an_unsettled_op_is_not_settled(self) -> None:
         decided = Decided(0, 5)
         decided.add_op(5, NOW, [3])
         decided.add_op(6, NOW, [0])
         assert decided.take(0)
         assert decided.settled_op_offset(None) == 5
 
-    def test_a_half_that_is_decided_twice_settles_both_ops(self) -> None:
+    def test_a_half_decided_twice_settles_both_ops(self) -> None:
         decided = Decided(0, 0)
         decided.add_op(0, NOW, [0])
         decided.add_op(1, NOW, [0])
@@ -84,26 +84,26 @@ class TestDecided:
     def test_empty_and_foreign_ops_are_settled(self) -> None:
         decided = Decided(0, 0)
         decided.add_op(0, NOW, [])
-        decided.add_op(4, NOW, [])  # those between have left the log
+        decided.add_op(4, NOW, [])  # the ones in between have left the log
         assert decided.settled_op_offset(None) == 5
 
-    def test_nothing_read_moves_nothing(self) -> None:
+    def test_without_ops_the_offset_stays(self) -> None:
         assert Decided(7, 3).settled_op_offset(None) == 3
 
-    def test_a_decision_about_an_earlier_offset_is_kept_until_every_older_half_is_passed(
+    def test_a_decision_is_kept_until_every_older_half_is_checked(
         self,
     ) -> None:
         decided = Decided(10, 0)
         decided.add_op(0, NOW, [4])
         assert decided.has(4)
         assert not decided.take(4)
-        # The check stopped at a half written before the op: the one that 4 became may follow.
+        # The check stopped at a half written before the op: the rewritten half 4 may follow.
         assert decided.settled_op_offset(NOW - 1) == 0
         assert decided.settled_op_offset(NOW) == 0
         assert decided.settled_op_offset(NOW + 1) == 1
         assert decided.settled_op_offset(None) == 1
 
-    def test_a_decision_is_known_by_the_first_offset_also_after_it_was_passed(self) -> None:
+    def test_a_decision_is_known_by_the_first_offset_after_its_half_is_checked(self) -> None:
         decided = Decided(0, 0)
         decided.add_op(0, NOW, [0, 1])
         assert decided.take(0)
@@ -128,7 +128,10 @@ class TestJudgement:
             (0, Verdict.LATER),
             (6_000, Verdict.LATER),
             (6_001, Verdict.CHECK),
-            (-1, Verdict.CHECK),  # born in the future: a wrong clock must not hide it for years
+            (
+                -1,
+                Verdict.CHECK,
+            ),  # born in the future: a wrong clock must not delay its check for years
             (72 * HOUR_MS, Verdict.CHECK),
             (72 * HOUR_MS + 1, Verdict.DISCARD),
         ],
@@ -140,7 +143,7 @@ class TestJudgement:
         ("times", "expected"),
         [(0, Verdict.CHECK), (14, Verdict.CHECK), (15, Verdict.DISCARD), (16, Verdict.DISCARD)],
     )
-    def test_how_often_it_was_asked(self, times: int, expected: Verdict) -> None:
+    def test_number_of_checks(self, times: int, expected: Verdict) -> None:
         assert verdict(aged(10_000, check_times=times)) is expected
 
     def test_a_half_is_checked_once_even_if_no_checks_are_allowed(self) -> None:
@@ -148,7 +151,7 @@ class TestJudgement:
         assert verdict(aged(10_000), rules=rules) is Verdict.CHECK
         assert verdict(aged(10_000, check_times=1), rules=rules) is Verdict.DISCARD
 
-    def test_what_was_written_in_this_round_is_for_the_next(self) -> None:
+    def test_halves_rewritten_in_this_round_wait_for_the_next(self) -> None:
         half = Half(born_timestamp_ms=NOW - 60_000, store_timestamp_ms=NOW)
         assert verdict(half) is Verdict.LATER
 
@@ -158,7 +161,7 @@ class TestJudgement:
             (10_000, 60, Verdict.KEEP),
             (60_000, 60, Verdict.KEEP),
             (60_001, 60, Verdict.CHECK),
-            (5_000, 1, Verdict.KEEP),  # never shorter than for others
+            (5_000, 1, Verdict.KEEP),  # never shorter than the default
             (6_001, 1, Verdict.CHECK),
             (6_001, -7, Verdict.CHECK),
             (-1, 60, Verdict.CHECK),
@@ -167,6 +170,6 @@ class TestJudgement:
     def test_immunity(self, age_ms: int, seconds: int, expected: Verdict) -> None:
         assert verdict(aged(age_ms, immunity_seconds=seconds)) is expected
 
-    def test_immunity_has_a_least_value(self) -> None:
+    def test_immunity_has_a_minimum(self) -> None:
         assert immunity_ms(60, 6_000) == 60_000
         assert immunity_ms(0, 6_000) == 6_000

@@ -1,4 +1,4 @@
-"""Pulls: every check, every correction of an offset, every kind of filter, by both ways in."""
+"""Pulls: every check, correction of offsets and kind of filter, on both paths."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("queue_offset", [0, 2, 5])
-async def test_both_ways_answer_alike_and_as_commands_are_written(
+async def test_both_paths_give_the_answer_of_the_encoder(
     tmp_path: Path, serialize_type: SerializeType, queue_offset: int
 ) -> None:
     with ConsumerBench(tmp_path) as bench:
@@ -71,7 +71,7 @@ async def test_both_ways_answer_alike_and_as_commands_are_written(
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3, 4, 5), (7, -1, 2**63 - 1, -(2**63), 0, -1)])
-def test_the_answer_is_written_as_any_command_is(
+def test_the_answer_is_encoded_like_a_command(
     serialize_type: SerializeType, numbers: tuple[int, ...]
 ) -> None:
     broker_id, next_offset, low, high, topic_flag, group_flag = numbers
@@ -209,7 +209,7 @@ class TestRefusals:
         ],
     )
     @both_ways
-    async def test_what_is_wrong_is_said(
+    async def test_errors_name_what_is_wrong(
         self, tmp_path: Path, hot: bool, changes: dict[str, Any], code: int, remark: str
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -221,7 +221,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", sorted(set(pull_fields("T")) - {"subscription"}))
     @pytest.mark.parametrize("value", [None, "", "x", "1.5", "99999999999999999999"])
-    async def test_fields_that_are_missing_or_mistyped(
+    async def test_missing_and_mistyped_fields(
         self, tmp_path: Path, name: str, value: str | None
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -251,7 +251,7 @@ class TestRefusals:
             ),
         ],
     )
-    async def test_a_broker_that_may_not_be_read(
+    async def test_a_broker_without_read_permission(
         self, tmp_path: Path, properties: dict[str, str], code: int, remark: str
     ) -> None:
         with ConsumerBench(tmp_path, properties=properties) as bench:
@@ -269,7 +269,7 @@ class TestRefusals:
             assert answer.remark == "subscription group no permission, G"
             assert answer.ext_fields == {"forbiddenType": "2"}
 
-    async def test_a_topic_that_may_not_be_read(self, tmp_path: Path) -> None:
+    async def test_a_topic_without_read_permission(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T", perm=2)
             answer = await bench.connect().ask(PULL, pull_fields("T"))
@@ -315,7 +315,7 @@ class TestRefusals:
             assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
             assert answer.remark == "the consumer's subscription not exist" + FAQ
 
-    async def test_pull_consumers_can_be_turned_away(self, tmp_path: Path) -> None:
+    async def test_pull_consumers_can_be_refused(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as bench:
             bench.add_topic("T")
             bench.put("T", b"x")
@@ -328,7 +328,7 @@ class TestRefusals:
             assert answer.code == ResponseCode.SUCCESS
 
     @both_ways
-    async def test_a_broken_disk_is_an_answer(
+    async def test_a_failing_disk_is_answered_with_an_error(
         self, tmp_path: Path, hot: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -358,7 +358,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("wanted", "expected"), [(1, 1), (5, 5), (0, 1), (-7, 1), (33, 32), (2**31 - 1, 32)]
     )
-    async def test_of_messages(self, tmp_path: Path, wanted: int, expected: int) -> None:
+    async def test_number_of_messages(self, tmp_path: Path, wanted: int, expected: int) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             bench.put("T", *[b"x"] * 40)
@@ -367,14 +367,14 @@ class TestLimits:
             assert answer.fields["nextBeginOffset"] == str(expected)
 
     @pytest.mark.parametrize(("wanted", "expected"), [(None, 4), (0, 1), (-1, 1), (2500, 2)])
-    async def test_of_bytes(self, tmp_path: Path, wanted: int | None, expected: int) -> None:
+    async def test_number_of_bytes(self, tmp_path: Path, wanted: int | None, expected: int) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             bench.put("T", *[bytes(1000)] * 4)
             answer = await bench.connect().ask(PULL, pull_fields("T", maxMsgBytes=wanted))
             assert len(records_of(answer)) == expected
 
-    async def test_the_first_message_comes_whatever_its_size(self, tmp_path: Path) -> None:
+    async def test_the_first_message_is_returned_whatever_its_size(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, segment_bytes=8 << 20) as bench:
             bench.add_topic("T")
             bench.put("T", bytes(range(256)) * 12_000, b"next")
@@ -384,7 +384,7 @@ class TestLimits:
 
 class TestFilters:
     @both_ways
-    async def test_tags_that_a_pull_brings_along(self, tmp_path: Path, hot: bool) -> None:
+    async def test_tags_in_the_pull(self, tmp_path: Path, hot: bool) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             for tag in ("A", "B", "", "C", "A"):
@@ -419,7 +419,7 @@ class TestFilters:
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subscription="A"))
             assert bodies_of(answer) == [b"polygenelubricants"]
 
-    async def test_sql_that_a_pull_brings_along(self, tmp_path: Path) -> None:
+    async def test_sql_in_the_pull(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
             bench.add_topic("T")
             for number in range(6):
@@ -450,7 +450,7 @@ class TestFilters:
                 "The broker's consumer filter data is not exist!Your expression may be wrong!"
             )
             await one.heartbeat("G", sql("T", "a > 1", 4))
-            # A consumer whose newer expression comes along as a tag leaves the filter behind.
+            # A consumer whose newer expression is a tag does not use the filter.
             subscription = bench.clients.subscription("G", "T")
             assert subscription is not None
             subscription.sub_version = 9
@@ -469,7 +469,7 @@ class TestFilters:
                 "The broker does not support consumer to filter message by SQL92",
             )
 
-    async def test_retries_are_judged_by_the_filter_of_their_topic(self, tmp_path: Path) -> None:
+    async def test_retries_use_the_filter_of_their_topic(self, tmp_path: Path) -> None:
         properties = WITH_SQL | {"filterSupportRetry": "true"}
         with ConsumerBench(tmp_path, properties=properties) as bench:
             retry = "%RETRY%G"
@@ -499,7 +499,7 @@ class TestCommits:
         ("sys_flag", "commit_offset", "expected"),
         [(5, 2, 2), (4, 2, -1), (5, -1, -1), (5, 0, 0), (5, -(2**63), -1)],
     )
-    async def test_offsets_come_along(
+    async def test_a_pull_commits_its_offset(
         self, tmp_path: Path, hot: bool, sys_flag: int, commit_offset: int, expected: int
     ) -> None:
         with ConsumerBench(tmp_path) as bench:
@@ -512,7 +512,7 @@ class TestCommits:
 
 
 class TestCounting:
-    async def test_pulls_that_find_nothing_are_misses(self, tmp_path: Path) -> None:
+    async def test_empty_pulls_are_counted_as_misses(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             bench.put("T", b"x")
@@ -522,7 +522,7 @@ class TestCounting:
             assert bench.stats.misses == 2
             assert bench.stats.gets["T", "G"][0] == 2
 
-    async def test_groups_that_are_far_behind_can_be_stopped(self, tmp_path: Path) -> None:
+    async def test_groups_with_a_large_lag_can_be_disabled(self, tmp_path: Path) -> None:
         properties = {
             "disableConsumeIfConsumerReadSlowly": "true",
             "consumerFallbehindThreshold": "3000",
@@ -558,7 +558,7 @@ class TestSuggestedBroker:
 
 
 class TestFrames:
-    """What the short way takes, and what it leaves."""
+    """Which pulls the fast path handles, and which it leaves."""
 
     @staticmethod
     def frame(*, order: Callable[[list[str]], list[str]] = list, **changes: Any) -> memoryview:
@@ -570,7 +570,7 @@ class TestFrames:
         return memoryview(encode_frame(command))[4:]
 
     @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_pulls_are_taken(self, serialize_type: SerializeType) -> None:
+    def test_pulls_are_handled(self, serialize_type: SerializeType) -> None:
         reader = PullReader()
         header = reader.read(self.frame(opaque=-5, serialize_type=serialize_type))
         assert header is not None
@@ -582,7 +582,7 @@ class TestFrames:
 
     @pytest.mark.parametrize("serialize_type", SerializeType)
     @pytest.mark.parametrize("order", [list, sorted, lambda names: names[::-1]])
-    def test_what_repeats_is_remembered_rightly(
+    def test_cached_values_are_those_of_the_request(
         self, serialize_type: SerializeType, order: Callable[[list[str]], list[str]]
     ) -> None:
         reader = PullReader()
@@ -602,10 +602,10 @@ class TestFrames:
             expected = PullFields.of(PullRequest.decode(decode_frame(frame).fields))
             assert header.fields == expected
 
-    def test_offsets_within_other_values_are_no_offsets(self) -> None:
+    def test_offset_fields_within_other_values_are_ignored(self) -> None:
         reader = PullReader()
         lie = "\x00\x0bqueueOffset\x00\x00\x00\x019"
-        # Sorted, these two stand before the real one.
+        # In sorted order these two are before the real one.
         for name in ("bname", "consumerGroup"):
             frame = self.frame(
                 fields={name: lie}, serialize_type=SerializeType.ROCKETMQ, order=sorted
@@ -630,16 +630,20 @@ class TestFrames:
         ],
     )
     @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_others_are_left(self, serialize_type: SerializeType, changes: dict[str, Any]) -> None:
+    def test_other_pulls_are_left(
+        self, serialize_type: SerializeType, changes: dict[str, Any]
+    ) -> None:
         frame = self.frame(**(changes | {"serialize_type": serialize_type}))
         assert PullReader().read(frame) is None
 
-    def test_a_remark_goes_the_long_way(self) -> None:
+    def test_a_pull_with_a_remark_is_left(self) -> None:
         frame = self.frame(remark="x", serialize_type=SerializeType.ROCKETMQ)
         assert PullReader().read(frame) is None
 
     @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_bytes_that_are_cut_or_lie_are_left(self, serialize_type: SerializeType) -> None:
+    def test_truncated_and_inconsistent_frames_are_left(
+        self, serialize_type: SerializeType
+    ) -> None:
         reader = PullReader()
         whole = bytes(self.frame(serialize_type=serialize_type))
         assert reader.read(memoryview(whole)) is not None
@@ -648,9 +652,7 @@ class TestFrames:
         assert reader.read(memoryview(b"\x7f" + whole[1:])) is None
 
     @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
-    def test_garbage_is_read_as_the_decoder_reads_it_or_left(
-        self, position: int, garbage: bytes
-    ) -> None:
+    def test_garbage_is_left_or_read_as_by_the_decoder(self, position: int, garbage: bytes) -> None:
         reader = PullReader()
         whole = bytearray(self.frame(serialize_type=SerializeType.ROCKETMQ))
         reader.read(memoryview(bytes(whole)))
@@ -662,7 +664,7 @@ class TestFrames:
             assert (header.code, header.opaque) == (command.code, command.opaque)
             assert header.fields == PullFields.of(PullRequest.decode(command.fields))
 
-    async def test_what_is_left_keeps_its_order(self, tmp_path: Path) -> None:
+    async def test_left_pulls_keep_their_order(self, tmp_path: Path) -> None:
         with ConsumerBench(tmp_path) as bench:
             bench.add_topic("T")
             bench.put("T", b"x")

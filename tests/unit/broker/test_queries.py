@@ -1,4 +1,4 @@
-"""Messages by key, by place, and what queues hold."""
+"""Queries for messages by key and by offset, and for queue entries."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class TestByKey:
                 assert (answer.code, sorted(bodies_of(answer))) == (0, expected)
                 assert answer.fields["indexLastUpdateTimestamp"] == str(bench.clock.now_ms())
 
-    async def test_what_is_not_there(self, tmp_path: Path) -> None:
+    async def test_queries_without_result(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path) as bench:
             bench.put("T", b"1", keys="a")
             admin = bench.connect()
@@ -67,7 +67,7 @@ class TestByKey:
                     "indexLastUpdatePhyoffset",
                 }
 
-    async def test_no_more_than_a_frame_holds(self, tmp_path: Path) -> None:
+    async def test_the_answer_fits_into_a_frame(self, tmp_path: Path) -> None:
         size = 6 << 20
         with AdminBench(tmp_path, segment_bytes=64 << 20, max_message_bytes=8 << 20) as bench:
             for _ in range(4):
@@ -172,7 +172,7 @@ class TestQueues:
                 answer = await admin.ask(QUEUE, entries(0, **changes))
                 assert (answer.code, answer.remark) == (1, f"{what} is not exist!")
 
-    async def test_what_a_group_makes_of_it(self, tmp_path: Path) -> None:
+    async def test_subscription_and_filter_of_a_group(self, tmp_path: Path) -> None:
         with AdminBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
             bench.put("T", b"1")
             bench.put("S", b"1")

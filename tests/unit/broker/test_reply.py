@@ -1,4 +1,4 @@
-"""Replies: pushed to the client that asked, stored, answered as RocketMQ does."""
+"""Replies: pushed to the requester, stored, answered as RocketMQ does."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -115,7 +115,9 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize("v2", [True, False])
-async def test_the_asker_gets_the_reply_and_the_replier_an_answer(tmp_path: Path, v2: bool) -> None:
+async def test_the_requester_gets_the_reply_and_the_replier_an_answer(
+    tmp_path: Path, v2: bool
+) -> None:
     async with bench(tmp_path) as made:
         await made.reply(v2=v2)
         pushed = await made.pushed()
@@ -143,7 +145,7 @@ async def test_the_asker_gets_the_reply_and_the_replier_an_answer(tmp_path: Path
             store_host="127.0.0.1:10911",
             store_timestamp=now_ms,
         )
-        with pytest.raises(TimeoutError):  # the asker has not taken it yet
+        with pytest.raises(TimeoutError):  # the requester has not acknowledged it yet
             await made.replier.receive(1, 0.05)
         made.take(pushed)
         answer = await made.answer()
@@ -182,7 +184,7 @@ async def test_replies_need_not_be_stored(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_an_asker_that_is_not_there(
+async def test_an_unknown_requester(
     tmp_path: Path, properties: dict[str, str], remark: str
 ) -> None:
     async with bench(tmp_path) as made:
@@ -192,7 +194,7 @@ async def test_an_asker_that_is_not_there(
         assert len(made.parts.records(REPLY_TOPIC)) == 1
 
 
-async def test_an_asker_that_refuses(tmp_path: Path) -> None:
+async def test_a_requester_that_refuses(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.reply()
         made.take(await made.pushed(), ResponseCode.SYSTEM_ERROR)
@@ -201,7 +203,7 @@ async def test_an_asker_that_refuses(tmp_path: Path) -> None:
         assert answer.remark == "push reply message to askerfail."
 
 
-async def test_an_asker_that_leaves(tmp_path: Path) -> None:
+async def test_a_requester_that_disconnects(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.reply()
         await made.pushed()
@@ -211,7 +213,7 @@ async def test_an_asker_that_leaves(tmp_path: Path) -> None:
         assert answer.remark == "push reply message to askerfail."
 
 
-async def test_a_reply_that_cannot_be_stored_reaches_the_asker(
+async def test_a_reply_that_cannot_be_stored_reaches_the_requester(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(tmp_path) as made:
@@ -247,7 +249,7 @@ async def test_refusals_carry_the_fields_of_every_send(
         assert answer.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
-async def test_a_negative_queue_is_any(tmp_path: Path) -> None:
+async def test_a_negative_queue_selects_a_random_queue(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.reply(queue_id=-1)
         made.take(await made.pushed())
@@ -255,7 +257,7 @@ async def test_a_negative_queue_is_any(tmp_path: Path) -> None:
         assert answer.fields["queueId"] == "0"
 
 
-async def test_a_replier_that_leaves_before_the_asker_answers(tmp_path: Path) -> None:
+async def test_a_replier_that_disconnects_before_the_requester_answers(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.reply()
         pushed = await made.pushed()

@@ -1,4 +1,4 @@
-"""Saving tables off the loop: what is asked for is on disk, and a failure is tried again."""
+"""Saving tables outside the loop: saved changes are on disk, and failed saves are retried."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ async def test_a_table_without_changes_is_not_written(table: TopicTable) -> None
     assert not table.file.path.exists()
 
 
-async def test_many_wishes_become_few_saves_and_none_is_lost(table: TopicTable) -> None:
+async def test_many_requests_become_few_saves_without_lost_changes(table: TopicTable) -> None:
     with ThreadPoolExecutor(1) as executor:
         saver = TableSaver(executor)
         gate = threading.Event()
@@ -52,14 +52,14 @@ async def test_many_wishes_become_few_saves_and_none_is_lost(table: TopicTable) 
         for number in range(100):
             table.put(f"t{number}", TopicConfig(topic_name=f"t{number}"))
             saver.save_soon(table)
-            await asyncio.sleep(0)  # the first save has begun, and waits for the executor
+            await asyncio.sleep(0)  # the first save has started and waits for the executor
         gate.set()
         await saver.close([table])
         assert saved_topics(table) == {"one", *(f"t{number}" for number in range(100))}
         assert not table.is_changed
 
 
-async def test_a_failure_is_logged_and_the_change_stays(
+async def test_a_failure_is_logged_and_the_change_is_kept(
     table: TopicTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -77,7 +77,7 @@ async def test_a_failure_is_logged_and_the_change_stays(
     assert saved_topics(table) == {"one"}
 
 
-async def test_callers_that_wait_share_a_save(table: TopicTable) -> None:
+async def test_waiting_callers_share_a_save(table: TopicTable) -> None:
     with ThreadPoolExecutor(1) as executor:
         saver = TableSaver(executor)
         first = asyncio.create_task(saver.save(table))
@@ -87,12 +87,12 @@ async def test_callers_that_wait_share_a_save(table: TopicTable) -> None:
     assert saved_topics(table) == {"one", "two"}
 
 
-async def test_a_table_that_rests_is_written_at_the_close(table: TopicTable) -> None:
+async def test_a_postponed_table_is_written_when_the_saver_closes(table: TopicTable) -> None:
     clock = ManualClock()
 
     class SlowTable(TopicTable):
         def document(self) -> dict[str, Any]:
-            clock.advance(3_600_000)  # so that it rests for most of a day
+            clock.advance(3_600_000)  # so that its next save is postponed by most of a day
             return super().document()
 
     slow = SlowTable(table.file.path.parent)

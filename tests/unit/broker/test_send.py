@@ -1,4 +1,4 @@
-"""Sends the long way: checks in RocketMQ's order, what is stored, what is answered."""
+"""Sends on the general path: checks in RocketMQ's order, what is stored, and the answers."""
 
 import asyncio
 from collections import Counter
@@ -96,7 +96,7 @@ async def test_properties_that_a_broker_sets_and_removes(bench: SendBench) -> No
     }
 
 
-async def test_missing_unique_ids_are_made_and_differ(bench: SendBench) -> None:
+async def test_missing_unique_ids_are_generated(bench: SendBench) -> None:
     answers = await bench.ask(*(send_request(properties="a\x01b\x02") for _ in range(3)))
     made = {answer.fields["transactionId"] for answer in answers}
     assert len(made) == 3
@@ -133,7 +133,7 @@ async def test_missing_unique_ids_are_made_and_differ(bench: SendBench) -> None:
         ),
     ],
 )
-async def test_topics_that_nobody_may_send_to(
+async def test_topics_that_cannot_be_sent_to(
     bench: SendBench, topic: str, code: int, remark: str
 ) -> None:
     answer = await answer_to(bench, send_request(topic))
@@ -166,7 +166,7 @@ async def test_a_topic_that_may_not_be_created(tmp_path: Path) -> None:
             "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
         )
         assert answer.fields == COMMON
-        # A retry topic is made all the same, with one queue.
+        # A retry topic is created nevertheless, with one queue.
         answer = await answer_to(bench, send_request("%RETRY%Group"))
         assert answer.code == 0
         created = bench.topics.get("%RETRY%Group")
@@ -185,7 +185,7 @@ async def test_a_queue_out_of_range(bench: SendBench) -> None:
     assert answer.fields == COMMON
 
 
-async def test_a_queue_that_is_only_read_may_still_be_sent_to(bench: SendBench) -> None:
+async def test_a_read_only_queue_can_be_sent_to(bench: SendBench) -> None:
     config = bench.topics.get("TopicTest")
     assert config is not None
     bench.add_topic("Shrunk", 4)
@@ -204,13 +204,13 @@ async def test_sends_to_a_negative_queue_are_spread_evenly(bench: SendBench) -> 
     assert all(380 < count < 620 for count in chosen.values()), chosen
 
 
-async def test_any_queue_of_none(bench: SendBench) -> None:
+async def test_a_random_queue_of_a_topic_without_queues(bench: SendBench) -> None:
     bench.add_topic("Empty", 0)
     answer = await answer_to(bench, send_request("Empty", e="-1"))
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_a_broker_that_takes_no_writes_refuses_ordered_topics(tmp_path: Path) -> None:
+async def test_a_read_only_broker_refuses_sends_to_ordered_topics(tmp_path: Path) -> None:
     with SendBench(tmp_path, properties={"brokerPermission": "4"}) as bench:
         bench.add_topic("Ordered", order=True)
         bench.add_topic("Plain")
@@ -232,7 +232,7 @@ async def test_a_broker_that_does_not_accept_sends_yet(tmp_path: Path) -> None:
         assert answer.remark.endswith(f",{int(later) % 1000:03d}")
 
 
-async def test_a_slave_takes_nothing(tmp_path: Path) -> None:
+async def test_a_slave_refuses_sends(tmp_path: Path) -> None:
     with SendBench(tmp_path, properties={"brokerRole": "SLAVE", "brokerId": "1"}) as bench:
         answer = await answer_to(bench, send_request())
         assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -299,12 +299,12 @@ async def test_a_timer_message_is_refused_as_without_a_timer_wheel(bench: SendBe
     )
 
 
-async def test_a_delay_that_is_no_number(bench: SendBench) -> None:
+async def test_a_delay_that_is_not_a_number(bench: SendBench) -> None:
     answer = await answer_to(bench, send_request(properties="DELAY\x01soon\x02"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_store_that_takes_nothing(bench: SendBench) -> None:
+async def test_a_store_that_refuses_messages(bench: SendBench) -> None:
     bench.store.abandon()
     answer = await answer_to(bench, send_request())
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -350,7 +350,7 @@ async def test_sends_that_wait_too_long_are_refused(tmp_path: Path) -> None:
         connection.close()
 
 
-async def test_no_more_than_the_queue_holds_is_taken(tmp_path: Path) -> None:
+async def test_sends_beyond_the_queue_capacity_are_refused(tmp_path: Path) -> None:
     with SendBench(tmp_path, properties={"sendThreadPoolQueueCapacity": "3"}) as bench:
         bench.add_topic("TopicTest")
         answers = await bench.ask(*(send_request() for _ in range(5)))
@@ -382,7 +382,7 @@ async def test_a_delayed_message_waits_in_its_level(bench: SendBench) -> None:
         ({"j": "100", "l": "200"}, False),
     ],
 )
-async def test_a_message_that_failed_too_often_goes_to_the_dead_letters(
+async def test_a_message_that_failed_too_often_goes_to_the_dead_letter_queue(
     bench: SendBench, changes: dict[str, Any], is_dead: bool
 ) -> None:
     properties = "DELAY\x013\x02RETRY_TOPIC\x01TopicTest\x02"
@@ -424,7 +424,7 @@ def as_half(message: Incoming) -> Incoming:
     return replace(message, topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_id=0, properties=properties)
 
 
-async def test_a_half_message_goes_through_its_transformation(tmp_path: Path) -> None:
+async def test_a_half_message_is_transformed(tmp_path: Path) -> None:
     with SendBench(tmp_path, as_half=as_half) as bench:
         bench.add_topic("TopicTest")
         properties = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01{UNIQUE_ID}\x02PGROUP\x01P\x02"
@@ -447,7 +447,7 @@ async def test_transactions_may_be_refused(tmp_path: Path, hook: Any) -> None:
         )
 
 
-async def test_a_half_message_sent_back_by_an_old_client_is_a_delayed_one(tmp_path: Path) -> None:
+async def test_a_half_message_sent_back_by_an_old_client_is_delayed(tmp_path: Path) -> None:
     with SendBench(tmp_path, as_half=as_half) as bench:
         properties = "TRAN_MSG\x01true\x02DELAY\x013\x02"
         await answer_to(bench, send_request("%RETRY%Group", properties=properties, j="1"))
@@ -462,7 +462,7 @@ async def test_a_compacted_topic_needs_keys(bench: SendBench) -> None:
     assert (await answer_to(bench, send_request("Compacted", properties="KEYS\x01k"))).code == 0
 
 
-async def test_a_topic_of_many_tags_marks_its_messages(bench: SendBench) -> None:
+async def test_messages_of_a_multi_tag_topic_are_marked(bench: SendBench) -> None:
     bench.add_topic("Many", topic_filter_type="MULTI_TAG")
     await answer_to(bench, send_request("Many", f="1"))
     (record,) = bench.records()
@@ -499,7 +499,7 @@ async def test_a_batch(bench: SendBench) -> None:
     assert bench.stats.puts["TopicTest"][0] == 4
 
 
-async def test_a_batch_with_an_id_of_its_own(bench: SendBench) -> None:
+async def test_a_batch_with_its_own_id(bench: SendBench) -> None:
     answer = await answer_to(bench, batch_request(b"1", properties="UNIQ_KEY\x01ABC\x02"))
     assert answer.fields["transactionId"] == "ABC"
 
@@ -578,7 +578,7 @@ async def test_order_within_a_connection(bench: SendBench) -> None:
     assert [record.body for record in bench.records()] == [b"%d" % n for n in range(6)]
 
 
-async def test_a_peer_that_is_gone_is_not_answered(bench: SendBench) -> None:
+async def test_a_disconnected_peer_is_not_answered(bench: SendBench) -> None:
     peer, connection = bench.connect()
     connection.data_received(encode_frame(send_request()))
     peer.transport.abort()

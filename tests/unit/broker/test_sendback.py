@@ -53,7 +53,7 @@ class Bench:
     stats: CountingStats
 
     def consumed(self, **fields: Any) -> LogEntry:
-        """A message that a consumer has got."""
+        """A message that a consumer has received."""
         return self.parts.put(
             prepared(
                 "TopicA",
@@ -102,7 +102,7 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
             await peer.lost.wait()
 
 
-async def test_with_sync_flush_the_disk_has_it_before_the_consumer_goes_on(tmp_path: Path) -> None:
+async def test_sync_flush_answers_when_the_message_is_on_disk(tmp_path: Path) -> None:
     async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
         entry = made.consumed()
         worker = made.parts.small.flush_worker
@@ -117,7 +117,7 @@ async def test_with_sync_flush_the_disk_has_it_before_the_consumer_goes_on(tmp_p
         assert (await sending).code == ResponseCode.SUCCESS
 
 
-async def test_a_disk_that_does_not_confirm_keeps_the_message_with_its_consumer(
+async def test_a_flush_timeout_is_an_error_for_the_consumer(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
@@ -129,7 +129,7 @@ async def test_a_disk_that_does_not_confirm_keeps_the_message_with_its_consumer(
         made.parts.small.flush_worker.is_held = False
 
 
-async def test_a_message_comes_back_after_a_delay(tmp_path: Path) -> None:
+async def test_a_message_is_redelivered_after_a_delay(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         entry = made.consumed()
         answer = await made.send_back(entry.physical_offset, delay_level=1)
@@ -169,7 +169,7 @@ async def test_a_message_comes_back_after_a_delay(tmp_path: Path) -> None:
     ("tries", "level", "queue_id"),
     [(0, 0, 2), (1, 0, 3), (15, 0, 17), (0, 5, 4), (0, 18, 17), (0, 99, 17), (0, 2**31 - 1, 17)],
 )
-async def test_the_delay_rises_with_each_try(
+async def test_the_delay_rises_with_each_attempt(
     tmp_path: Path, tries: int, level: int, queue_id: int
 ) -> None:
     async with bench(tmp_path) as made:
@@ -180,7 +180,7 @@ async def test_the_delay_rises_with_each_try(
         assert waiting.reconsume_times == tries + 1
 
 
-async def test_later_tries_keep_where_a_message_came_from(tmp_path: Path) -> None:
+async def test_later_attempts_keep_the_origin_of_a_message(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         entry = made.parts.put(
             prepared(
@@ -200,15 +200,15 @@ async def test_later_tries_keep_where_a_message_came_from(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("tries", "fields"),
     [
-        (16, {}),  # the group's own limit
+        (16, {}),  # the limit of the group
         (3, {"max_reconsume_times": 3}),
         (0, {"max_reconsume_times": 0}),
         (0, {"max_reconsume_times": -1}),
-        (0, {"delay_level": -1}),  # the consumer gives up at once
-        (16, {"max_reconsume_times": 99, "version": 120}),  # too old to say how often
+        (0, {"delay_level": -1}),  # the consumer asks for no retry
+        (16, {"max_reconsume_times": 99, "version": 120}),  # too old to send its limit
     ],
 )
-async def test_after_its_last_try_a_message_is_dead(
+async def test_after_its_last_attempt_a_message_is_a_dead_letter(
     tmp_path: Path, tries: int, fields: dict[str, Any]
 ) -> None:
     async with bench(tmp_path) as made:
@@ -232,7 +232,7 @@ async def test_after_its_last_try_a_message_is_dead(
     assert made.stats.buried == [("TopicA", "G")]
 
 
-async def test_one_try_below_the_limit_is_not_the_last(tmp_path: Path) -> None:
+async def test_an_attempt_below_the_limit_is_not_the_last(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         entry = made.consumed(reconsume_times=2)
         await made.send_back(entry.physical_offset, max_reconsume_times=3)
@@ -248,7 +248,7 @@ async def test_a_group_of_a_unit_marks_its_retry_topic(tmp_path: Path) -> None:
         assert topic.topic_sys_flag == 2
 
 
-async def test_a_group_without_retry_queues_wants_nothing_back(tmp_path: Path) -> None:
+async def test_a_group_without_retry_queues_drops_the_message(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         made.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
         answer = await made.send_back(made.consumed().physical_offset)
@@ -275,20 +275,20 @@ async def test_an_unknown_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["", "bad name", "x" * 300, "../etc"])
-async def test_an_impossible_group(tmp_path: Path, group: str) -> None:
+async def test_an_illegal_group_name(tmp_path: Path, group: str) -> None:
     async with bench(tmp_path) as made:
         answer = await made.send_back(made.consumed().physical_offset, group=group)
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-async def test_a_broker_that_takes_no_messages(tmp_path: Path) -> None:
+async def test_a_broker_without_write_permission(tmp_path: Path) -> None:
     async with bench(tmp_path, broker_permission=4) as made:
         answer = await made.send_back(made.consumed().physical_offset)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
 
 
-async def test_a_retry_topic_that_takes_no_messages(tmp_path: Path) -> None:
+async def test_a_retry_topic_without_write_permission(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         made.parts.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
         answer = await made.send_back(made.consumed().physical_offset)
@@ -297,7 +297,7 @@ async def test_a_retry_topic_that_takes_no_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [3, -1, 2**62, -(2**63)])
-async def test_an_offset_where_no_message_is(tmp_path: Path, offset: int) -> None:
+async def test_an_offset_without_a_message(tmp_path: Path, offset: int) -> None:
     async with bench(tmp_path) as made:
         made.consumed()
         answer = await made.send_back(offset)
@@ -335,7 +335,7 @@ async def test_missing_and_mistyped_fields(tmp_path: Path, name: str, value: str
         (StoreDiskError("broken"), "CREATE_MAPPED_FILE_FAILED"),
     ],
 )
-async def test_what_is_not_stored_is_not_counted(
+async def test_messages_that_are_not_stored_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
 ) -> None:
     async with bench(tmp_path) as made:
@@ -351,7 +351,7 @@ async def test_what_is_not_stored_is_not_counted(
         assert made.stats.returned == []
 
 
-async def test_properties_that_have_no_room_for_more(tmp_path: Path) -> None:
+async def test_properties_at_the_size_limit(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         entry = made.consumed(properties=b"filler\x01" + b"x" * 32_700 + b"\x02")
         answer = await made.send_back(entry.physical_offset)
@@ -361,7 +361,7 @@ async def test_properties_that_have_no_room_for_more(tmp_path: Path) -> None:
         )
 
 
-async def test_the_group_is_told_how_it_may_retry_by_an_administrator(tmp_path: Path) -> None:
+async def test_an_administrator_can_set_the_retries_of_a_group(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         group = made.parts.groups.find("G")
         assert group is not None

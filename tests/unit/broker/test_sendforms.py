@@ -1,4 +1,4 @@
-"""Which headers have a form: values must be found where they count, not where they look alike."""
+"""Which headers have a form: values must be found in their fields, not in similar text."""
 
 import re
 
@@ -32,14 +32,14 @@ def test_a_plain_header_has_a_form() -> None:
 @pytest.mark.parametrize(
     ("read", "beside"),
     [
-        # Behind the fields, where nobody looks for it. What varies is a text; the opaque is none.
+        # The second value comes after the fields, where it is not read.
         ('"e":7', '"e":"7"'),
         ('"e":7', '"e":"6"'),
         ('"g":1794732977282', '"g":"1794732977282"'),
         ('"opaque":"7"', '"x":{"opaque":7}'),
     ],
 )
-def test_values_that_are_the_same_elsewhere_by_chance(read: str, beside: str) -> None:
+def test_headers_with_duplicate_values_have_no_form(read: str, beside: str) -> None:
     name = read.split(":", maxsplit=1)[0]
     header = re.sub(f'{name}:"?[0-9]+"?', read, HEADER)
     assert header != HEADER
@@ -52,7 +52,7 @@ def test_the_last_of_two_fields_of_one_name_counts(first: str) -> None:
     assert form_of(HEADER.replace('"e":"7"', f'"\\u0065":"{first}","e":"7"')) is not None
 
 
-def test_an_escaped_backslash_is_no_separator() -> None:
+def test_an_escaped_backslash_is_not_a_separator() -> None:
     header = HEADER.replace("QQQQ", r"QQ\\u0002QQ\\u0001QQ")
     form = form_of(header, r"QQ\u0002QQ\u0001QQ")
     assert form is None or form.places == {}

@@ -1,4 +1,4 @@
-"""Configuration of a broker: RocketMQ's names and defaults, and what a peer may change."""
+"""Configuration of a broker: RocketMQ's names and defaults, and what peers may change."""
 
 import asyncio
 import gzip
@@ -16,7 +16,7 @@ from goddard.protocol.record import Host
 from goddard.store.config import FlushMode
 
 _GOLDEN = Path(__file__).parents[2] / "golden/data/wire/c5.4.0-s5.4.0/admin.jsonl.gz"
-# Of the broker that was recorded: its own places, names and sizes.
+# Paths, names and sizes of the recorded broker.
 _RECORDED = {
     "bitMapLengthConsumeQueueExt",
     "brokerName",
@@ -88,7 +88,7 @@ def test_every_field_has_the_default_of_the_table() -> None:
     assert "brokerName" in IMPORTANT
 
 
-def test_a_recorded_configuration_is_taken_whole() -> None:
+def test_a_recorded_configuration_is_read_completely() -> None:
     recorded = recorded_properties()
     config = BrokerConfig.from_properties(recorded)
     assert config.properties() == recorded
@@ -96,7 +96,7 @@ def test_a_recorded_configuration_is_taken_whole() -> None:
     assert store.segment_bytes == 1_048_576
     assert store.index_slots == 1_000
     assert store.reserved_hours == 720
-    # 95 % is beyond the marks of forced cleaning (85 %), so that one counts.
+    # 95 % is above the ratio of forced deletion (85 %), so it replaces that ratio.
     assert (store.disk_high_ratio, store.disk_force_ratio, store.disk_full_ratio) == (
         0.85,
         0.85,
@@ -117,10 +117,10 @@ def test_every_value_of_a_windows_file_reads_back(tmp_path: Path) -> None:
             assert shown[name] == value
 
 
-def test_how_long_queues_are_locked() -> None:
+def test_expiry_of_queue_locks() -> None:
     name = "rocketmq.broker.rebalance.lockMaxLiveTime"
     assert BrokerConfig().queue_lock_ms == 60_000
-    # A system property of Java's: no broker shows it.
+    # A system property in Java: brokers do not show it.
     assert name not in BrokerConfig().properties()
     changed = BrokerConfig.from_properties({name: "5000"})
     assert changed.queue_lock_ms == 5_000
@@ -130,7 +130,7 @@ def test_how_long_queues_are_locked() -> None:
             BrokerConfig.from_properties({name: text})
 
 
-def test_paths_of_windows_are_folders_elsewhere() -> None:
+def test_windows_paths_become_local_paths() -> None:
     assert local_path("D:\\RocketMQ\\store") == Path("D:/RocketMQ/store")
     assert local_path("/var/store") == Path("/var/store")
 
@@ -157,7 +157,7 @@ def test_the_register_period_has_limits(period: str, seconds: int) -> None:
     assert config.register_seconds == seconds
 
 
-def test_store_properties_get_their_meaning() -> None:
+def test_store_properties_are_applied() -> None:
     store = BrokerConfig.from_properties(
         {
             "storePathRootDir": "/data",
@@ -231,7 +231,7 @@ def test_a_wrong_value_is_refused_with_its_name(name: str, text: str) -> None:
         "rocketmqHom\u0435",  # a Cyrillic letter
     ],
 )
-def test_a_peer_cannot_set_places_addresses_or_names(name: str) -> None:
+def test_a_peer_cannot_set_paths_addresses_or_names(name: str) -> None:
     config = BrokerConfig()
     with pytest.raises(ProtectedPropertyError):
         config.updated_by_peer({"fileReservedTime": "24", name: "-c $@|sh . echo x"})
@@ -270,12 +270,12 @@ def test_a_peer_can_set_numbers_and_switches() -> None:
         ("sendMessageThreadPoolNums", "$(id)"),
     ],
 )
-def test_a_peer_cannot_set_nonsense(name: str, text: str) -> None:
+def test_a_peer_cannot_set_invalid_values(name: str, text: str) -> None:
     with pytest.raises(ConfigError):
         BrokerConfig().updated_by_peer({name: text})
 
 
-def test_what_rocketmq_does_not_know_is_ignored_from_a_peer() -> None:
+def test_properties_unknown_to_rocketmq_are_ignored_from_a_peer() -> None:
     config = BrokerConfig()
     assert config.updated_by_peer({"noSuchProperty": "1"}) == config
 
@@ -286,14 +286,14 @@ def test_every_setting_has_one_property() -> None:
     assert set(names).isdisjoint(BrokerConfig().others)
 
 
-async def test_a_change_is_kept_in_the_file_and_told(tmp_path: Path) -> None:
+async def test_a_change_is_saved_and_listeners_are_called(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     settings = Settings(BrokerConfig(config_path=str(file)))
-    told: list[BrokerConfig] = []
-    settings.add_listener(told.append)
+    notified: list[BrokerConfig] = []
+    settings.add_listener(notified.append)
     await settings.update({"fileReservedTime": "24"}, "peer", now_ms=7)
-    assert [config.others["fileReservedTime"] for config in told] == ["24"]
-    assert settings.current is told[0]
+    assert [config.others["fileReservedTime"] for config in notified] == ["24"]
+    assert settings.current is notified[0]
     assert settings.data_version.counter == 1
     assert settings.data_version.timestamp == 7
     assert read_properties(file) == settings.current.properties()
@@ -373,11 +373,11 @@ def test_what_would_be_taken_for_granted_and_is_not_there_is_refused(line: str) 
         "messageStorePlugIn=",
     ],
 )
-def test_asking_for_less_is_fine(line: str) -> None:
+def test_values_that_disable_unsupported_features_are_accepted(line: str) -> None:
     BrokerConfig.from_properties(parse_properties(line)).check_supported()
 
 
-def test_what_is_refused_is_known_and_a_wrong_choice_comes_with_the_right_ones() -> None:
+def test_refused_properties_are_known_and_errors_list_the_choices() -> None:
     assert BrokerConfig().unknown_names(["authenticationEnabled", "flushDiskType"]) == []
     with pytest.raises(ConfigError, match="'SYNC'; SYNC_FLUSH or ASYNC_FLUSH"):
         BrokerConfig.from_properties({"flushDiskType": "SYNC"})

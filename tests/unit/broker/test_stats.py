@@ -1,4 +1,4 @@
-"""Counters, and the figures that RocketMQ makes of snapshots."""
+"""Counters, and the statistics that RocketMQ computes from snapshots."""
 
 from goddard.broker.puttimes import PutTimes
 from goddard.broker.stats import Stats
@@ -23,7 +23,7 @@ def view(stats: Stats, name: str, key: str) -> BrokerStats:
     return figures
 
 
-def test_nothing_is_known_of_what_never_came() -> None:
+def test_unknown_topics_and_groups_have_no_statistics() -> None:
     stats = Stats(CLUSTER, is_system)
     run(stats, 0, 20)
     for name in ("TOPIC_PUT_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS", "BROKER_PUT_NUMS", "X"):
@@ -49,7 +49,7 @@ def test_a_minute_is_the_difference_of_snapshots_ten_seconds_apart() -> None:
     assert stats.put_rate("T") == 0.6
 
 
-def test_what_is_older_than_a_minute_does_not_count() -> None:
+def test_messages_older_than_a_minute_do_not_count() -> None:
     stats = Stats(CLUSTER, is_system)
     stats.put("T", 10, 1000)
     run(stats, 0, 59)
@@ -72,17 +72,17 @@ def test_hours_and_days() -> None:
     assert stats.view("GROUP_GET_NUMS", "T@H") is None
 
 
-def test_a_clock_that_was_paused_owes_one_snapshot_not_many() -> None:
+def test_a_paused_clock_takes_one_snapshot_later() -> None:
     stats = Stats(CLUSTER, is_system)
     stats.put("T", 1, 1)
     stats.sample(0, 1)
     stats.sample(1_000_000, 1)
     stats.sample(1_000_500, 1)
-    # Two snapshots and the made-up first: the second is as long after as the pause was.
+    # Two snapshots and the assumed first one: the interval of the second includes the pause.
     assert view(stats, "TOPIC_PUT_NUMS", "T").stats_minute.tps == 1 * 1000 / 1_010_000
 
 
-def test_the_broker_and_its_users() -> None:
+def test_totals_of_the_broker_with_and_without_system_topics() -> None:
     stats = Stats(CLUSTER, is_system)
     stats.put("T", 3, 30)
     stats.put("rmq_sys_wheel_timer", 4, 40)
@@ -118,7 +118,7 @@ def test_totals_of_yesterday_and_today() -> None:
     assert stats.get_totals == (4, 4, 4)
 
 
-def test_rates_are_empty_until_there_is_enough_to_tell() -> None:
+def test_rates_are_empty_until_there_are_enough_samples() -> None:
     stats = Stats(CLUSTER, is_system)
     assert stats.rates()["putTps"] == "  "
     assert stats.rates()["getTotalTps"] == "0.0 0.0 0.0"
@@ -140,7 +140,7 @@ def test_rates_are_empty_until_there_is_enough_to_tell() -> None:
     assert stats.rates()["putTps"] == f"0.0 0.0 {20 / 600_000 * 1000}"
 
 
-def test_deleted_topics_and_groups_are_forgotten() -> None:
+def test_deleted_topics_and_groups_are_removed() -> None:
     stats = Stats(CLUSTER, is_system)
     for topic in ("T", "U"):
         stats.put(topic, 1, 1)
@@ -159,7 +159,7 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
 
 
 class TestPutTimes:
-    def test_nothing_is_told_before_a_minute_is_over(self) -> None:
+    def test_no_percentiles_before_a_minute_is_over(self) -> None:
         times = PutTimes()
         times.add(10, 3)
         assert (times.distribution(), times.percentile(0.99), times.max_ms) == ("null", "0.00", 3)
@@ -190,7 +190,7 @@ class TestPutTimes:
         times.roll()
         assert times.percentile(1.0) == "10000.00"
 
-    def test_they_roll_with_the_samples(self) -> None:
+    def test_put_times_roll_with_the_samples(self) -> None:
         stats = Stats(CLUSTER, is_system)
         stats.sample(0, 1)
         stats.appended(7, 0)
@@ -202,7 +202,7 @@ class TestPutTimes:
         assert stats.put_times.distribution().startswith("[<=0ms]:0 ")
 
 
-def test_how_long_gets_took() -> None:
+def test_latencies_of_gets() -> None:
     stats = Stats(CLUSTER, is_system)
     for took_ms in (0, 3, 9):
         stats.get_took(2, "T", "G", took_ms)
@@ -218,7 +218,7 @@ def test_how_long_gets_took() -> None:
     assert stats.view("GROUP_GET_LATENCY", "2@T@H") is not None
 
 
-def test_latencies_are_kept_of_so_many_queues_only() -> None:
+def test_the_number_of_queues_with_latencies_is_limited() -> None:
     stats = Stats(CLUSTER, is_system)
     for queue_id in range(10_001):
         stats.get_took(queue_id, "T", "G", 1)
@@ -226,7 +226,7 @@ def test_latencies_are_kept_of_so_many_queues_only() -> None:
     assert stats.view("GROUP_GET_LATENCY", "10000@T@G") is None
 
 
-def test_dead_letters_are_counted_by_the_topic_they_came_from() -> None:
+def test_dead_letters_are_counted_by_their_original_topic() -> None:
     stats = Stats(CLUSTER, is_system)
     stats.dead("T", "G")
     run(stats, 0, 1)

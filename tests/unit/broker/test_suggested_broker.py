@@ -1,4 +1,4 @@
-"""Which broker a consumer is told to read from: this one, or the first slave when it lags."""
+"""Which broker is suggested to a consumer: this one, or the first slave when it lags."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Topics and groups: creation on first use, what administrators change, who is told."""
+"""Topics and groups: creation on first use, changes by administrators, listeners."""
 
 import logging
 from pathlib import Path
@@ -36,7 +36,7 @@ def make_groups(folder: Path, **settings: str) -> Groups:
     return groups
 
 
-def test_a_new_broker_has_the_topics_of_the_system(tmp_path: Path) -> None:
+def test_a_new_broker_has_the_system_topics(tmp_path: Path) -> None:
     topics = make_topics(tmp_path)
     queues = {name: config.write_queue_nums for name, config in topics.configs.items()}
     assert queues == {
@@ -70,7 +70,7 @@ def test_a_new_broker_has_the_topics_of_the_system(tmp_path: Path) -> None:
     assert topics.data_version.timestamp > 0
 
 
-def test_switches_leave_out_topics(tmp_path: Path) -> None:
+def test_settings_leave_out_system_topics(tmp_path: Path) -> None:
     topics = make_topics(
         tmp_path,
         autoCreateTopicEnable="false",
@@ -89,7 +89,7 @@ def test_switches_leave_out_topics(tmp_path: Path) -> None:
     assert (cluster.perm, broker.perm) == (1, 1)
 
 
-def test_what_was_loaded_stays(tmp_path: Path) -> None:
+def test_loaded_topics_are_kept(tmp_path: Path) -> None:
     topics = make_topics(tmp_path)
     topics.put(TopicConfig(topic_name="TBW102", write_queue_nums=3, read_queue_nums=3, perm=7))
     topics.table.save()
@@ -106,8 +106,8 @@ def test_a_topic_is_created_by_the_first_send(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics = make_topics(tmp_path)
-    told: list[list[str]] = []
-    topics.add_listener(told.append)
+    notified: list[list[str]] = []
+    topics.add_listener(notified.append)
     version = topics.data_version
     with caplog.at_level(logging.INFO, logger="goddard.broker"):
         created = topics.create_on_send("orders", "TBW102", 4, _REMOTE)
@@ -120,12 +120,12 @@ def test_a_topic_is_created_by_the_first_send(
         "readQueueNums=4, writeQueueNums=4, perm=RW-, topicFilterType=SINGLE_TAG, topicSysFlag=0, "
         f"order=false, attributes={{}}]] producer:[{_REMOTE}]",
     ]
-    assert told == [["orders"]]
+    assert notified == [["orders"]]
     assert topics.data_version.counter == version.counter + 1
     assert topics.table.is_changed
 
     assert topics.create_on_send("orders", "TBW102", 8, _REMOTE) is created
-    assert told == [["orders"]]
+    assert notified == [["orders"]]
 
 
 @pytest.mark.parametrize(("asked", "got"), [(4, 4), (8, 8), (1 << 30, 8), (0, 0), (-5, 0)])
@@ -135,7 +135,7 @@ def test_the_default_topic_limits_the_queues(tmp_path: Path, asked: int, got: in
     assert created.write_queue_nums == created.read_queue_nums == got
 
 
-def test_no_topic_without_one_to_inherit_from(
+def test_no_topic_is_created_without_a_topic_to_inherit_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics = make_topics(tmp_path)
@@ -146,13 +146,13 @@ def test_no_topic_without_one_to_inherit_from(
     assert "the default topic[SELF_TEST_TOPIC] has no perm [6]" in caplog.text
 
 
-def test_automatic_creation_can_be_switched_off_while_running(tmp_path: Path) -> None:
+def test_automatic_creation_can_be_disabled_while_running(tmp_path: Path) -> None:
     settings = Settings(BrokerConfig())
     topics = Topics(TopicTable(tmp_path), settings)
     topics.add_system_topics()
     settings.replace(settings.current.updated({"autoCreateTopicEnable": "false"}))
     assert topics.create_on_send("orders", "TBW102", 4, _REMOTE) is None
-    # Copies of other inheritable topics are still made, as in RocketMQ.
+    # Topics are still created from other inheritable topics, as in RocketMQ.
     assert topics.create_on_send("orders", "DefaultCluster", 4, _REMOTE) is not None
 
 
@@ -162,7 +162,7 @@ def test_retry_topics_are_created_once(tmp_path: Path) -> None:
     assert topics.create_for_send_back("%RETRY%g", 9, 4) is retry
     ordered = topics.create_for_send_back("%RETRY%g", 1, 6, order=True)
     assert ordered.order
-    assert not retry.order  # whoever holds the old one keeps it as it was
+    assert not retry.order  # the old object is not changed
     assert topics.is_ordered("%RETRY%g")
     assert topics.create_for_send_back("%DLQ%g", -1, 2).write_queue_nums == 0
     assert topics.create_for_send_back("%DLQ%h", 1 << 40, 2).write_queue_nums == 65_535
@@ -170,14 +170,14 @@ def test_retry_topics_are_created_once(tmp_path: Path) -> None:
 
 def test_administrators_put_and_delete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topics = make_topics(tmp_path)
-    told: list[list[str]] = []
-    topics.add_listener(told.append)
+    notified: list[list[str]] = []
+    topics.add_listener(notified.append)
     with caplog.at_level(logging.INFO, logger="goddard.broker"):
         topics.put(TopicConfig(topic_name="a"))
         topics.put_all([TopicConfig(topic_name="a", perm=4), TopicConfig(topic_name="b")])
         assert topics.delete("b") is not None
         assert topics.delete("b") is None
-    assert told == [["a"], ["a", "b"], ["b"]]
+    assert notified == [["a"], ["a", "b"], ["b"]]
     assert "b" not in topics
     assert "update topic config, old:[TopicConfig [topicName=a" in caplog.text
     assert "delete topic config failed, topic: b not exists" in caplog.text
@@ -194,13 +194,13 @@ def test_order_configuration_marks_topics(tmp_path: Path) -> None:
     assert topics.data_version.counter == counter + 1
 
 
-def test_the_text_of_a_topic() -> None:
+def test_the_log_text_of_a_topic() -> None:
     config = TopicConfig(topic_name="t", perm=7, attributes={"message.type": "FIFO"}, order=True)
     assert "perm=RWX" in topic_text(config)
     assert "order=true, attributes={message.type=FIFO}]" in topic_text(config)
 
 
-def test_a_new_broker_has_the_groups_of_the_system(tmp_path: Path) -> None:
+def test_a_new_broker_has_the_system_groups(tmp_path: Path) -> None:
     groups = make_groups(tmp_path)
     assert {"TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", "CID_ONS-HTTP-PROXY"} <= set(groups.configs)
     assert len(groups) == 8
@@ -208,23 +208,23 @@ def test_a_new_broker_has_the_groups_of_the_system(tmp_path: Path) -> None:
 
 def test_a_group_is_created_by_its_first_use(tmp_path: Path) -> None:
     groups = make_groups(tmp_path)
-    told: list[list[str]] = []
-    groups.add_listener(told.append)
+    notified: list[list[str]] = []
+    groups.add_listener(notified.append)
     created = groups.find("readers")
     assert created == SubscriptionGroupConfig(group_name="readers")
     assert groups.find("readers") is created
-    assert told == [["readers"]]
+    assert notified == [["readers"]]
     assert groups.get("others") is None
 
 
 @pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256, "ä"])
-def test_a_bad_name_makes_no_group(tmp_path: Path, group: str) -> None:
+def test_no_group_is_created_for_an_illegal_name(tmp_path: Path, group: str) -> None:
     groups = make_groups(tmp_path)
     assert groups.find(group) is None
     assert group not in groups
 
 
-def test_groups_need_an_administrator_when_creation_is_off(tmp_path: Path) -> None:
+def test_no_group_is_created_when_creation_is_disabled(tmp_path: Path) -> None:
     groups = make_groups(tmp_path, autoCreateSubscriptionGroup="false")
     assert groups.find("readers") is None
     assert groups.find("CID_RMQ_SYS_new") is not None

@@ -1,4 +1,4 @@
-"""Transactions: halves, their end, the op queue, check-backs, restarts."""
+"""Transactions: half messages, their end, the op queue, check-backs, restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ class Bench:
     async def end(
         self, entry: LogEntry, decision: int, *, answered: bool = True, **fields: Any
     ) -> RemotingCommand | None:
-        """Send 37 and wait for the answer, or for the ones before to be through."""
+        """Send END_TRANSACTION and wait for the answer, or until earlier requests are handled."""
         values: dict[str, Any] = {
             "producer_group": "P",
             "tran_state_table_offset": entry.queue_offset,
@@ -92,8 +92,8 @@ class Bench:
         (answer,) = await self.peer.receive(1)
         return answer
 
-    async def noted(self) -> list[bytes]:
-        """The bodies of the op queue, with what was decided so far."""
+    async def op_bodies(self) -> list[bytes]:
+        """The bodies of the op queue, after all decisions are written."""
         self.transactions.note_decisions()
         await self.parts.appender.drain()
         return [record.body for record in self.parts.records(TRANS_OP_HALF_TOPIC)]
@@ -147,7 +147,7 @@ async def bench(
 
 
 class TestHalf:
-    async def test_a_half_is_stored_where_nobody_consumes_it(self, tmp_path: Path) -> None:
+    async def test_a_half_is_stored_in_the_half_topic(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             await made.send_half()
             (half,) = made.halves()
@@ -164,9 +164,7 @@ class TestHalf:
         assert (half.queue_id, half.flag) == (0, 9)
         assert half.sys_flag == 0x1  # still compressed, but no longer "prepared"
 
-    async def test_a_delayed_half_is_not_sent_to_a_level_from_which_it_never_returns(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_delayed_half_is_not_stored_in_the_delay_topic(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             await made.send_half(DELAY="3")
             assert len(made.halves()) == 1
@@ -186,7 +184,7 @@ class TestEnd:
             assert answer is not None
             assert answer.code == ResponseCode.SUCCESS
             (record,) = made.parts.records("Orders", 2)
-            assert await made.noted() == [b"0"]
+            assert await made.op_bodies() == [b"0"]
             (op,) = made.parts.records(TRANS_OP_HALF_TOPIC)
         # As RocketMQ 5.4.0 stores it.
         assert properties_of(record) == {
@@ -209,30 +207,32 @@ class TestEnd:
             assert answer is not None
             assert answer.code == ResponseCode.SUCCESS
             assert made.parts.records("Orders", 2) == []
-            assert await made.noted() == [b"0"]
+            assert await made.op_bodies() == [b"0"]
 
     @pytest.mark.parametrize("decision", [0, 4, 7, -1])
-    async def test_what_is_no_decision_is_not_answered(self, tmp_path: Path, decision: int) -> None:
+    async def test_an_end_without_decision_is_not_answered(
+        self, tmp_path: Path, decision: int
+    ) -> None:
         async with bench(tmp_path) as made:
             entry = await made.send_half()
             await made.end(entry, decision, answered=False)
-            assert await made.noted() == []
+            assert await made.op_bodies() == []
 
     async def test_many_decisions_share_an_op(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(3)]
             for entry in reversed(entries):
                 await made.end(entry, COMMIT)
-            assert await made.noted() == [b"2,1,0"]
+            assert await made.op_bodies() == [b"2,1,0"]
 
-    async def test_ops_are_cut_at_their_greatest_size(self, tmp_path: Path) -> None:
+    async def test_ops_are_split_at_the_maximum_size(self, tmp_path: Path) -> None:
         async with bench(tmp_path, transaction_op_bytes=4) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(5)]
             for entry in entries:
                 await made.end(entry, ROLLBACK)
-            assert await made.noted() == [b"0,1", b"2,3", b"4"]
+            assert await made.op_bodies() == [b"0,1", b"2,3", b"4"]
 
-    async def test_ops_are_written_without_being_asked(self, tmp_path: Path) -> None:
+    async def test_ops_are_written_in_the_background(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             written = asyncio.Event()
             made.parts.store.add_listener(
@@ -242,7 +242,7 @@ class TestEnd:
             async with asyncio.timeout(60):
                 await written.wait()
 
-    async def test_a_commit_of_a_peer_that_is_gone_at_once_is_kept(self, tmp_path: Path) -> None:
+    async def test_a_commit_of_a_peer_that_disconnects_is_kept(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entry = await made.send_half()
             fields = EndTransactionRequest(
@@ -270,7 +270,7 @@ class TestEnd:
         ],
     )
     @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-    async def test_refusals(
+    async def test_refused_ends(
         self, tmp_path: Path, fields: dict[str, Any], remark: str, decision: int
     ) -> None:
         async with bench(tmp_path) as made:
@@ -279,22 +279,22 @@ class TestEnd:
             assert answer is not None
             assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
             assert made.parts.records("Orders", 2) == []
-            assert await made.noted() == []
+            assert await made.op_bodies() == []
 
-    async def test_a_message_that_is_no_half_cannot_be_ended(self, tmp_path: Path) -> None:
+    async def test_a_message_that_is_not_a_half_cannot_be_ended(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entry = made.parts.put(prepared("TopicA", 0, properties=b"PGROUP\x01P\x02"))
             answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert answer.remark == "Find prepared transaction message failed"
 
-    async def test_a_half_that_does_not_say_where_it_belongs(self, tmp_path: Path) -> None:
+    async def test_a_half_without_its_topic(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entry = made.parts.put(prepared(TRANS_HALF_TOPIC, 0, properties=b"PGROUP\x01P\x02"))
             answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert await made.noted() == []
+            assert await made.op_bodies() == []
 
     @pytest.mark.parametrize("missing", ["producerGroup", "commitLogOffset", "msgId"])
     async def test_missing_fields(self, tmp_path: Path, missing: str) -> None:
@@ -312,19 +312,19 @@ class TestEnd:
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert missing in (answer.remark or "")
 
-    async def test_a_producer_that_wanted_time_and_is_late(self, tmp_path: Path) -> None:
+    async def test_a_commit_after_the_immunity_time(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entry = await made.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS="30")
             made.parts.clock.advance(30_001)
             answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert (answer.code, answer.remark) == (ResponseCode.ILLEGAL_OPERATION, None)
-            # The answer to a check is never late.
+            # The answer to a check is always accepted.
             answer = await made.end(entry, COMMIT, from_transaction_check=True)
             assert answer is not None
             assert answer.code == ResponseCode.SUCCESS
 
-    async def test_a_commit_that_cannot_be_stored_is_not_noted(
+    async def test_a_commit_that_cannot_be_stored_writes_no_op(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with bench(tmp_path) as made:
@@ -339,11 +339,11 @@ class TestEnd:
             assert answer is not None
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert answer.remark == "Service not available now."
-            assert await made.noted() == []
+            assert await made.op_bodies() == []
 
 
 class TestCheckBack:
-    async def test_a_producer_is_asked_about_an_old_half(self, tmp_path: Path) -> None:
+    async def test_a_producer_is_asked_about_an_undecided_half(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entry = await made.send_half()
             made.parts.clock.advance(6_001)
@@ -387,7 +387,7 @@ class TestCheckBack:
             assert len(made.parts.records("Orders", 2)) == 1
             assert entry.queue_offset == 0
 
-    async def test_young_halves_are_left_alone(self, tmp_path: Path) -> None:
+    async def test_young_halves_are_not_checked(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             await made.send_half()
             made.parts.clock.advance(6_000)
@@ -395,12 +395,12 @@ class TestCheckBack:
             assert len(made.halves()) == 1
             assert made.offsets() == (-1, -1)
 
-    async def test_decided_halves_are_passed_and_their_ops_too(self, tmp_path: Path) -> None:
+    async def test_decided_halves_and_their_ops_are_skipped(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(100)]
             for entry in entries:
                 await made.end(entry, ROLLBACK)
-            await made.noted()
+            await made.op_bodies()
             made.parts.clock.advance(10_000)
             await made.transactions.check()
             assert len(made.halves()) == 100
@@ -415,7 +415,7 @@ class TestCheckBack:
             assert len(made.halves()) == 1
             assert made.offsets() == (1, -1)
 
-    async def test_a_commit_that_fails_while_a_round_passes_is_asked_about(
+    async def test_a_half_whose_commit_fails_during_a_round_is_checked(
         self, tmp_path: Path
     ) -> None:
         async with bench(tmp_path) as made:
@@ -466,7 +466,7 @@ class TestCheckBack:
                 )
             assert made.offsets() == (3, -1)
 
-    async def test_a_half_that_was_asked_about_too_often_is_put_aside(self, tmp_path: Path) -> None:
+    async def test_a_half_checked_too_often_is_set_aside(self, tmp_path: Path) -> None:
         async with bench(tmp_path, transaction_check_max=2) as made:
             await made.send_half()
             for _ in range(4):
@@ -480,7 +480,7 @@ class TestCheckBack:
             assert topic is not None
             assert (topic.read_queue_nums, topic.perm) == (1, 6)
             assert made.offsets() == (3, -1)
-            await made.peer.receive(2)  # so often it was asked about
+            await made.peer.receive(2)  # the number of checks
             # An administrator has it checked again.
             id_ = offset_message_id(HOST, aside.physical_offset)
             answer = await made.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": id_})
@@ -489,14 +489,14 @@ class TestCheckBack:
             resumed = made.halves()[-1]
             assert properties_of(resumed)["TRANSACTION_CHECK_TIMES"] == "0"
 
-    async def test_a_half_older_than_the_log_keeps_files_is_put_aside(self, tmp_path: Path) -> None:
+    async def test_a_half_older_than_the_reserved_time_is_set_aside(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             await made.send_half()
             made.parts.clock.advance(73 * 3_600_000)
             await made.transactions.check()
             assert len(made.parts.records(TRANS_CHECK_MAX_TIME_TOPIC)) == 1
 
-    async def test_a_half_that_cannot_be_written_anew_does_not_block_the_others(
+    async def test_a_half_that_cannot_be_rewritten_does_not_block_the_others(
         self, tmp_path: Path
     ) -> None:
         async with bench(tmp_path) as made:
@@ -510,7 +510,7 @@ class TestCheckBack:
             (aside,) = made.parts.records(TRANS_CHECK_MAX_TIME_TOPIC)
             assert aside.body == b"too long"
 
-    async def test_a_store_that_takes_nothing_stops_the_round(
+    async def test_a_store_that_refuses_messages_stops_the_round(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with bench(tmp_path) as made:
@@ -527,7 +527,7 @@ class TestCheckBack:
             await made.transactions.check()
             await made.peer.receive(1)
 
-    async def test_the_service_asks_by_itself(self, tmp_path: Path) -> None:
+    async def test_the_service_checks_periodically(self, tmp_path: Path) -> None:
         async with bench(tmp_path, transaction_check_interval_ms=20) as made:
             await made.send_half()
             made.parts.clock.advance(10_000)
@@ -537,7 +537,7 @@ class TestCheckBack:
 
 
 class TestImmunity:
-    async def test_a_half_is_not_asked_about_before_its_time(self, tmp_path: Path) -> None:
+    async def test_a_half_is_not_checked_before_its_immunity_ends(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             await made.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
             for _ in range(2):
@@ -552,7 +552,7 @@ class TestImmunity:
             (command,) = await made.peer.receive(1)
             assert command.code == RequestCode.CHECK_TRANSACTION_STATE
 
-    async def test_a_decision_by_the_first_offset_ends_what_was_written_anew(
+    async def test_a_decision_by_the_first_offset_ends_the_rewritten_half(
         self, tmp_path: Path
     ) -> None:
         async with bench(tmp_path) as made:
@@ -561,14 +561,14 @@ class TestImmunity:
             await made.transactions.check()
             assert made.offsets() == (1, -1)
             await made.end(entry, COMMIT)
-            assert await made.noted() == [b"0"]
+            assert await made.op_bodies() == [b"0"]
             made.parts.clock.advance(100_000)
             await made.transactions.check()
             assert made.offsets() == (2, 1)
             assert len(made.halves()) == 2
             assert len(made.parts.records("Orders", 2)) == 1
 
-    async def test_a_wrong_clock_of_the_producer_is_no_immunity(self, tmp_path: Path) -> None:
+    async def test_a_wrong_clock_of_the_producer_gives_no_immunity(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             message = made.message(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
             message.born_timestamp_ms = 2**62
@@ -580,7 +580,7 @@ class TestImmunity:
 
 
 class TestRestart:
-    async def test_undecided_halves_are_asked_about_after_a_restart(self, tmp_path: Path) -> None:
+    async def test_undecided_halves_are_checked_after_a_restart(self, tmp_path: Path) -> None:
         clock = ManualClock()
         async with bench(tmp_path, clock=clock) as made:
             entry = await made.send_half(b"decided")
@@ -601,14 +601,14 @@ class TestRestart:
             assert properties_of(record)["TRANSACTION_CHECK_TIMES"] == "2"
             assert made.offsets() == (3, 1)
 
-    async def test_after_a_crash_no_half_is_forgotten(self, tmp_path: Path) -> None:
+    async def test_undecided_halves_are_checked_after_a_crash(self, tmp_path: Path) -> None:
         clock = ManualClock()
         async with bench(tmp_path, clock=clock, crash=True) as made:
             await made.send_half(b"open")
             clock.advance(10_000)
             await made.transactions.check()
         async with bench(tmp_path, clock=clock) as made:
-            # The offset was saved with the round, so the half is there once, not twice.
+            # The offset was saved with the round, so there is one half, not two.
             assert made.offsets() == (1, -1)
             clock.advance(10_000)
             await made.transactions.check()
@@ -628,7 +628,7 @@ class TestResume:
     @pytest.mark.parametrize(
         "message_id", [None, "", "nonsense", "7F000001000051AF00000000FFFFFFFF", "0" * 32]
     )
-    async def test_what_is_not_there(self, tmp_path: Path, message_id: str | None) -> None:
+    async def test_unknown_messages(self, tmp_path: Path, message_id: str | None) -> None:
         async with bench(tmp_path) as made:
             made.parts.put(prepared("TopicA"))
             fields = {} if message_id is None else {"msgId": message_id}
@@ -637,5 +637,5 @@ class TestResume:
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert made.halves() == []
 
-    def test_ids_name_places(self) -> None:
+    def test_message_ids_contain_offsets(self) -> None:
         assert parse_offset_message_id(offset_message_id(HOST, 77)) == (HOST, 77)

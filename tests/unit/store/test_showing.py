@@ -56,9 +56,9 @@ def test_the_loop_makes_synced_messages_visible(tmp_path: Path) -> None:
     with synced_store(tmp_path) as store:
         store.add_listener(listen)
         store.show_with(loop.call_soon_threadsafe)
-        told = threading.Event()
-        store.wait_durable(store.put(prepared()).end_offset, lambda error: told.set())
-        assert told.wait(TIMEOUT)
+        notified = threading.Event()
+        store.wait_durable(store.put(prepared()).end_offset, lambda error: notified.set())
+        assert notified.wait(TIMEOUT)
         for job in loop.jobs:
             job()
         assert store.max_offset("TopicA", 0) == 1
