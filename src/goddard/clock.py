@@ -1,7 +1,7 @@
-"""Time as a collaborator: production code gets a Clock, tests give a ManualClock.
+"""Clocks as objects: components receive a Clock, so that tests can pass a ManualClock.
 
 ``now_ms`` is wall time (store timestamps, expiry on disk); ``monotonic_ms`` measures durations and
-never jumps.
+never goes back.
 """
 
 import time
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The system's clocks."""
 
     __slots__ = ()
 

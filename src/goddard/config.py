@@ -1,10 +1,10 @@
 """Configuration: Java's properties format, settings of any daemon, and those of a name server.
 
-Property names are RocketMQ's, so that an existing ``namesrv.conf`` works as it is. A property that
-means nothing here (thread counts of Java's pools) is accepted, kept and shown, and has no effect.
+Property names are RocketMQ's, so an existing ``namesrv.conf`` works unchanged. A property without
+effect here (thread counts of Java's pools) is accepted, stored and returned.
 
-Configuration that comes over the network may never name a file, a folder, a home, a listening
-address or a command (``is_protected``): those are set by whoever starts the process.
+An update over the network may never set a file, a folder, a home, a listening address or a command
+(``is_protected``): only the configuration file and the command line can.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from goddard.errors import ConfigError
 
 
 class ProtectedPropertyError(ConfigError):
-    """A peer named a property that only whoever starts the process may set."""
+    """A peer tried to set a property that may not be set over the network."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -28,9 +28,10 @@ class ProtectedPropertyError(ConfigError):
         )
 
 
-# A properties file beyond this is no configuration.
+# The maximum size of a properties file.
 MAX_PROPERTIES_BYTES: Final = 1024 * 1024
-# Of an update over the network, which is parsed on the loop; all settings together are a few KiB.
+# The maximum size of an update over the network, which is parsed on the loop; all settings
+# together have a few KiB.
 MAX_UPDATE_BYTES: Final = 64 * 1024
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -61,10 +62,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def keep_windows_paths(text: str) -> str:
-    """Let values such as ``D:\\RocketMQ\\store`` mean what their author meant.
+    """Double the single backslashes of values such as ``D:\\RocketMQ\\store``.
 
-    Java takes the single backslashes of such a value for escapes and drops them. They are doubled
-    here; a value that has them doubled already stays as it is.
+    Java reads them as escapes and drops them. Values with doubled backslashes are unchanged.
     """
     return _WINDOWS_PATH.sub(lambda line: line[1] + line[2].replace("\\", "\\\\"), text)
 
@@ -111,10 +111,10 @@ def _unescape(text: str) -> str:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """One ``key=value`` line each, sorted; reading it back gives the same properties.
+    """Format as sorted ``key=value`` lines; parsing them gives the same properties.
 
-    Java writes values as they are, which lets a line break inside a value become a property of its
-    own at the next start; here they are escaped. Text without such characters is the same.
+    Java does not escape values, so a line break in a value becomes another property at the next
+    start; here such characters are escaped. Other text is written as in Java.
     """
     lines = []
     for key in sorted(properties):
@@ -129,7 +129,7 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a properties file; ConfigError says what is wrong with it and what to do."""
+    """Read a properties file; ConfigError says what is wrong and what to do."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PROPERTIES_BYTES + 1)
@@ -153,7 +153,7 @@ def read_properties(path: Path) -> dict[str, str]:
         raise ConfigError(f"the configuration file {path}: {error}") from error
 
 
-# What a peer may never set, by name, apart from everything that looks like a place or a command.
+# Names that a peer may never set, besides names that contain one of the words below.
 _PROTECTED_NAMES: Final = frozenset(
     {
         "bindaddress",
@@ -174,8 +174,8 @@ _PROTECTED_WORDS: Final = re.compile(
 def is_protected(key: str, black_list: str = "") -> bool:
     """Whether a property may not be set over the network.
 
-    Letter case, blanks and punctuation do not matter: a key that only looks like a protected one is
-    refused as well, and nobody has a good reason to send it.
+    Ignores letter case, blanks and punctuation: names that are similar to a protected one are
+    protected, too, because no client has a good reason to send them.
     """
     plain = re.sub(r"[^a-z0-9]", "", key.lower())
     listed = {re.sub(r"[^a-z0-9]", "", name.lower()) for name in black_list.split(";")} - {""}
@@ -189,7 +189,7 @@ def is_protected(key: str, black_list: str = "") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A field of a Configuration, and how its text is read."""
+    """A field of a Configuration, and how to parse its text."""
 
     name: str
     field: str
@@ -200,7 +200,7 @@ class Setting:
     def parse(self, text: str) -> str | int | bool:
         text = text.strip()
         if self.kind is bool:
-            # Java takes everything but "true" for false; a typing error should not switch things.
+            # Java reads everything except "true" as false; here a misspelt value is an error.
             if text.lower() not in ("true", "false"):
                 raise ConfigError(f"{self.name}={text[:80]}: true or false is needed")
             return text.lower() == "true"
@@ -220,43 +220,43 @@ def _written(value: str | int | bool) -> str:
 
 
 def setting(default: Any, name: str, *, low: int = 0, high: int = 2**31 - 1) -> Any:
-    """A field of a Configuration under its property name, and the range of a number."""
+    """A field of a Configuration: its property name and, for a number, its range."""
     return field(default=default, metadata={"property": name, "low": low, "high": high})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Settings of a daemon under RocketMQ's names. ``others`` are kept but without effect."""
+    """Settings of a daemon with RocketMQ's names; ``unused_properties`` have no effect."""
 
-    others: Mapping[str, str] = field(default_factory=dict)
+    unused_properties: Mapping[str, str] = field(default_factory=dict)
 
     def properties(self) -> dict[str, str]:
-        """Every property as text, under RocketMQ's names."""
-        shown = dict(self.others)
+        """All properties as text, by RocketMQ's names."""
+        properties = dict(self.unused_properties)
         for known in settings_of(type(self)).values():
             value = getattr(self, known.field)
             if value is not None:
-                shown[known.name] = _written(value)
-        return shown
+                properties[known.name] = _written(value)
+        return properties
 
     def updated(self, properties: Mapping[str, str]) -> Self:
-        """With these properties set; names that are not ours are kept among ``others``."""
+        """A copy with these properties; unknown names are added to ``unused_properties``."""
         settings = settings_of(type(self))
         changes: dict[str, Any] = {}
-        others = dict(self.others)
+        unused = dict(self.unused_properties)
         for name, text in properties.items():
             known = settings.get(name)
             if known is None:
-                others[name] = text
+                unused[name] = text
             else:
                 changes[known.field] = known.parse(text)
-        return dataclasses.replace(self, **changes, others=others)
+        return dataclasses.replace(self, **changes, unused_properties=unused)
 
     def updated_by_peer(self, properties: Mapping[str, str]) -> Self:
-        """As ``updated``, for properties from the network: nothing protected, nothing unknown.
+        """As ``updated``, for properties from the network: without protected and unknown names.
 
-        Unknown names are ignored, as Java does. ConfigError names the first that is wrong; then
-        none is taken.
+        Unknown names are ignored, as in Java. ConfigError names the first invalid property; then
+        nothing is changed.
         """
         for name in properties:
             if self.refuses(name):
@@ -268,25 +268,25 @@ class Configuration:
         known = {
             name: text
             for name, text in properties.items()
-            if name in settings or name in self.others
+            if name in settings or name in self.unused_properties
         }
         return self.updated(known)
 
     def refuses(self, name: str) -> bool:
-        """Whether no peer may set this property."""
+        """Whether peers may not set this property."""
         return is_protected(name)
 
     def known_names(self) -> frozenset[str]:
-        """The properties that mean something, here or in RocketMQ."""
-        return frozenset(settings_of(type(self))) | frozenset(self.others)
+        """The names of the properties of Goddard and RocketMQ."""
+        return frozenset(settings_of(type(self))) | frozenset(self.unused_properties)
 
     def unknown_names(self, names: Iterable[str]) -> list[str]:
-        """The names that mean nothing to anyone."""
+        """The names that neither Goddard nor RocketMQ knows."""
         known = self.known_names()
         return [name for name in names if name not in known and not name.startswith("tls.")]
 
     def name_like(self, unknown: str) -> str | None:
-        """The known name that was probably meant."""
+        """The known name that is most similar, if any is similar enough."""
         known = {name.lower(): name for name in sorted(self.known_names())}
         alike = difflib.get_close_matches(unknown.lower()[:80], known, n=1, cutoff=0.75)
         return known[alike[0]] if alike else None
@@ -296,7 +296,7 @@ _SETTINGS: Final[dict[type, Mapping[str, Setting]]] = {}
 
 
 def settings_of(configuration: type[Configuration]) -> Mapping[str, Setting]:
-    """The settings of a kind of daemon by their property names."""
+    """The settings of a configuration class, by property name."""
     if configuration in _SETTINGS:
         return _SETTINGS[configuration]
     kinds = get_type_hints(configuration)
@@ -316,8 +316,8 @@ def settings_of(configuration: type[Configuration]) -> Mapping[str, Setting]:
     return settings
 
 
-# Properties of RocketMQ 5.4's NamesrvConfig and NettyServerConfig that have no counterpart here:
-# one loop takes the place of Java's thread pools and semaphores.
+# Properties of RocketMQ 5.4's NamesrvConfig and NettyServerConfig without effect here: one event
+# loop replaces Java's thread pools and semaphores.
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "clientRequestThreadPoolNums": "8",
     "clientRequestThreadPoolQueueCapacity": "50000",
@@ -344,7 +344,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig(Configuration):
-    """Everything a name server can be told."""
+    """The configuration of a name server."""
 
     rocketmq_home: str | None = setting(None, "rocketmqHome")
     kv_config_path: str = setting("namesrv/kvConfig.json", "kvConfigPath")
@@ -371,10 +371,10 @@ class NameServerConfig(Configuration):
 
     idle_seconds: int = setting(120, "serverChannelMaxIdleTimeSeconds", low=1)
     backlog: int = setting(1024, "serverSocketBacklog", low=1)
-    # Zero, as in Java, leaves the mark to the transport.
+    # 0 means the transport's default, as in Java.
     write_buffer_high_bytes: int = setting(0, "writeBufferHighWaterMark")
 
-    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
+    unused_properties: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
 
     def refuses(self, name: str) -> bool:
         return is_protected(name, self.config_black_list)

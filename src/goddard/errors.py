@@ -1,15 +1,15 @@
-"""The exception tree. Everything that Goddard raises on purpose is a GoddardError.
+"""The exception classes. Every error that Goddard raises deliberately is a GoddardError.
 
-Errors that a response code stands for live in ``goddard.protocol.responses``, beside the codes.
+The errors for response codes are in ``goddard.protocol.responses``.
 """
 
 
 class GoddardError(Exception):
-    """Base of every error that Goddard raises on purpose."""
+    """Base of every error that Goddard raises deliberately."""
 
 
 class ConfigError(GoddardError):
-    """A configuration file, option or environment variable is wrong; the text says which."""
+    """A configuration file, option or environment variable is invalid; the text says which."""
 
 
 class ProtocolError(GoddardError):
@@ -17,14 +17,15 @@ class ProtocolError(GoddardError):
 
 
 class HeaderError(ProtocolError):
-    """A well-formed frame carries a header field that is missing or of the wrong type.
+    """A header field of a well-formed frame is missing or has the wrong type.
 
-    The frame boundary is intact, so the request is answered with an error and the connection lives.
+    The frame boundary is intact, so the request gets an error response and the connection stays
+    open.
     """
 
 
 class RemotingError(GoddardError):
-    """A request did not get its response, for a reason on our side or on the way."""
+    """A request got no response, because of the network or of a limit on our side."""
 
     def __init__(self, message: str, address: str = "") -> None:
         super().__init__(message)
@@ -32,24 +33,24 @@ class RemotingError(GoddardError):
 
 
 class ConnectFailedError(RemotingError):
-    """No connection could be made to the address."""
+    """A connection to the address could not be opened."""
 
 
 class ConnectionLostError(RemotingError):
-    """The connection closed before the response came; the peer may or may not have acted."""
+    """The connection closed before the response arrived; the peer may have executed the request."""
 
 
 class RequestTimeoutError(RemotingError):
-    """No response within the time given; the peer may or may not have acted."""
+    """No response arrived within the timeout; the peer may have executed the request."""
 
 
 class ServerShuttingDownError(RemotingError):
-    """The server shuts down and takes no more requests (GO_AWAY); it did not act on this one."""
+    """The server is shutting down (GO_AWAY); it did not execute this request."""
 
 
 class OverloadedError(RemotingError):
-    """Too much is waiting already (requests in flight, or unsent bytes); nothing was sent."""
+    """Too many requests in flight, or too many unsent bytes; the request was not sent."""
 
 
 class StoreError(GoddardError):
-    """Base of errors of the message store."""
+    """Base of the errors of the message store."""

@@ -1,9 +1,9 @@
-"""Replacing a small file so that a crash at any moment leaves the old content or the new, whole.
+"""Atomic replacement of a small file: after a crash it has either the old or the new content.
 
-The order: the new content goes to ``<name>.tmp`` and is synced; a rename puts it in place; only
-then does the old file become ``<name>.bak``, as RocketMQ keeps it, so that a file which could not
-be read never takes the place of a good backup before a good file is there; the folder is synced.
-These functions block and belong to an executor thread.
+The order: write and sync the new content as ``<name>.tmp``; rename it to ``<name>``; rename the old
+file to ``<name>.bak`` (RocketMQ's backup); sync the folder. The backup is replaced last, so that a
+damaged file never replaces a good backup before the new file is in place. These functions block:
+run them in an executor thread.
 """
 
 import contextlib
@@ -12,15 +12,14 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Make ``data`` the content of the file; when this returns it is on the disk."""
+    """Replace the content of the file with ``data``, which is on the disk on return."""
     _make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    # A hard link, so that the file itself never disappears; a file system without links does
-    # without the backup.
+    # A hard link, so that the file never disappears. A file system without links gets no backup.
     old = path.with_name(path.name + ".bak.tmp")
     with contextlib.suppress(OSError):
         old.unlink(missing_ok=True)
@@ -32,11 +31,11 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """A folder is on the disk once the one above it is synced, and so on upwards."""
+    """Create the folder and its missing parents; sync the parent of each new folder."""
     missing = [above for above in (folder, *folder.parents) if not above.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        _sync_folder(made.parent)
+    for created in missing:
+        _sync_folder(created.parent)
 
 
 def _sync_folder(folder: Path) -> None:

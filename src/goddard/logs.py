@@ -1,8 +1,8 @@
-"""Log set-up of a daemon: one rotating file under its logs folder, written by a thread of its own.
+"""Logging of a daemon: one rotating file in its logs folder, written by a separate thread.
 
-The threads that log only put a record into a bounded queue; a slow disk never holds up the loop.
-When the queue is full, records are dropped and counted, and the count is logged when there is room;
-a text that a peer made absurdly long is cut. So memory is bounded too.
+Threads that log only put records into a bounded queue, so a slow disk never blocks the loop. When
+the queue is full, records are dropped and counted, and the count is logged later; very long texts
+are truncated. So memory is bounded, too.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from goddard.errors import ConfigError
 
-# RocketMQ's own logback files: 100 MB a file, five old ones.
+# As in RocketMQ's logback files: 100 MB per file, five old files.
 _FILE_BYTES: Final = 100 * 1024 * 1024
 _OLD_FILES: Final = 5
 _QUEUE_RECORDS: Final = 20_000
@@ -38,7 +38,7 @@ _MAX_LOGBACK_BYTES: Final = 1024 * 1024
 
 
 class _DroppingHandler(QueueHandler):
-    """Puts records into the queue, or drops them; never waits."""
+    """Puts records into the queue, or drops them if it is full; never blocks."""
 
     def __init__(self, records: Queue[logging.LogRecord]) -> None:
         super().__init__(records)
@@ -68,16 +68,16 @@ class _DroppingHandler(QueueHandler):
             logging.WARNING,
             __file__,
             0,
-            "%d log records were dropped: the disk did not keep up",
+            "%d log records were dropped because the disk is too slow",
             (self.dropped,),
             None,
         )
 
 
 def logback_level(path: Path) -> int:
-    """The level of a logback file's root logger, the one thing of it that is honoured; else INFO.
+    """The level of the root logger in a logback file; INFO if the file or the level is missing.
 
-    A file that is missing or says nothing of use leaves the default: logging never stops a start.
+    Nothing else in the file has an effect. An invalid file never prevents a start.
     """
     try:
         with path.open("rb") as file:
@@ -90,7 +90,7 @@ def logback_level(path: Path) -> int:
 
 @contextlib.contextmanager
 def logging_to(file: Path, level: int = logging.INFO) -> Iterator[None]:
-    """Send all of Goddard's log to this file until the block ends; then everything is written."""
+    """Write Goddard's log to this file until the block ends; then all records are written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         writer = RotatingFileHandler(

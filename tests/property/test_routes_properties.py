@@ -192,7 +192,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         for change in changes:
             left = self.members_of(change.broker_name)
             assert change.min_broker_id == min(left)
-            assert set(change.tell) == set(left.values())
+            assert set(change.notify) == set(left.values())
 
     @rule(connection=st.integers(0, 2))
     def lose_connection(self, connection: int) -> None:

@@ -1,4 +1,4 @@
-"""Java's properties format, and the rules of what may be set by whom."""
+"""Java's properties format, and which properties may be set over the network."""
 
 import contextlib
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_written_properties_read_back_the_same(properties: dict[str, str]) -> No
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     with contextlib.suppress(ConfigError):
         parse_properties(text)
 
@@ -104,13 +104,15 @@ def test_a_file_sets_known_names_and_keeps_unknown_ones(tmp_path: Path) -> None:
         ("scanNotActiveBrokerInterval", "0", "10 to"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_needed(name: str, value: str, needed: str) -> None:
+def test_an_invalid_value_is_reported_with_the_allowed_ones(
+    name: str, value: str, needed: str
+) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         NameServerConfig().updated({name: value})
     assert needed in str(caught.value)
 
 
-def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.conf cannot be read"):
         read_properties(tmp_path / "nothing.conf")
     binary = tmp_path / "binary.conf"
@@ -157,20 +159,20 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("body", ATTACKS)
-def test_a_peer_cannot_set_what_names_a_place_or_a_command(body: str) -> None:
+def test_a_peer_cannot_set_paths_addresses_or_commands(body: str) -> None:
     config = NameServerConfig(rocketmq_home="home")
     with pytest.raises(ProtectedPropertyError):
         config.updated_by_peer(parse_properties(body))
 
 
-def test_a_value_from_a_peer_cannot_smuggle_a_line() -> None:
-    """CVE-2023-37582 by way of the file: a line break that is read as a property at the start."""
+def test_a_value_from_a_peer_cannot_add_a_line() -> None:
+    """CVE-2023-37582 through the file: a line break becomes another property at the next start."""
     properties = parse_properties("productEnvName=x\\nkvConfigPath\\=/tmp/evil")
     with pytest.raises(ConfigError, match="control characters"):
         NameServerConfig().updated_by_peer(properties)
 
 
-def test_the_black_list_of_the_file_counts_too() -> None:
+def test_the_black_list_of_the_file_is_applied() -> None:
     config = NameServerConfig(config_black_list="orderMessageEnable;x")
     with pytest.raises(ProtectedPropertyError, match="orderMessageEnable"):
         config.updated_by_peer({"orderMessageEnable": "true"})
@@ -185,7 +187,7 @@ def test_a_peer_sets_known_names_and_no_others() -> None:
     assert "unheardOf" not in config.properties()
 
 
-def test_everything_that_takes_effect_while_running_may_be_set() -> None:
+def test_settings_that_take_effect_while_running_may_be_set() -> None:
     for name in (
         "deleteTopicWithBrokerRegistration",
         "enableAllTopicList",
@@ -202,7 +204,7 @@ def test_everything_that_takes_effect_while_running_may_be_set() -> None:
         assert not is_protected(name)
 
 
-def test_unknown_names_are_those_that_rocketmq_has_not_either() -> None:
+def test_unknown_names_are_those_that_rocketmq_does_not_know() -> None:
     names = ["listenPrt", "listenPort", "listenport", "tls.server.mode", "serverWorkerThreads"]
     assert NameServerConfig().unknown_names(names) == ["listenPrt", "listenport"]
 
@@ -210,5 +212,5 @@ def test_unknown_names_are_those_that_rocketmq_has_not_either() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"), [("listenPrt", "listenPort"), ("LISTENPORT", "listenPort"), ("zzz", None)]
 )
-def test_a_known_name_is_found_that_was_probably_meant(name: str, meant: str | None) -> None:
+def test_similar_name_of_a_misspelt_one(name: str, meant: str | None) -> None:
     assert NameServerConfig().name_like(name) == meant

@@ -31,7 +31,7 @@ def named_here() -> list[str]:
 
 
 @pytest.mark.parametrize("name", named_here())
-def test_a_name_of_ours_exists(name: str) -> None:
+def test_each_name_exists(name: str) -> None:
     thing: object = importlib.import_module("goddard")
     for part in name.removeprefix("goddard.").split("."):
         if isinstance(thing, ModuleType) and not hasattr(thing, part):
@@ -64,9 +64,9 @@ def test_every_property_of_a_broker_is_listed_where_it_belongs() -> None:
         assert default == JAVA_DEFAULTS.get(name, default)
 
 
-def test_no_field_of_the_configuration_is_for_nothing() -> None:
-    """What nobody reads belongs to the properties without effect."""
+def test_each_field_of_the_configuration_is_used() -> None:
+    """A field that no code reads belongs to the properties without effect."""
     sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     fields = {setting.field for setting in settings_of(BrokerConfig).values()}
-    fields.remove("rocketmq_home")  # read as a property, before there is a broker
+    fields.remove("rocketmq_home")  # read as a property, before the broker is created
     assert [name for name in sorted(fields) if not re.search(rf"\.{name}\b", sources)] == []

@@ -1,4 +1,4 @@
-"""docs/FEATURES.md and docs/NAMES.md name only what exists, and leave nothing out."""
+"""docs/FEATURES.md and docs/NAMES.md are complete, and every name in them exists."""
 
 import ast
 import importlib.util
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FEATURES = ROOT / "docs" / "FEATURES.md"
 NAMES = ROOT / "docs" / "NAMES.md"
 BEHAVIOURS = 126
-# What concerns the client library; rows that are the broker's or the protocol's alone are not here.
+# The rows of the client library, without those of the broker or the protocol only.
 CLIENT_SIDE = {*range(34, 63), *range(65, 81), *range(84, 88), *range(89, 112)}
 NOT_YET = {21}  # needs replication
 MODULES = [

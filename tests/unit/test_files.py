@@ -1,4 +1,4 @@
-"""Replacing a file: what is synced before what is renamed."""
+"""Replacing a file: the order of syncs and renames."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,7 @@ import pytest
 from goddard.files import replace_file
 
 
-def test_everything_is_on_disk_before_it_is_relied_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_sync, real_replace = os.fsync, Path.replace
     events: list[str] = []
 

@@ -1,5 +1,5 @@
-"""The guides: their programs pass strict type checking, their links lead somewhere, and the tables
-for people from Java name every option, and no other."""
+"""The guides: programs pass strict type checking, links exist, and the tables for users of the Java
+client name exactly our options."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ def test_every_page_is_listed_and_has_a_program() -> None:
 
 
 def test_the_programs_pass_strict_type_checking(tmp_path: Path) -> None:
-    """What a page shows, from top to bottom, is one program."""
+    """The blocks of a page, from top to bottom, are one program."""
     for page in PAGES:
         name = page.stem.replace("-", "_").lower() + "_guide.py"
         (tmp_path / name).write_text("\n\n".join(blocks(page)))
@@ -48,7 +48,7 @@ def test_the_programs_pass_strict_type_checking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
@@ -70,7 +70,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_the_tables_for_java_people_name_every_option(heading: str) -> None:
+def test_the_tables_for_java_users_name_every_option(heading: str) -> None:
     section = JAVA.partition(heading)[2].partition("\n## ")[0]
     table = section.partition("| Java | Python | default |\n|---|---|---|\n")[2].partition("\n\n")[
         0

@@ -1,6 +1,6 @@
-"""Imports point downwards: from handlers to the store, from the store to its files, and never back.
+"""Modules of broker and store import only from their own layer and from the layers below.
 
-``make check`` holds the packages to the same; this looks at the modules of broker and store.
+``make check`` checks the same for packages.
 """
 
 import ast
@@ -41,14 +41,14 @@ def imports_of(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("depth", range(1, len(LAYERS)), ids=lambda depth: LAYERS[depth][0])
-def test_imports_point_downwards(depth: int) -> None:
+def test_modules_import_from_lower_layers_only(depth: int) -> None:
     above = {module for layer in LAYERS[:depth] for module in layer}
     for module in LAYERS[depth]:
         assert not imports_of(module) & above, module
 
 
-def test_the_layers_are_connected() -> None:
-    """The table would show nothing if its modules had been renamed away from each other."""
+def test_layers_import_each_other() -> None:
+    """The layers import each other; otherwise renamed modules would make the test meaningless."""
     assert "broker.appender" in imports_of("broker.broker")
     assert "store.store" in imports_of("broker.appender")
     assert "store.commitlog" in imports_of("store.store")

@@ -12,7 +12,7 @@ from goddard.logs import logback_level, logging_to
 _logger = logging.getLogger("goddard.test")
 
 
-def test_what_is_logged_is_in_the_file_when_the_block_ends(tmp_path: Path) -> None:
+def test_all_records_are_in_the_file_when_the_block_ends(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "namesrv.log"
     with logging_to(file):
         _logger.info("%s service started", "X")
@@ -22,7 +22,7 @@ def test_what_is_logged_is_in_the_file_when_the_block_ends(tmp_path: Path) -> No
     assert "not at this level" not in text
 
 
-def test_an_absurdly_long_text_is_cut(tmp_path: Path) -> None:
+def test_a_very_long_text_is_truncated(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.log"
     with logging_to(file):
         _logger.info("a peer sent %s", "x" * 1_000_000)
@@ -46,7 +46,7 @@ def test_a_traceback_is_written(tmp_path: Path) -> None:
 def test_logging_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer is held; the queue fills, then records are dropped and counted, nobody waits."""
+    """The writer is blocked: the queue fills, records are dropped and counted, no call blocks."""
     released = threading.Event()
     original = logging.handlers.RotatingFileHandler.emit
 
@@ -74,7 +74,7 @@ def test_logging_does_not_wait_for_the_disk(
     assert "log records were dropped" in text
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
     with (
         pytest.raises(ConfigError, match="cannot be written"),
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         ("no xml at all", logging.INFO),
     ],
 )
-def test_the_root_level_of_logback_is_honoured(tmp_path: Path, text: str, level: int) -> None:
+def test_the_root_level_of_logback_is_used(tmp_path: Path, text: str, level: int) -> None:
     file = tmp_path / "logback_namesrv.xml"
     file.write_text(text)
     assert logback_level(file) == level

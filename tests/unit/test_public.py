@@ -18,7 +18,7 @@ PUBLIC = set(vars(goddard)["__all__"])
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PushConsumer", "TransactionProducer")
 # What clients do for each other.
 INTERNAL = {"join", "next_portion", "send_encoded", "within"}
-# Imported by no client; asyncio and the like not even by `import goddard`.
+# No client imports these; `import goddard` does not import asyncio, either.
 SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer", "pytest")
 OURS = ("goddard.broker", "goddard.cli", "goddard.nameserver", "goddard.store", "goddard.testing")
 
@@ -38,14 +38,14 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_clients_import_nothing_that_only_servers_need(name: str) -> None:
+def test_clients_do_not_import_server_packages(name: str) -> None:
     for program in (f"from goddard import {name}", f"from goddard.aio import {name}"):
         imported = modules_after(program)
         assert imported.isdisjoint(SERVERS_ONLY)
         assert imported.isdisjoint(OURS)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert set(CLIENTS) < PUBLIC
     for name in PUBLIC:
         assert getattr(goddard, name) is not None

@@ -67,7 +67,7 @@ UNSET_REMARK: Final = "not set any response code"
 MAX_QUEUES: Final = 65_535
 _MAX_PERM: Final = 15
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
-# So many queues are looked at before others get their turn.
+# After this many queues, other requests get their turn.
 QUEUES_PER_TURN: Final = 256
 
 
@@ -155,7 +155,9 @@ class AdminTopics:
                 raise InvalidParameterError(f"a topic has 0 to {MAX_QUEUES} queues, not {count}")
         if not 0 <= wanted.perm <= _MAX_PERM:
             raise InvalidParameterError(f"the perm {wanted.perm} is not 0 to {_MAX_PERM}")
-        is_mixed_enabled = self._settings.current.others.get("enableMixedMessageType") == "true"
+        is_mixed_enabled = (
+            self._settings.current.unused_properties.get("enableMixedMessageType") == "true"
+        )
         if changes.get(f"+{MESSAGE_TYPE}") == MIXED and not is_mixed_enabled:
             raise InvalidParameterError("MIXED message type is not supported.")
         existing = self._topics.get(wanted.topic_name)
@@ -290,11 +292,11 @@ def page_of(
 
     Whoever pages through a version that is no more starts again.
     """
-    others = settings.current.others
+    unused = settings.current.unused_properties
     is_paged = not (first is None and most is None and is_same is None)
-    if not is_paged or others.get("enableSplitMetadata") != "true":
+    if not is_paged or unused.get("enableSplitMetadata") != "true":
         return list(table)
-    sizes = [most, whole_number(others.get("splitMetadataSize"))]
+    sizes = [most, whole_number(unused.get("splitMetadataSize"))]
     size = min([each for each in sizes if each is not None], default=len(table))
     start = max(0, first or 0) if is_same else 0
     return sorted(table)[start : start + max(0, size)]

@@ -193,7 +193,7 @@ class BrokerConfig(Configuration):
     # Zero, as in Java, leaves the mark to the transport.
     write_buffer_high_bytes: int = setting(0, "writeBufferHighWaterMark")
 
-    others: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_FIELD))
+    unused_properties: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_FIELD))
 
     def __post_init__(self) -> None:
         if self.broker_role not in _ROLES:

@@ -1,9 +1,9 @@
-"""The name server: which brokers there are, and which of them serve a topic.
+"""The name server: knows the brokers, and which of them serve a topic.
 
-Brokers register and are watched (``brokers``), clients and administrators ask (``requests``), the
-tables behind both are pure (``routes``, and ``views`` of them). ``NameServer`` is all of it on one
-port, for a daemon or inside any asyncio program. It imports little, so that it listens within a
-fraction of a second.
+``brokers`` handles the requests of brokers and removes those that expire, ``requests`` handles
+those of clients and administrators; both use pure tables (``routes``, and ``views`` of them).
+``NameServer`` serves them on one port, in a daemon or inside any asyncio program. It imports
+little, so that it listens within a fraction of a second.
 """
 
 from goddard.nameserver.routes import RoutePolicy, RouteTable

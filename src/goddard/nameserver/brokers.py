@@ -1,9 +1,9 @@
-"""Requests that brokers make, and the watch over their lives.
+"""Requests of brokers, and their removal when they leave or expire.
 
-Owned by the loop. A registration is decoded here when it is small and by an executor thread when it
-is large or compressed; those of one connection take effect in the order in which they came. A
-broker goes when it says so, when its connection closes, or when it has been silent too long;
-brokers that go in the same tick go together.
+Owned by the loop. A small registration is decoded on the loop, a large or compressed one by an
+executor thread; the registrations of one connection take effect in order. A broker is removed when
+it unregisters, when its connection closes, or when it expires; all brokers that leave in the same
+tick are removed in one step.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ from goddard.transport.handlers import Handlers
 
 _log = logging.getLogger(__name__)
 
-# From here on decoding would hold up the loop: by about a millisecond if it is standard JSON, by
-# tens of them in fastjson's dialect.
+# Decoding a body of this size would block the loop: for about a millisecond if it is standard JSON,
+# for tens of milliseconds in fastjson's dialect.
 _LARGE_BODY_BYTES: Final = 16 * 1024
-# The decoding thread takes more of the dialect, which registrations with static topics are in.
+# The decoding thread allows more of the dialect: registrations of static topics use it.
 _MAX_DIALECT_BYTES: Final = 1024 * 1024
 # A data version is three numbers.
 _MAX_VERSION_BYTES: Final = 4 * 1024
 # Before this version (3.0.11) the body of a registration was the topic table alone.
 _VERSION_OF_REGISTER_BODY: Final = 37
-# Bodies that may wait for the decoding thread at once, of all connections together.
+# The limit of bodies that wait for the decoding thread, for all connections together.
 _MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
-# Where a connection keeps the registration that the next one has to wait for.
+# The attachment of a connection for the registration that the next one waits for.
 _PENDING: Final = "registration"
 
 
 class Brokers:
-    """Handlers of broker requests over a route table; ``notify`` carries changes to brokers."""
+    """Handlers of broker requests over a route table; ``notify`` sends changes to brokers."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class Brokers:
                 "receive registerBroker request,crc32 not match,from %s", connection.remote
             )
             raise SystemFailedError("crc32 not match")
-        # A zlib stream of any size may inflate to megabytes; it is known by its first byte too.
+        # A small zlib stream may inflate to megabytes; it is also recognised by its first byte.
         is_compressed = header.compressed or request.body[:1] == b"\x78"
         is_large = is_compressed or len(request.body) >= _LARGE_BODY_BYTES
         if is_large or _PENDING in connection.attachments:
-            return self._register_in_turn(header, request, connection)
+            return self._register_in_order(header, request, connection)
         body = _decode_registration(request, header)
         return self._register(header, body, request, connection)
 
-    async def _register_in_turn(
+    async def _register_in_order(
         self, header: RegisterBrokerRequest, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         size_bytes = len(request.body)
@@ -115,9 +115,9 @@ class Brokers:
         before: asyncio.Future[RegisterBrokerBody] | None = connection.attachments.get(_PENDING)
         self._waiting_bytes += size_bytes
         decoding = asyncio.get_running_loop().run_in_executor(
-            self._executor, _decode_if_wanted, request, header, connection
+            self._executor, _decode_if_connected, request, header, connection
         )
-        # Not when we stop waiting: the executor holds the body until its turn has come.
+        # Not when this coroutine ends: the executor holds the body until it has decoded it.
         decoding.add_done_callback(lambda decoded: self._decoded(decoded, size_bytes))
         turn = asyncio.ensure_future(_after(before, decoding))
         connection.attachments[_PENDING] = turn
@@ -131,7 +131,8 @@ class Brokers:
     def _decoded(self, decoded: asyncio.Future[RegisterBrokerBody], size_bytes: int) -> None:
         self._waiting_bytes -= size_bytes
         if not decoded.cancelled():
-            # Looked at, so that asyncio does not complain where the broker is gone and nobody does.
+            # Retrieve the exception: if the broker is gone, nothing else does, and asyncio would
+            # warn.
             decoded.exception()
 
     def _register(
@@ -189,7 +190,7 @@ class Brokers:
             body=b"" if order_conf is None else encode_body(bodies.KvTable(dict(order_conf))),
         )
 
-    # Signs of life
+    # Heartbeats
 
     def broker_heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         header = BrokerHeartbeatRequest.decode(request.fields)
@@ -235,7 +236,7 @@ class Brokers:
         )
         if len(self._leaving) >= self._settings.current.unregister_queue_capacity:
             _log.warning("Couldn't submit the unregister broker request to handler, %s", leaving)
-            raise SystemFailedError("too many brokers leave at once")
+            raise SystemFailedError("too many brokers are unregistering at once")
         await asyncio.shield(self._submit(leaving))
         return request.reply()
 
@@ -247,7 +248,7 @@ class Brokers:
                 self._submit(leaving)
 
     def scan(self) -> None:
-        """Drop the brokers that have been silent too long, and close their connections."""
+        """Remove the expired brokers, and close their connections."""
         for key, living in self._routes.expired(self._clock.monotonic_ms()):
             _log.warning("The broker channel expired, %s %dms", key, living.timeout_ms)
             leaving = self._routes.leaving(key)
@@ -285,12 +286,12 @@ def _decode_registration(
     )
 
 
-def _decode_if_wanted(
+def _decode_if_connected(
     request: RemotingCommand, header: RegisterBrokerRequest, connection: Connection
 ) -> RegisterBrokerBody:
-    """For the executor, where much may have happened since this was asked for."""
+    """Runs in the executor, possibly after the connection was closed."""
     if connection.is_closed:
-        raise SystemFailedError("the broker has gone away")
+        raise SystemFailedError("the broker has disconnected")
     return _decode_registration(request, header)
 
 
@@ -298,7 +299,7 @@ async def _after(
     before: asyncio.Future[RegisterBrokerBody] | None,
     decoding: asyncio.Future[RegisterBrokerBody],
 ) -> RegisterBrokerBody:
-    """The decoded body, not before the one ahead of it has ended, well or not."""
+    """The decoded body, after the previous registration has succeeded or failed."""
     if before is not None:
         await asyncio.wait((before,))
     return await asyncio.shield(decoding)

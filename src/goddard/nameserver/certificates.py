@@ -1,6 +1,6 @@
-"""TLS by RocketMQ's property names, and a watch over the files they name.
+"""TLS settings with RocketMQ's property names, and reloading of changed certificate files.
 
-The properties stand in the configuration file like any other: ``tls.server.mode`` (disabled,
+The properties are set in the configuration file: ``tls.server.mode`` (disabled,
 permissive, enforcing), ``tls.server.certPath``, ``tls.server.keyPath``,
 ``tls.server.keyPassword``, ``tls.server.trustCertPath``, ``tls.server.need.client.auth``.
 """
@@ -47,11 +47,11 @@ def _path(properties: Mapping[str, str], name: str) -> Path | None:
 
 
 class CertificateWatch:
-    """Calls ``reload`` when a watched file has changed; ``check`` is to be called now and then.
+    """Calls ``reload`` after a watched file has changed; the owner calls ``check`` periodically.
 
-    Files are looked at and loaded in a thread of the executor: a key with a password takes long.
-    A reload that fails is tried again at the next check: a certificate and its key are two files,
-    and between the writing of one and the other they do not fit. Each reason is logged once.
+    An executor thread checks and loads the files, because loading a key with a password is slow. A
+    failed reload is retried at the next check: a certificate and its key are two files, which do
+    not match until both are written. Each reason is logged once.
     """
 
     def __init__(
@@ -61,28 +61,28 @@ class CertificateWatch:
         self._files = [file for file in named if file is not None]
         self._executor = executor
         self._reload = reload
-        self._seen = self._look()
-        self._told: str | None = None
+        self._loaded = self._read_stamps()
+        self._logged_reason: str | None = None
 
     async def check(self) -> None:
         if not self._files:
             return
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._executor, self._look)
-        if found == self._seen:
+        found = await loop.run_in_executor(self._executor, self._read_stamps)
+        if found == self._loaded:
             return
         try:
             await loop.run_in_executor(self._executor, self._reload)
         except ConfigError as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged_reason:
+                self._logged_reason = str(error)
                 _log.warning("the changed TLS files are not in use yet: %s", error)
             return
-        self._seen = found
-        self._told = None
+        self._loaded = found
+        self._logged_reason = None
         _log.info("The certificate and private key changed, reload the ssl context")
 
-    def _look(self) -> list[tuple[int, int] | None]:
+    def _read_stamps(self) -> list[tuple[int, int] | None]:
         return [_stamp(file) for file in self._files]
 
 

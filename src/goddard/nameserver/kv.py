@@ -1,10 +1,10 @@
-"""The name server's key-value configuration: namespaces of keys, kept in one JSON file.
+"""The name server's key-value configuration: namespaces of keys, stored in one JSON file.
 
 File layout, shared with RocketMQ: ``{"configTable":{namespace:{key:value}}}``.
 
-Owned by the loop. A write is acknowledged when it is on the disk, and only then seen by readers;
-writes are taken in the order they came, and all that wait while the disk is busy go into the next
-one together. If the disk refuses, those writes fail and the table stays as it was.
+Owned by the loop. A write is acknowledged, and visible to readers, after it is on the disk. Writes
+are applied in order; all that arrive during a write of the file are combined into the next one. If
+writing the file fails, these writes fail and the table is unchanged.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from goddard.files import replace_file
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
-# The table is configuration, written whole at each change: it is kept small.
+# Every change writes the whole table, so its size is limited.
 MAX_TABLE_BYTES: Final = 16 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ Table = dict[str, dict[str, str]]
 
 
 class KvWriteError(GoddardError):
-    """A key could not be stored; the text says why. Nothing was changed."""
+    """A key could not be stored; the text says why. The table is unchanged."""
 
 
 class _File(msgspec.Struct, rename="camel"):
@@ -45,11 +45,11 @@ def encode_table(table: Table) -> bytes:
 
 
 def load_table(path: Path) -> Table:
-    """Read the table; an absent file is an empty one. Blocks: for the start, not for the loop."""
+    """Read the table; a missing file means an empty table. Blocks: only for the start."""
     backup = path.with_name(path.name + ".bak")
     for candidate in (path, backup):
         try:
-            # A backup without its file is what a crash of a Java name server can leave.
+            # A crash of a Java name server can leave a backup without its file.
             if not candidate.exists():
                 continue
             table = _read_file(candidate.read_bytes()).config_table
@@ -67,7 +67,7 @@ def load_table(path: Path) -> Table:
 
 
 class KvTable:
-    """Durable key-value pairs. Readers see ``get`` and ``namespace``; writers await their write."""
+    """Durable key-value pairs, read without waiting; ``put`` and ``delete`` wait for the disk."""
 
     def __init__(
         self,
@@ -105,19 +105,19 @@ class KvTable:
         await self._write(_Change(namespace, key, None))
 
     async def drain(self) -> None:
-        """Wait until no write is under way."""
+        """Wait until all writes have ended."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
     async def _write(self, change: "_Change") -> None:
         size_bytes = change.size_bytes
         if self._waiting_bytes + size_bytes > self._max_bytes:
-            raise KvWriteError("too many writes of the KV configuration wait already")
+            raise KvWriteError("too many writes to the KV configuration are waiting")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, done))
         self._waiting_bytes += size_bytes
         if self._writer is None:
-            # The task outlives a caller that goes away: its write was accepted.
+            # The task continues if the caller is cancelled: its write was accepted.
             self._writer = asyncio.create_task(self._write_waiting(), name="kv-writer")
         await done
 
@@ -134,7 +134,7 @@ class KvTable:
                 except (OSError, RuntimeError) as error:  # RuntimeError: the executor has ended
                     _log.error("the KV configuration %s was not written: %s", self._path, error)
                     for done in accepted:
-                        _refuse(done, f"the KV configuration was not stored: {error}")
+                        _fail(done, f"the KV configuration was not stored: {error}")
                     continue
                 self._table = candidate
                 self._on_change()
@@ -147,10 +147,10 @@ class KvTable:
     def _applied(
         self, changes: "list[tuple[_Change, asyncio.Future[None]]]"
     ) -> tuple[Table, list[asyncio.Future[None]]]:
-        """The table with those changes that fit, and who waits for them; the others are refused.
+        """The table with the changes that fit, and their futures; the other changes fail.
 
-        As in Java, deleting the last key leaves an empty namespace, and a namespace that was never
-        written is not made by a deletion.
+        As in Java, deleting the last key leaves an empty namespace, and a deletion does not create
+        a namespace.
         """
         candidate = dict(self._table)
         size_bytes = self._table_bytes
@@ -162,13 +162,13 @@ class KvTable:
                 size_bytes += change.size_bytes
                 if size_bytes > self._max_bytes:
                     size_bytes -= change.size_bytes
-                    _refuse(done, f"the KV configuration is full ({self._max_bytes} bytes)")
+                    _fail(done, f"the KV configuration is full ({self._max_bytes} bytes)")
                     continue
             accepted.append(done)
             if change.value is None and namespace not in candidate:
                 continue
             if namespace not in copied:
-                # Readers hold the old one.
+                # Readers may hold the old dict.
                 candidate[namespace] = dict(candidate.get(namespace, ()))
                 copied.add(namespace)
             if change.value is None:
@@ -188,13 +188,13 @@ class _Change(msgspec.Struct, frozen=True):
         return len(msgspec.json.encode(self))
 
 
-def _refuse(done: asyncio.Future[None], reason: str) -> None:
+def _fail(done: asyncio.Future[None], reason: str) -> None:
     if not done.done():
         done.set_exception(KvWriteError(reason))
 
 
 def _store_table(path: Path, table: Table) -> int:
-    """For the executor: write the table, and tell how many bytes it is."""
+    """Runs in the executor: write the table; returns its size in bytes."""
     data = encode_table(table)
     replace_file(path, data)
     return len(data)

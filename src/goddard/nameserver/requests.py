@@ -1,7 +1,7 @@
-"""Requests that clients and administrators make: routes, lists, permissions, KV, configuration.
+"""Requests of clients and administrators: routes, lists, permissions, KV, configuration.
 
-Owned by the loop. Texts and codes of refusals are RocketMQ's, as tools print and clients match
-them.
+Owned by the loop. The texts and codes of errors are RocketMQ's, because tools print them and
+clients match them.
 """
 
 import logging
@@ -111,7 +111,7 @@ class Requests:
     def _zone_route(
         self, request: RemotingCommand, topic: str, order_conf: str | None
     ) -> bytes | None:
-        """The route of the client's zone alone; as in RocketMQ never in standard JSON."""
+        """The route with the client's zone only; as in RocketMQ, never in standard JSON."""
         fields = request.fields
         zone = fields.get(_ZONE_NAME, "").strip()
         route = self._routes.route(topic, order_conf)
@@ -241,14 +241,14 @@ class Requests:
         if not request.body:
             return request.reply()
         if len(request.body) > MAX_UPDATE_BYTES:
-            raise SystemFailedError(f"an update has at most {MAX_UPDATE_BYTES} bytes")
+            raise SystemFailedError(f"an update may have at most {MAX_UPDATE_BYTES} bytes")
         try:
             properties = parse_properties(str(request.body, "utf-8"))
             await self._settings.update(properties, connection.remote)
         except UnicodeDecodeError as error:
             raise SystemFailedError(f"the configuration is not UTF-8 text: {error}") from error
         except ProtectedPropertyError as error:
-            _log.warning("updateConfig of %s is refused: %s", connection.remote, error)
+            _log.warning("updateConfig of %s is rejected: %s", connection.remote, error)
             raise NoPermissionError(f"Can not update config in black list. {error}") from error
         except ConfigError as error:
             raise SystemFailedError(str(error)) from error
@@ -258,11 +258,11 @@ class Requests:
         return request.reply()
 
     def get_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        return request.reply(body=self._settings.shown().encode())
+        return request.reply(body=self._settings.as_text().encode())
 
 
 async def _stored(write: Awaitable[None]) -> None:
-    """Wait for a write of the KV table; what the disk or a limit refuses is told to who asked."""
+    """Wait for a write of the KV table; its failure becomes an error response."""
     try:
         await write
     except KvWriteError as error:

@@ -1,9 +1,9 @@
-"""The name server's route tables: who the brokers are, which topics they serve, who is alive.
+"""The name server's route tables: brokers, the topics that they serve, and which brokers are alive.
 
-Pure: no I/O, no clock; ``now_ms`` is given and must never run backwards. Not for concurrent use:
-the loop owns the table, so a reader never sees half a registration. What others have to be told
-(a smaller broker id came or went) is returned as a value. What is only read from the tables, lists
-and the like, is in ``views``.
+Pure: no I/O, no clock; ``now_ms`` is an argument and must not decrease. Not for concurrent use: the
+loop owns the table, so a reader never sees half a registration. Changes that brokers must be
+notified of (of the smallest broker id) are returned as values. Lists that are only read from the
+tables are in ``views``.
 
 The tables and their names in RocketMQ:
 ``topic_queues`` topicQueueTable, ``brokers`` brokerAddrTable, ``clusters`` clusterAddrTable,
@@ -29,15 +29,15 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import MASTER_ID, Permission
 
-# A broker that says nothing else is taken for dead after this long.
+# A broker that sets no other timeout expires after this time without registration or heartbeat.
 BROKER_EXPIRY_MS: Final = 120_000
 
-# Routes of these topics show a broker's members as they are, without an acting master.
+# Routes of these topics show the members of a broker without an acting master.
 _MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class BrokerAddress(NamedTuple):
-    """What the live table knows a broker by."""
+    """The key of the live table."""
 
     cluster: str
     address: str
@@ -45,7 +45,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True)
 class LiveBroker:
-    """The latest sign of life of a broker, and the connection that it came over."""
+    """The latest registration or heartbeat of a broker, and the connection of the former."""
 
     last_update_ms: int
     timeout_ms: int
@@ -59,7 +59,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteringBroker:
-    """Who registers, as its request says. ``enable_acting_master`` is None before RocketMQ 5."""
+    """The broker of a registration. ``enable_acting_master`` is None before RocketMQ 5."""
 
     cluster: str
     name: str
@@ -80,27 +80,27 @@ class LeavingBroker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MinBrokerIdChange:
-    """The smallest id among a broker's members changed, and these addresses are to be told."""
+    """The smallest id among a broker's members has changed; ``notify`` lists whom to notify."""
 
     broker_name: str
     min_broker_id: int
     min_broker_address: str
     offline_address: str | None
     ha_address: str | None
-    tell: tuple[str, ...]
+    notify: tuple[str, ...]
 
 
 class Outcome(Enum):
     ACCEPTED = auto()
-    # Another address holds this broker id with a newer state; the one registering is ignored.
+    # Another address has this broker id with a newer state; the registration is ignored.
     OUTDATED = auto()
-    # A single topic was sent by a broker that has not registered as a whole yet.
+    # The registration has a single topic, and the broker has not registered all topics yet.
     NOT_REGISTERED = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a registration came to. The addresses are for a slave that has a master."""
+    """The result of a registration. The addresses are set for a slave that has a master."""
 
     outcome: Outcome
     ha_address: str | None = None
@@ -112,7 +112,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """The parts of the configuration that decide what routes look like."""
+    """The settings that affect routes."""
 
     support_acting_master: bool = False
     delete_unregistered_topics: bool = False
@@ -126,10 +126,10 @@ class RouteTable:
     live: dict[BrokerAddress, LiveBroker] = field(default_factory=dict)
     filter_servers: dict[BrokerAddress, list[str]] = field(default_factory=dict)
     queue_mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)
-    # Changes with every change of a route that was encoded before; for those who keep answers.
+    # Increases whenever a cached route changes, so that callers can invalidate their own caches.
     generation: int = 0
     _policy: RoutePolicy = field(default=RoutePolicy(), init=False)
-    # Encoded routes by topic, then by variant. Everything that changes a route drops its entries.
+    # A cache of encoded routes by topic, then by variant. A change of a route drops its entries.
     _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -153,15 +153,15 @@ class RouteTable:
         connection: object,
         now_ms: int,
     ) -> Registration:
-        """Take in a broker and its topics.
+        """Register a broker and its topics.
 
-        Refusals leave no trace, apart from the live entry of an outdated address, which goes.
+        A rejected registration changes nothing, except that an outdated address is no longer live.
         """
         key = BrokerAddress(broker.cluster, broker.address)
         known = self.brokers.get(broker.name)
         members = dict(known.broker_addrs) if known is not None else {}
         is_smaller_id = bool(members) and broker.broker_id < min(members)
-        # A slave that became master comes back under another id: an address has one id only.
+        # A slave that became master registers with another id; an address has one id only.
         for member_id, address in list(members.items()):
             if address == broker.address and member_id != broker.broker_id:
                 del members[member_id]
@@ -232,13 +232,13 @@ class RouteTable:
         key: BrokerAddress,
         is_first: bool,
     ) -> int:
-        """Write the queues of a master, or of the smallest slave where there is no master."""
-        is_prime_slave = (
+        """Store the queues of a master, or of the smallest slave if there is no master."""
+        is_smallest_slave = (
             broker.enable_acting_master is not None
             and broker.broker_id != MASTER_ID
             and broker.broker_id == min(data.broker_addrs)
         )
-        if broker.broker_id != MASTER_ID and not is_prime_slave:
+        if broker.broker_id != MASTER_ID and not is_smallest_slave:
             return 0
         table = topics.topic_config_table
         mappings = topics.topic_queue_mapping_info_map
@@ -246,9 +246,9 @@ class RouteTable:
             for topic in [name for name in self._topics_of(broker.name) if name not in table]:
                 self._drop_queues(topic, broker.name)
         is_changed = is_first or self.is_changed(key, topics.data_version)
-        # A slave in the master's place serves reads only.
+        # An acting master serves reads only.
         mask = ~0
-        if is_prime_slave and data.enable_acting_master:
+        if is_smallest_slave and data.enable_acting_master:
             mask = ~int(Permission.WRITE)
         count = 0
         for key_name, config in table.items():
@@ -299,7 +299,7 @@ class RouteTable:
     # Liveness
 
     def touch(self, key: BrokerAddress, now_ms: int) -> None:
-        """A heartbeat; from a broker that is not registered it means nothing."""
+        """Record a heartbeat; ignored if the broker is not registered."""
         living = self.live.get(key)
         if living is not None:
             living.last_update_ms = now_ms
@@ -320,7 +320,7 @@ class RouteTable:
         return [key for key, living in self.live.items() if living.connection is connection]
 
     def leaving(self, key: BrokerAddress) -> LeavingBroker | None:
-        """What to unregister when a live broker is lost; None when it is no broker's member."""
+        """What to unregister for a lost live entry; None if its address is not a member."""
         for name, data in self.brokers.items():
             if data.cluster == key.cluster:
                 for broker_id, address in data.broker_addrs.items():
@@ -332,7 +332,7 @@ class RouteTable:
     # Unregistration
 
     def unregister(self, leaving: Iterable[LeavingBroker]) -> list[MinBrokerIdChange]:
-        """Remove brokers; of a broker name without members the queues go too."""
+        """Remove brokers; a broker name without members loses its queues, too."""
         removed: set[str] = set()
         reduced: set[str] = set()
         offline: dict[str, str] = {}
@@ -405,7 +405,7 @@ class RouteTable:
     # Administration
 
     def register_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
-        """Set a topic's queues on some brokers; refused whole when one of them is unknown."""
+        """Set a topic's queues on some brokers; changes nothing if one of them is unknown."""
         if not queues or any(data.broker_name not in self.brokers for data in queues):
             return False
         by_broker = self.topic_queues.setdefault(topic, {})
@@ -414,7 +414,7 @@ class RouteTable:
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on the brokers of one cluster."""
+        """Remove a topic, from all brokers or from those of one cluster."""
         names = set(self.topic_queues.get(topic, ()))
         if cluster:
             names &= self.clusters.get(cluster, set())
@@ -422,7 +422,7 @@ class RouteTable:
             self._drop_queues(topic, name)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Make a broker's queues read-only; the number of topics."""
+        """Make a broker's queues read-only; returns the number of topics."""
         count = 0
         for data in self._queues_of(broker_name):
             data.perm &= ~int(Permission.WRITE)
@@ -430,7 +430,7 @@ class RouteTable:
         return count
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Make a broker's queues readable and writable; the number of topics."""
+        """Make a broker's queues readable and writable; returns the number of topics."""
         count = 0
         for data in self._queues_of(broker_name):
             data.perm = int(Permission.READ | Permission.WRITE)
@@ -448,7 +448,7 @@ class RouteTable:
     # Routes
 
     def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
-        """Where a topic's queues are; None when nobody serves it."""
+        """The queues and brokers of a topic; None if no broker serves it."""
         by_broker = self.topic_queues.get(topic)
         if not by_broker:
             return None
@@ -476,7 +476,7 @@ class RouteTable:
     def encoded_route(
         self, topic: str, *, standard_json: bool, order_conf: str | None = None
     ) -> bytes | None:
-        """The route as the body of an answer; encoded once and kept until something changes."""
+        """The route as a response body; cached until it changes."""
         variants = self._encoded.get(topic)
         if variants is not None:
             body = variants.get((standard_json, order_conf))
@@ -490,7 +490,7 @@ class RouteTable:
         return body
 
     def forget_encoded(self) -> None:
-        """Drop the encoded routes; for a change outside the table, such as of order settings."""
+        """Drop all encoded routes; also for changes outside the table, such as order settings."""
         self._encoded.clear()
         self.generation += 1
 
@@ -500,7 +500,7 @@ class RouteTable:
 
 
 def _with_acting_master(data: BrokerData, queues: QueueData) -> BrokerData:
-    """Show the smallest slave as master where the master is gone and the queues are read-only."""
+    """Show the smallest slave as master if there is no master and the queues are read-only."""
     members = data.broker_addrs
     if (
         not members
@@ -524,13 +524,13 @@ def _min_id_change(
     broker_name: str, members: Mapping[int, str], offline: str | None, ha_address: str | None
 ) -> MinBrokerIdChange:
     smallest = min(members)
-    # The rest is told of one that left; of one that came, those who were there before.
-    tells_all = offline is not None or len(members) == 1
+    # All members are notified of a broker that left, the other members of one that joined.
+    notify_all = offline is not None or len(members) == 1
     return MinBrokerIdChange(
         broker_name=broker_name,
         min_broker_id=smallest,
         min_broker_address=members[smallest],
         offline_address=offline,
         ha_address=ha_address,
-        tell=tuple(a for i, a in members.items() if tells_all or i != smallest),
+        notify=tuple(a for i, a in members.items() if notify_all or i != smallest),
     )

@@ -1,8 +1,8 @@
-"""The name server: composition, lifecycle, and what runs in the background.
+"""The name server: composition, lifecycle and background tasks.
 
-``NameServer`` can be run inside any asyncio program: construct, ``start``, ``stop``; or use it as
-an async context manager. Everything it owns belongs to the loop it was started on, apart from two
-threads: one writes files, the other decodes large registrations.
+``NameServer`` runs inside any asyncio program: construct, ``start``, ``stop``, or use it as an
+async context manager. It belongs to the loop on which it was started, and has two threads: one
+writes files, the other decodes large registrations.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from goddard.nameserver.brokers import Brokers
 from goddard.nameserver.certificates import CertificateWatch, tls_options
 from goddard.nameserver.kv import KvTable
 from goddard.nameserver.requests import Requests
+from goddard.nameserver.route_cache import RouteResponseCache
 from goddard.nameserver.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from goddard.nameserver.settings import Settings
-from goddard.nameserver.shortcut import RouteShortcut
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_cluster import NotifyMinBrokerIdRequest
@@ -32,14 +32,14 @@ from goddard.transport.tasks import Tasks, finish
 
 _logger = logging.getLogger(__name__)
 
-# A stop has to be over within a second; requests here take milliseconds.
+# A stop must end within a second; requests take milliseconds.
 _STOP_GRACE_SECONDS: Final = 0.3
 _WATCH_SECONDS: Final = 0.5
 _NOTIFY_CONNECT_SECONDS: Final = 1.0
 
 
 class NameServer:
-    """A name server on one port. ``port`` tells which, once it is started."""
+    """A name server on one port; ``port`` is known after the start."""
 
     def __init__(self, config: NameServerConfig, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -47,7 +47,7 @@ class NameServer:
         self._tasks = Tasks(_logger)
         self._scan_changed = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="namesrv-files")
-        # Apart from the files: a write never waits behind megabytes to be decoded.
+        # A separate thread, so that writes of files do not wait for the decoding of megabytes.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="namesrv-decode")
         self._stopping = False
         self.routes = RouteTable()
@@ -63,13 +63,13 @@ class NameServer:
         self._brokers.install(handlers)
         requests = Requests(self.routes, self.kv, self.settings, self._clock)
         requests.install(handlers)
-        shortcut = RouteShortcut(requests.get_route, lambda: self.routes.generation)
+        route_cache = RouteResponseCache(requests.get_route, lambda: self.routes.generation)
         options = _server_options(config)
         self._server = Server(
             options,
             handlers,
             on_close=self._brokers.connection_closed,
-            on_frames=shortcut.take,
+            on_frames=route_cache.answer,
         )
         self._certificates = CertificateWatch(options.tls, self._executor, self._server.reload_tls)
 
@@ -85,14 +85,14 @@ class NameServer:
         except BaseException:
             self._executor.shutdown()
             raise
-        self.settings.listening_on(self.port)
-        # RocketMQ's name for what tells the name server of connections that come and go.
+        self.settings.set_listen_port(self.port)
+        # RocketMQ's name of the thread that reports opened and closed connections.
         _logger.info("NettyEventExecutor service started")
         self._tasks.periodic("FileWatchService", _WATCH_SECONDS, self._certificates.check)
         self._tasks.spawn(self._scan_forever(), "NSScanScheduledThread")
 
     async def stop(self) -> None:
-        """Answer what is being worked on, close every connection, and finish all writes."""
+        """Finish running requests, close all connections, and complete all writes."""
         self._stopping = True
         await finish(
             self._tasks.stop,
@@ -100,16 +100,16 @@ class NameServer:
             partial(self._client.close, _STOP_GRACE_SECONDS),
             self.kv.drain,
             self.settings.drain,
-            self._end_threads,
+            self._stop_threads,
         )
 
     async def _stop_serving(self) -> None:
         await self._server.stop(_STOP_GRACE_SECONDS)
         _logger.info("NettyEventExecutor service end")
 
-    async def _end_threads(self) -> None:
+    async def _stop_threads(self) -> None:
         self._executor.shutdown()
-        # Whoever sent what is still being decoded is gone.
+        # The senders of bodies that are still being decoded are disconnected.
         self._decoder.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
@@ -133,7 +133,7 @@ class NameServer:
                 self._scan_changed.clear()
                 interval_ms = self.settings.current.scan_interval_ms
                 try:
-                    # A new interval counts from when it is set.
+                    # A new interval starts when it is set.
                     async with asyncio.timeout(interval_ms / 1000):
                         await self._scan_changed.wait()
                 except TimeoutError:
@@ -145,24 +145,24 @@ class NameServer:
         try:
             self._brokers.scan()
         except Exception:
-            # Without the next one, dead brokers would stay for ever.
-            _logger.exception("scanning for silent brokers failed once and goes on")
+            # The next scan must follow, or expired brokers would stay for ever.
+            _logger.exception("scanning for expired brokers failed; the next scan follows")
 
     def _notify(self, change: MinBrokerIdChange) -> None:
         if self._stopping:
-            # It is we who leave: the connections we close are no broker's end.
+            # The name server closes the connections itself: the brokers have not left.
             return
         _logger.info(
             "min broker id of %s changed to %d, notify %s, offline broker addr %s",
             change.broker_name,
             change.min_broker_id,
-            change.tell,
+            change.notify,
             change.offline_address,
         )
-        for address in change.tell:
-            self._tasks.spawn(self._tell(address, change), f"notify {address}")
+        for address in change.notify:
+            self._tasks.spawn(self._send_notification(address, change), f"notify {address}")
 
-    async def _tell(self, address: str, change: MinBrokerIdChange) -> None:
+    async def _send_notification(self, address: str, change: MinBrokerIdChange) -> None:
         header = NotifyMinBrokerIdRequest(
             min_broker_id=change.min_broker_id,
             broker_name=change.broker_name,
@@ -174,7 +174,7 @@ class NameServer:
         try:
             await self._client.oneway(address, request)
         except (RemotingError, ConfigError) as error:
-            _logger.warning("%s was not told of the new min broker id: %s", address, error)
+            _logger.warning("%s was not notified of the new min broker id: %s", address, error)
 
 
 def _server_options(config: NameServerConfig) -> ServerOptions:
@@ -186,6 +186,6 @@ def _server_options(config: NameServerConfig) -> ServerOptions:
         port=config.listen_port,
         backlog=config.backlog,
         idle_seconds=config.idle_seconds,
-        tls=tls_options(config.others),
+        tls=tls_options(config.unused_properties),
         **limits,
     )

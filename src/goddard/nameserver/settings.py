@@ -1,7 +1,7 @@
-"""The configuration in force: read by every handler, changed over the wire, kept in its file.
+"""The current configuration: read by all handlers, changed over the network, stored in its file.
 
-Owned by the loop. A change is checked whole, written to the file that was fixed at the start, and
-takes effect when it is on the disk; one after the other.
+Owned by the loop. An update is checked completely, written to the file that was set at the start,
+and takes effect when it is on the disk. Updates are applied one at a time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Settings:
-    """``current`` is the configuration in force; ``on_change`` is called with each new one."""
+    """``current`` is the current configuration; ``on_change`` is called with each new one."""
 
     def __init__(
         self,
@@ -31,24 +31,24 @@ class Settings:
         self._on_change = on_change
         self._path = Path(config.config_store_path)
         self._port = 0
-        self._one_at_a_time = asyncio.Lock()
+        self._update_lock = asyncio.Lock()
         self._updating: set[asyncio.Task[None]] = set()
 
     async def update(self, properties: Mapping[str, str], peer: str) -> None:
-        """Take properties from a peer; ConfigError when one of them may not be or is wrong."""
-        # A task of its own: what is being written also takes effect when the peer has gone away.
+        """Apply properties from a peer; ConfigError if one of them is not allowed or invalid."""
+        # A separate task: a started update completes even if the peer disconnects.
         updating = asyncio.create_task(self._update(properties, peer), name="update-settings")
         self._updating.add(updating)
         updating.add_done_callback(self._updating.discard)
         await asyncio.shield(updating)
 
     async def drain(self) -> None:
-        """Wait until no update is under way."""
+        """Wait until all updates have ended."""
         while self._updating:
             await asyncio.wait(self._updating)
 
     async def _update(self, properties: Mapping[str, str], peer: str) -> None:
-        async with self._one_at_a_time:
+        async with self._update_lock:
             changed = self.current.updated_by_peer(properties)
             if changed == self.current:
                 return
@@ -68,11 +68,11 @@ class Settings:
             self.current = changed
             self._on_change(changed)
 
-    def listening_on(self, port: int) -> None:
-        """Tell the port that we really listen on, where any free one was asked for."""
+    def set_listen_port(self, port: int) -> None:
+        """Set the actual port, which differs from the configured one if that is 0."""
         self._port = port
 
-    def shown(self) -> str:
-        """Every property, as a peer that asks sees it."""
+    def as_text(self) -> str:
+        """All properties, as a peer receives them."""
         port = self._port or self.current.listen_port
         return format_properties(dataclasses.replace(self.current, listen_port=port).properties())

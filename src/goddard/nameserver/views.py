@@ -1,7 +1,6 @@
-"""What administrators and clients are shown of the route tables beside a topic's route.
+"""Read-only views of the route tables: lists of topics, brokers and clusters, and zone routes.
 
-Pure, and changes nothing: lists of topics, brokers and clusters, and the part of a route for one
-zone. Brokers and clusters are listed as a Java HashMap would.
+Pure. Brokers and clusters are listed in the order of a Java HashMap.
 """
 
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def topics_of_cluster(routes: RouteTable, cluster: str) -> TopicList:
 
 
 def system_topics(routes: RouteTable) -> TopicList:
-    """Names that serve as topics of their own: every cluster's and every broker's."""
+    """The topics named after each cluster and each broker."""
     names = sorted({*routes.clusters, *(n for names in routes.clusters.values() for n in names)})
     addresses = (a for data in routes.brokers.values() for a in data.broker_addrs.values())
     return TopicList(topic_list=in_map_order(names), broker_addr=next(addresses, None))
@@ -75,9 +74,9 @@ def _flagged_topics(routes: RouteTable, is_wanted: Callable[[int], bool]) -> Top
 
 
 def in_zone(route: TopicRoute, zone: str) -> TopicRoute:
-    """The part of a route that a client of a zone should use.
+    """The part of a route that a client in a zone should use.
 
-    A broker without a master is kept wherever it is: its slaves are read from rather than nothing.
+    A broker without a master is kept in any zone, so that clients can read from its slaves.
     """
     kept = [
         data

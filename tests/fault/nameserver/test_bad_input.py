@@ -1,6 +1,6 @@
-"""Garbage, wrong types, unknown codes, absurd sizes: an error or a closed connection, nothing else.
+"""Garbage, wrong types, unknown codes, very large sizes: an error response or a closed connection.
 
-After each, the name server still serves others, and its tables hold nothing half done.
+After each, the name server still serves others, and its tables are consistent.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ async def test_garbage_in_every_field_and_body_is_answered(peer: Registrant, cod
         ("heartbeatTimeoutMillis", "1.5"),
     ],
 )
-async def test_a_field_of_the_wrong_type_is_named(
+async def test_a_field_of_the_wrong_type_is_reported(
     server: NameServer, peer: Registrant, name: str, value: str
 ) -> None:
     answer = await peer.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, name: value})
@@ -153,7 +153,7 @@ async def test_a_field_of_the_wrong_type_is_named(
         (zlib.compress(b"\x00\x00\x00\x02{}")[:-3], "true"),
     ],
 )
-async def test_a_registration_that_cannot_be_read_leaves_no_trace(
+async def test_a_malformed_registration_changes_nothing(
     server: NameServer, peer: Registrant, body: bytes, compressed: str
 ) -> None:
     fields = {**IDENTITY, "compressed": compressed}
@@ -174,13 +174,13 @@ async def test_duplicate_opaques_are_each_answered(server: NameServer) -> None:
     assert [(answer.opaque, answer.code) for answer in answers] == [(7, 0), (7, 0), (7, 17)]
 
 
-async def test_a_response_nobody_asked_for_is_ignored(server: NameServer, peer: Registrant) -> None:
+async def test_a_response_without_request_is_ignored(server: NameServer, peer: Registrant) -> None:
     stray = RemotingCommand(0, opaque=99, flag=1)
     assert await send_raw(server, encode_frame(stray)) == b""
     await assert_serves(peer)
 
 
-async def test_a_slow_sender_holds_up_nobody(server: NameServer, peer: Registrant) -> None:
+async def test_a_slow_sender_does_not_delay_others(server: NameServer, peer: Registrant) -> None:
     frame = encode_frame(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
@@ -196,7 +196,7 @@ async def test_a_slow_sender_holds_up_nobody(server: NameServer, peer: Registran
         writer.close()
 
 
-async def test_too_large_a_configuration_or_value_is_refused(peer: Registrant) -> None:
+async def test_too_large_configurations_and_values_are_rejected(peer: Registrant) -> None:
     answer = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"a=" + b"x" * 65_536)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     for number in range(17):
@@ -218,7 +218,7 @@ async def test_too_large_a_configuration_or_value_is_refused(peer: Registrant) -
 @pytest.mark.parametrize(
     "body", [b'{"x":[' + b"[]," * 1_000_000 + b"0]", b"{0:[" + b"0," * 1_000_000 + b"0]}"]
 )
-async def test_megabytes_that_are_slow_to_read_are_not_read(
+async def test_large_bodies_in_the_slow_dialect_are_rejected(
     peer: Registrant, code: int, fields: dict[str, str], body: bytes
 ) -> None:
     """Bodies on which Python would spend seconds are refused by their size."""

@@ -1,4 +1,4 @@
-"""kill -9 while keys are written: what was acknowledged is there after the restart."""
+"""kill -9 while keys are written: acknowledged keys are there after the restart."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ def test_acknowledged_keys_survive_kill_9(tmp_path: Path) -> None:
             process.start()
             found = stored(address)
             for key, number in acknowledged.items():
-                # A write that was made but not answered may be there as well, and is newer.
+                # A write that was stored but not acknowledged may be there, and is newer.
                 assert found[key] >= number, f"cycle {cycle}: {key}"
             acknowledged.update(found)
             per_writer: list[dict[str, int]] = [{} for _ in range(WRITERS)]
@@ -62,7 +62,7 @@ def test_acknowledged_keys_survive_kill_9(tmp_path: Path) -> None:
             for acks in per_writer:
                 acknowledged.update(acks)
     assert len(acknowledged) == WRITERS * KEYS
-    # Java reads this file too, so at rest it is whole.
+    # Java reads this file too, so it must be complete.
     assert "configTable" in json.loads((home / "namesrv" / "kvConfig.json").read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Five thousand idle connections: they cost little, and nobody else notices."""
+"""Five thousand idle connections: they use little memory, and others are not affected."""
 
 import re
 import resource
@@ -31,7 +31,7 @@ def open_files(process: Process) -> int:
 
 
 @pytest.mark.usefixtures("many_files")
-def test_idle_connections_are_cheap_and_disturb_nobody(tmp_path: Path) -> None:
+def test_idle_connections_use_little_memory(tmp_path: Path) -> None:
     port = lease_port()
     options = ["--port", str(port), "--home", str(tmp_path / "home")]
     process = Process(
@@ -56,7 +56,7 @@ def test_idle_connections_are_cheap_and_disturb_nobody(tmp_path: Path) -> None:
             status = Path(f"/proc/{process.pid}/status").read_text()
             resident = re.search(r"VmRSS:\s+(\d+) kB", status)
             assert resident is not None
-            # About 10 KB each, on top of what it needs without them.
+            # About 10 KB each, in addition to the memory without them.
             assert int(resident[1]) < (60 + 90) * 1024
         finally:
             for connection in idle:

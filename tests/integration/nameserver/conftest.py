@@ -1,4 +1,4 @@
-"""A name server inside the test, and peers that speak to it over loopback."""
+"""A name server inside the test, and peers that connect to it over loopback."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

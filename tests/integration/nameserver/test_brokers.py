@@ -1,4 +1,4 @@
-"""Brokers register, live and leave; clients see the routes that follow from it."""
+"""Brokers register, send heartbeats and leave; clients see the resulting routes."""
 
 import asyncio
 import itertools
@@ -58,7 +58,9 @@ async def test_a_registered_broker_is_in_the_route_and_the_cluster(
     )
 
 
-async def test_two_brokers_of_four_queues_are_eight(server: NameServer, connect: Connect) -> None:
+async def test_two_brokers_with_four_queues_give_eight(
+    server: NameServer, connect: Connect
+) -> None:
     first, second = connect(server), connect(server)
     await first.register("T1", "T2")
     await second.register("T1", "T3", name="broker-b", address="10.0.0.2:10911")
@@ -68,7 +70,7 @@ async def test_two_brokers_of_four_queues_are_eight(server: NameServer, connect:
     assert len(route["brokerDatas"]) == 2
 
 
-async def test_a_missing_topic_is_answered_as_rocketmq_does(peer: Registrant) -> None:
+async def test_a_missing_topic_gets_rocketmqs_response(peer: Registrant) -> None:
     answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Missing"})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert answer.remark == (
@@ -88,7 +90,7 @@ async def test_a_missing_topic_is_answered_as_rocketmq_does(peer: Registrant) ->
         (0, {}, False),
     ],
 )
-async def test_broker_ids_are_quoted_for_those_who_can_read_it(
+async def test_broker_ids_are_quoted_for_clients_that_support_it(
     peer: Registrant, version: int, fields: dict[str, str], quoted: bool
 ) -> None:
     await peer.register()
@@ -108,14 +110,14 @@ async def test_a_body_whose_checksum_is_wrong_is_refused(peer: Registrant) -> No
     assert (bad.code, bad.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
 
 
-async def test_a_single_topic_before_the_whole_is_refused(peer: Registrant) -> None:
+async def test_a_single_topic_before_a_full_registration_is_rejected(peer: Registrant) -> None:
     answer = await peer.register("T1")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
     info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert bytes(info.body) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 
-async def test_the_body_of_the_oldest_brokers_is_the_topic_table_alone(peer: Registrant) -> None:
+async def test_the_body_of_the_oldest_brokers_is_the_topic_table(peer: Registrant) -> None:
     table = registration("T1", "T2").topic_config_serialize_wrapper
     fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}
     answer = await peer.ask(RequestCode.REGISTER_BROKER, fields, encode_body(table), version=36)
@@ -123,13 +125,13 @@ async def test_the_body_of_the_oldest_brokers_is_the_topic_table_alone(peer: Reg
     assert await peer.route("T2") is not None
 
 
-async def test_a_slave_is_told_its_master(server: NameServer, connect: Connect) -> None:
+async def test_a_slave_receives_its_master(server: NameServer, connect: Connect) -> None:
     await connect(server).register()
     answer = await connect(server).register(broker_id=1, address="10.0.0.2:10911")
     assert answer.ext_fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-async def test_the_data_version_tells_whether_to_register_again(peer: Registrant) -> None:
+async def test_query_data_version_reports_changes(peer: Registrant) -> None:
     version = json.dumps({"counter": 1, "stateVersion": 0, "timestamp": 1}).encode()
     answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
     assert (answer.ext_fields, bytes(answer.body)) == ({"changed": "true"}, b"")
@@ -142,7 +144,7 @@ async def test_the_data_version_tells_whether_to_register_again(peer: Registrant
     assert answer.ext_fields == {"changed": "true"}
 
 
-async def test_unregistering_takes_effect_before_it_is_answered(peer: Registrant) -> None:
+async def test_unregistering_takes_effect_before_the_response(peer: Registrant) -> None:
     await peer.register()
     answer = await peer.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)
     assert answer.code == ResponseCode.SUCCESS
@@ -183,7 +185,7 @@ async def test_a_closed_connection_drops_its_broker_at_once(
     assert not server.routes.topic_queues
 
 
-async def test_a_broker_that_came_back_survives_the_end_of_its_old_connection(
+async def test_closing_an_old_connection_does_not_remove_a_reconnected_broker(
     server: NameServer, connect: Connect
 ) -> None:
     first, second = connect(server), connect(server)
@@ -195,7 +197,7 @@ async def test_a_broker_that_came_back_survives_the_end_of_its_old_connection(
     await until(lambda: not server.routes.live)
 
 
-async def test_a_silent_broker_expires_and_loses_its_connection(
+async def test_a_silent_broker_expires_and_is_disconnected(
     start: Start, connect: Connect, clock: ManualClock
 ) -> None:
     server = await start(scan_interval_ms=10)
@@ -205,7 +207,7 @@ async def test_a_silent_broker_expires_and_loses_its_connection(
     clock.advance(119_000)
     assert (await broker.ask(RequestCode.BROKER_HEARTBEAT, IDENTITY)).code == 0
     clock.advance(120_000)
-    # Exactly 120 s of silence are not too many.
+    # Exactly 120 s without a heartbeat are allowed.
     assert server.routes.expired(clock.monotonic_ms()) == []
     assert await client.route("T1") is not None
     clock.advance(1)
@@ -215,7 +217,7 @@ async def test_a_silent_broker_expires_and_loses_its_connection(
         await connection.wait_closed()
 
 
-async def test_the_watch_over_silent_brokers_survives_a_failure(
+async def test_scanning_continues_after_a_failure(
     start: Start, connect: Connect, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await start(scan_interval_ms=10)
@@ -224,7 +226,7 @@ async def test_the_watch_over_silent_brokers_survives_a_failure(
 
     def fail(_: RouteTable, now_ms: int) -> None:
         failed.set()
-        raise RuntimeError("a fault of ours")
+        raise RuntimeError("an internal error")
 
     with monkeypatch.context() as patched:
         patched.setattr(RouteTable, "expired", fail)
@@ -233,7 +235,7 @@ async def test_the_watch_over_silent_brokers_survives_a_failure(
     await until(lambda: not server.routes.live)
 
 
-async def test_a_broker_may_ask_for_a_shorter_time_out(
+async def test_a_broker_may_set_a_shorter_timeout(
     start: Start, connect: Connect, clock: ManualClock
 ) -> None:
     server = await start(scan_interval_ms=10)
@@ -256,7 +258,7 @@ async def test_the_member_group_lists_ids_and_addresses(
     )
 
 
-async def test_brokers_are_told_of_a_new_smallest_id(start: Start, connect: Connect) -> None:
+async def test_brokers_are_notified_of_a_new_smallest_id(start: Start, connect: Connect) -> None:
     server = await start(notify_min_broker_id_changed=True)
     told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
@@ -315,7 +317,7 @@ async def test_routes_are_never_pushed(server: NameServer, connect: Connect) -> 
         assert client.requests == []
 
 
-async def test_readers_are_answered_while_a_large_registration_is_taken_in(
+async def test_queries_are_answered_during_a_large_registration(
     server: NameServer, connect: Connect
 ) -> None:
     """Fifty thousand topics of one broker; a hundred readers of another do not wait for it."""
@@ -352,7 +354,7 @@ async def test_registrations_of_one_connection_take_effect_in_order(
     assert not server.routes.live
 
 
-async def test_a_oneway_registration_counts_and_is_not_answered(peer: Registrant) -> None:
+async def test_a_oneway_registration_takes_effect_without_a_response(peer: Registrant) -> None:
     await peer.register("T1", "T2")
     body = encode_register_body(registration("T9", counter=2))
     fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}
@@ -362,7 +364,7 @@ async def test_a_oneway_registration_counts_and_is_not_answered(peer: Registrant
     assert await peer.route("T9") is not None
 
 
-async def test_a_zone_sees_its_own_brokers(server: NameServer, connect: Connect) -> None:
+async def test_a_zone_route_has_its_own_brokers(server: NameServer, connect: Connect) -> None:
     near, far = connect(server), connect(server)
     await near.register(name="near", fields={"__ZONE_NAME": "z1"})
     await far.register(name="far", address="10.0.0.2:10911", fields={"__ZONE_NAME": "z2"})
@@ -374,7 +376,7 @@ async def test_a_zone_sees_its_own_brokers(server: NameServer, connect: Connect)
     assert len(whole["brokerDatas"]) == 2
 
 
-async def test_name_servers_share_nothing(start: Start, connect: Connect) -> None:
+async def test_name_servers_share_no_state(start: Start, connect: Connect) -> None:
     first = await start()
     second = await start()
     to_first, to_second = connect(first), connect(second)

@@ -1,9 +1,9 @@
-"""Frames that real brokers sent to a real name server, sent to ours: the answers are the same.
+"""Recorded requests of real brokers to a real name server get the recorded responses from ours.
 
-Recorded from RocketMQ 4.9.4 and 5.4.0. A request goes out byte for byte, on a connection of its own
-per recorded one, and our answer is compared with the recorded one. What administrators did
-meanwhile on other connections (order settings) is not in these files and is put in before the
-answer that first shows it.
+Recorded from RocketMQ 4.9.4 and 5.4.0. Each request is sent byte for byte, on one connection per
+recorded connection, and our response is compared with the recorded one. The order settings that
+administrators made on other connections are not in these files; they are set before the first
+response that contains them.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def answer_from(reader: asyncio.StreamReader, opaque: int) -> RemotingComm
             assert answer.is_response
             assert answer.opaque == opaque
             return answer
-    raise AssertionError("the connection closed instead of an answer")
+    raise AssertionError("the connection closed without a response")
 
 
 def comparable(answer: RemotingCommand, request: RemotingCommand) -> dict[str, Any]:
@@ -105,16 +105,16 @@ def comparable(answer: RemotingCommand, request: RemotingCommand) -> dict[str, A
             body["topicList"] = sorted(body["topicList"])
         for group in (body.get("brokerDatas", []), body.get("brokerAddrTable", {}).values()):
             for data in group:
-                # 5.0 and later say whether a slave may act as master; 4.9.4 did not know.
+                # 5.0 and later say whether a slave may act as master; 4.9.4 does not.
                 data.setdefault("enableActingMaster", False)
                 data["brokerAddrs"] = {int(k): v for k, v in data["brokerAddrs"].items()}
         for data in body.get("queueDatas", []):
-            # An older name of topicSysFlag, which we add for clients that know only that.
+            # The old name of topicSysFlag, which we add for clients that only know that name.
             data.pop("topicSynFlag", None)
     return {
         "request": request.code,
         "code": answer.code,
-        # "not set any response code" is what Java says where a handler sets none.
+        # "not set any response code" is Java's remark if a handler sets none.
         "remark": None if answer.code == 0 else answer.remark,
         "fields": answer.ext_fields or {},
         "body": body,
@@ -130,7 +130,7 @@ def comparable(answer: RemotingCommand, request: RemotingCommand) -> dict[str, A
         "s5.4.0/broker_to_namesrv_acting_master.jsonl.gz",
     ],
 )
-async def test_brokers_get_the_recorded_answers(
+async def test_brokers_get_the_recorded_responses(
     start: Callable[..., Awaitable[NameServer]], file: str
 ) -> None:
     exchanges = recorded(WIRE / file)
@@ -150,7 +150,7 @@ async def test_brokers_get_the_recorded_answers(
                         ordered.add(topic)
                 reader = await connections.send(exchange.connection, exchange.frame)
                 if expected is None:
-                    # Oneway, or never answered by that version.
+                    # One-way, or not answered by that version.
                     if not exchange.request.is_oneway:
                         await answer_from(reader, exchange.request.opaque)
                     continue

@@ -33,7 +33,7 @@ def address_of(process: Process) -> str:
     return found[1]
 
 
-def test_the_ready_line_tells_where_it_listens(running: Process) -> None:
+def test_the_ready_line_has_the_address(running: Process) -> None:
     address = address_of(running)
     assert running.output() == (
         f"The Name Server boot success. serializeType=JSON, address {address}\n"
@@ -55,7 +55,7 @@ def test_services_log_their_start_and_end(running: Process, tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it(running: Process, number: signal.Signals) -> None:
     host, _, port = address_of(running).rpartition(":")
-    # An open connection does not hold it up.
+    # An open connection does not delay the stop.
     with socket.create_connection((host, int(port)), 5) as idle:
         os.kill(running.pid, number)
         wait_until(lambda: not running.is_running, 60, "the end of the process")
@@ -64,7 +64,7 @@ def test_a_signal_stops_it(running: Process, number: signal.Signals) -> None:
         assert idle.recv(1) == b""
 
 
-def test_it_starts_again_at_once_on_the_same_port(running: Process, tmp_path: Path) -> None:
+def test_restart_on_the_same_port(running: Process, tmp_path: Path) -> None:
     address = address_of(running)
     running.kill()
     command = [*NAMESRV, "--port", address.rpartition(":")[2], "--home", str(tmp_path / "home")]
@@ -72,7 +72,7 @@ def test_it_starts_again_at_once_on_the_same_port(running: Process, tmp_path: Pa
         assert address_of(second) == address
 
 
-def test_a_port_in_use_is_one_clear_line(running: Process, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(running: Process, tmp_path: Path) -> None:
     address = address_of(running)
     port = address.rpartition(":")[2]
     result = run_to_end([*NAMESRV, "--port", port, "--home", str(tmp_path / "other")])
@@ -112,7 +112,7 @@ def test_mqnamesrv_takes_its_home_as_java_does(tmp_path: Path, way: str) -> None
         assert answer.code == 0
         assert process.stop() == 0
     assert (home / "logs" / "namesrv.log").exists()
-    # Java keeps the table below the user's home, not below its own.
+    # Java stores the table below the user's home, not below ROCKETMQ_HOME.
     assert (tmp_path / "namesrv" / "kvConfig.json").exists()
 
 
@@ -128,7 +128,7 @@ def test_the_level_of_logback_namesrv_xml_is_honoured(tmp_path: Path) -> None:
     assert (home / "logs" / "namesrv.log").read_text() == ""
 
 
-def test_settings_changed_while_running_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
     command = [*NAMESRV, "--port", "0", "--home", str(tmp_path / "home")]
     update = RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
     with daemon(tmp_path, command).start() as process:
@@ -139,7 +139,7 @@ def test_settings_changed_while_running_are_there_after_a_restart(tmp_path: Path
     assert b"orderMessageEnable=true\n" in bytes(shown.body)
 
 
-def test_kept_settings_move_neither_files_nor_port(tmp_path: Path) -> None:
+def test_stored_settings_change_neither_files_nor_port(tmp_path: Path) -> None:
     """They are of an earlier start, which may have been told other places."""
     kept = tmp_path / "namesrv" / "namesrv.properties"
     kept.parent.mkdir()
@@ -172,7 +172,7 @@ def test_print_config_items_and_exit(tmp_path: Path) -> None:
         (b"bindAddress=no.such.host.invalid\n", "no.such.host.invalid"),
     ],
 )
-def test_a_bad_configuration_file_is_one_clear_line(
+def test_an_invalid_configuration_file_is_reported_in_one_line(
     tmp_path: Path, content: bytes, told: str
 ) -> None:
     config = tmp_path / "namesrv.conf"
@@ -184,13 +184,13 @@ def test_a_bad_configuration_file_is_one_clear_line(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_missing_file_is_named() -> None:
+def test_a_missing_file_is_reported() -> None:
     result = run_to_end([*MQNAMESRV, "-c", "/nonexistent/namesrv.conf"])
     assert result.returncode == 1
     assert "/nonexistent/namesrv.conf cannot be read" in result.stderr
 
 
-def test_a_broken_kv_file_stops_the_start_with_its_name(tmp_path: Path) -> None:
+def test_a_damaged_kv_file_prevents_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "namesrv"
     folder.mkdir(parents=True)
     (folder / "kvConfig.json").write_text("{broken")
@@ -200,7 +200,7 @@ def test_a_broken_kv_file_stops_the_start_with_its_name(tmp_path: Path) -> None:
     assert (folder / "kvConfig.json").read_text() == "{broken"
 
 
-def test_wrong_options_are_told() -> None:
+def test_wrong_options_are_reported() -> None:
     assert run_to_end([*MQNAMESRV, "--nonsense"]).returncode == 1
     assert run_to_end([*NAMESRV, "--port", "70000"]).returncode == 2
     helped = run_to_end([*MQNAMESRV, "-h"])

@@ -1,4 +1,4 @@
-"""What clients and administrators ask: lists, permissions, KV, order settings, configuration."""
+"""Requests of clients and administrators: lists, permissions, KV, order settings, configuration."""
 
 import asyncio
 import json
@@ -140,7 +140,7 @@ async def test_kv_pairs_survive_a_restart(start: Start, connect: Connect) -> Non
 async def test_order_settings_reach_clients_and_brokers(peer: Registrant) -> None:
     await peer.register()
     await put(peer, ORDER, "T1", "broker-a:4")
-    # Clients get them where order messages are enabled, brokers unless it is switched off.
+    # Clients get them if order messages are enabled, brokers unless that is disabled.
     route = await peer.route("T1")
     assert route is not None
     assert "orderTopicConf" not in route
@@ -168,16 +168,14 @@ async def test_a_kv_request_without_its_fields_is_refused(peer: Registrant) -> N
 # Configuration
 
 
-async def test_the_configuration_shows_rocketmq_s_names(
-    server: NameServer, peer: Registrant
-) -> None:
+async def test_the_configuration_has_rocketmqs_names(server: NameServer, peer: Registrant) -> None:
     shown = await configuration(peer)
     assert shown["listenPort"] == str(server.port)
     assert shown["scanNotActiveBrokerInterval"] == "5000"
     assert len(shown) == 40
 
 
-async def test_an_update_takes_effect_is_kept_and_ignores_strangers(
+async def test_an_update_takes_effect_is_stored_and_ignores_unknown_names(
     server: NameServer, peer: Registrant
 ) -> None:
     text = "needWaitForService=true\nunheardOf=1\nscanNotActiveBrokerInterval=1000\n"
@@ -193,7 +191,7 @@ async def test_an_update_takes_effect_is_kept_and_ignores_strangers(
     assert await update(peer, "") == (0, None)
 
 
-async def test_clients_wait_until_brokers_had_time_to_register(
+async def test_routes_are_refused_until_brokers_had_time_to_register(
     start: Start, connect: Connect, clock: ManualClock
 ) -> None:
     server = await start(need_wait_for_service=True, wait_seconds_for_service=45)
@@ -205,7 +203,7 @@ async def test_clients_wait_until_brokers_had_time_to_register(
     assert await peer.route("T1") is not None
 
 
-async def test_a_shorter_scan_interval_counts_at_once(
+async def test_a_shorter_scan_interval_takes_effect_immediately(
     start: Start, connect: Connect, clock: ManualClock
 ) -> None:
     server = await start(scan_interval_ms=3_600_000)
@@ -267,7 +265,7 @@ async def test_the_attack_of_cve_2023_37582_is_refused(
     assert remark.startswith("Can not update config in black list.")
     assert "may not be set over the network" in remark
     assert await configuration(peer) == before
-    # Nor is anything written there by the next update that is allowed, or by a KV write.
+    # The next allowed update and a KV write do not write there, either.
     assert await update(peer, "enableTopicList=false") == (0, None)
     await put(peer, "n", "k", "v")
     assert not _exists(place)

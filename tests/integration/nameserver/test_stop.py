@@ -1,4 +1,4 @@
-"""The end of a name server that runs inside another program."""
+"""Stopping a name server that runs inside another program."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ def _threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("namesrv-")]
 
 
-async def test_a_stop_that_is_cancelled_leaves_nothing_open(
+async def test_a_cancelled_stop_leaves_nothing_open(
     start: Callable[..., Awaitable[NameServer]],
 ) -> None:
     server = await start()

@@ -1,4 +1,4 @@
-"""A name server with a certificate: TLS and plain clients on one port, and a new certificate."""
+"""A name server with TLS: TLS and plain clients on one port, and replaced certificates."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ async def test_tls_and_plain_on_one_port_and_a_new_certificate(
     identity = make_identity(tmp_path, "server")
     first = identity.fingerprint
     server = await start(
-        others={
+        unused_properties={
             "tls.server.certPath": str(identity.certificate),
             "tls.server.keyPath": str(identity.key),
         }
@@ -55,5 +55,5 @@ async def test_tls_and_plain_on_one_port_and_a_new_certificate(
         while shown != second:
             await asyncio.sleep(0.05)
             shown = await shown_certificate(server.port)
-        # Those who were connected stay.
+        # Open connections stay open.
         assert (await client.request(address, query, 5_000)).code == 0

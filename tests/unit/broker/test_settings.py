@@ -283,7 +283,7 @@ def test_properties_unknown_to_rocketmq_are_ignored_from_a_peer() -> None:
 def test_every_setting_has_one_property() -> None:
     names = list(settings_of(BrokerConfig))
     assert len(names) == len(set(names))
-    assert set(names).isdisjoint(BrokerConfig().others)
+    assert set(names).isdisjoint(BrokerConfig().unused_properties)
 
 
 async def test_a_change_is_saved_and_listeners_are_called(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ async def test_a_change_is_saved_and_listeners_are_called(tmp_path: Path) -> Non
     notified: list[BrokerConfig] = []
     settings.add_listener(notified.append)
     await settings.update({"fileReservedTime": "24"}, "peer", now_ms=7)
-    assert [config.others["fileReservedTime"] for config in notified] == ["24"]
+    assert [config.unused_properties["fileReservedTime"] for config in notified] == ["24"]
     assert settings.current is notified[0]
     assert settings.data_version.counter == 1
     assert settings.data_version.timestamp == 7

@@ -1,4 +1,4 @@
-"""Large registrations while the decoding thread is busy: who waits, who is turned away."""
+"""Large registrations while the decoding thread is busy: which wait, which are rejected."""
 
 import asyncio
 import gc
@@ -85,7 +85,7 @@ async def test_small_registrations_do_not_wait_for_large_ones(bench: Bench) -> N
     assert set(bench.routes.brokers) == {"large", "small"}
 
 
-async def test_what_is_compressed_is_never_inflated_on_the_loop(bench: Bench) -> None:
+async def test_compressed_registrations_are_never_inflated_on_the_loop(bench: Bench) -> None:
     compressed, small = bench.connect(), bench.connect()
     compressed.transport.write(register("compressed", compressed=True))
     small.transport.write(register("small"))
@@ -97,7 +97,7 @@ async def test_what_is_compressed_is_never_inflated_on_the_loop(bench: Bench) ->
     assert set(bench.routes.brokers) == {"compressed", "small"}
 
 
-async def test_more_than_may_wait_is_turned_away(bench: Bench) -> None:
+async def test_registrations_over_the_waiting_limit_are_rejected(bench: Bench) -> None:
     peers = [bench.connect() for _ in range(10)]
     for number, peer in enumerate(peers):
         peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
@@ -110,11 +110,11 @@ async def test_more_than_may_wait_is_turned_away(bench: Bench) -> None:
     assert len(bench.routes.brokers) == 8
 
 
-async def test_what_a_lost_peer_sent_counts_until_it_is_dropped(bench: Bench) -> None:
+async def test_registrations_of_a_lost_peer_count_until_they_are_dropped(bench: Bench) -> None:
     gone = [bench.connect() for _ in range(8)]
     for number, peer in enumerate(gone):
         peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
-    # They are answered one after the other, and so all of them have been taken in by then.
+    # They are answered in order, so all of them have been registered by then.
     probe = bench.connect()
     probe.transport.write(register("probe"))
     await probe.receive(1)
@@ -133,7 +133,7 @@ async def test_what_a_lost_peer_sent_counts_until_it_is_dropped(bench: Bench) ->
     assert set(bench.routes.brokers) == {"probe", "late"}
 
 
-async def test_what_a_lost_peer_sent_is_dropped_without_a_word(
+async def test_registrations_of_a_lost_peer_are_dropped_without_a_log_line(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = bench.connect()
@@ -145,14 +145,14 @@ async def test_what_a_lost_peer_sent_is_dropped_without_a_word(
     peer.transport.abort()
     await peer.lost.wait()
     bench.free.set()
-    # Its turn comes after theirs.
+    # It is decoded after theirs.
     probe.transport.write(register("probe", padding_bytes=MIB))
     await probe.receive(1)
     gc.collect()
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-async def test_more_brokers_than_may_leave_at_once_are_told_so(bench: Bench) -> None:
+async def test_too_many_unregistrations_at_once_are_rejected(bench: Bench) -> None:
     peer = bench.connect()
     requests = b""
     for number in range(3):

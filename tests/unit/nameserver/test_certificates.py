@@ -1,4 +1,4 @@
-"""TLS settings by RocketMQ's names, and the watch over certificate files."""
+"""TLS settings with RocketMQ's names, and reloading of certificate files."""
 
 import logging
 import os
@@ -81,7 +81,7 @@ async def test_a_changed_file_is_loaded_again(tmp_path: Path, executor: ThreadPo
     assert loaded == ["loaded"]
 
 
-async def test_files_that_stay_wrong_are_told_of_once(
+async def test_a_failed_reload_is_logged_once(
     tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate = tmp_path / "c.pem"
@@ -103,9 +103,7 @@ async def test_files_that_stay_wrong_are_told_of_once(
     assert "no rights" in warnings[1]
 
 
-async def test_files_are_read_apart_from_the_loop(
-    tmp_path: Path, executor: ThreadPoolExecutor
-) -> None:
+async def test_files_are_read_in_the_executor(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
     certificate = tmp_path / "c.pem"
     _write(certificate, "one", 1)
     threads: list[int] = []
@@ -118,7 +116,7 @@ async def test_files_are_read_apart_from_the_loop(
     assert threads[0] != threading.get_ident()
 
 
-async def test_nothing_to_watch_is_fine(executor: ThreadPoolExecutor) -> None:
+async def test_check_without_files_does_nothing(executor: ThreadPoolExecutor) -> None:
     def reload() -> None:
         raise AssertionError
 

@@ -22,6 +22,6 @@ def test_names_outside_ascii_and_outside_the_basic_plane() -> None:
     assert in_map_order(names) == ["z", "\u65e5\u672c", "br\u00f6k\u00e9r", "b\U0001d4b3"]
 
 
-def test_none_and_one() -> None:
+def test_no_name_and_one_name() -> None:
     assert in_map_order([]) == []
     assert in_map_order(["x"]) == ["x"]

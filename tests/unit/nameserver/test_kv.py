@@ -1,4 +1,4 @@
-"""The KV table: what is acknowledged is on disk, what is refused changed nothing."""
+"""The KV table: acknowledged writes are on disk, failed writes change nothing."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def test_an_acknowledged_write_is_in_the_file(
     }
 
 
-async def test_writes_that_wait_go_together_and_in_order(
+async def test_waiting_writes_are_combined_in_order(
     path: Path, executor: ThreadPoolExecutor
 ) -> None:
     kv = KvTable(path, executor)
@@ -57,7 +57,7 @@ async def test_writes_that_wait_go_together_and_in_order(
     assert load_table(path)["n"] == {"same": "199", **{f"k{n}": "v" for n in range(50)}}
 
 
-async def test_a_write_whose_caller_went_away_is_still_made(
+async def test_a_write_completes_after_its_caller_is_cancelled(
     path: Path, executor: ThreadPoolExecutor
 ) -> None:
     kv = KvTable(path, executor)
@@ -69,13 +69,13 @@ async def test_a_write_whose_caller_went_away_is_still_made(
     assert load_table(path) == {"n": {"k": "v"}}
 
 
-async def test_a_refusing_disk_fails_the_write_and_changes_nothing(
+async def test_a_disk_error_fails_the_write_and_changes_nothing(
     tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
     folder = tmp_path / "namesrv"
     kv = KvTable(folder / "kvConfig.json", executor)
     await kv.put("n", "k", "old")
-    # A folder in the place of the temporary file: it can neither be opened nor replaced.
+    # A folder instead of the temporary file can neither be opened nor replaced.
     (folder / "kvConfig.json.tmp").mkdir()
     with pytest.raises(KvWriteError, match="was not stored"):
         await kv.put("n", "k", "new")
@@ -96,7 +96,7 @@ async def test_the_table_is_bounded(path: Path, executor: ThreadPoolExecutor) ->
     assert kv.namespace("n") == {"small": "v"}
 
 
-async def test_the_table_is_bounded_for_those_who_write_together(
+async def test_the_table_is_bounded_for_combined_writes(
     path: Path, executor: ThreadPoolExecutor
 ) -> None:
     kv = KvTable(path, executor, max_bytes=1000)
@@ -127,32 +127,32 @@ async def test_writes_that_wait_are_bounded(path: Path, executor: ThreadPoolExec
     assert kv.namespace("n") == {"k": "v"}
 
 
-async def test_deleting_what_is_not_there_is_no_error(
-    path: Path, executor: ThreadPoolExecutor
-) -> None:
+async def test_deleting_a_missing_key_succeeds(path: Path, executor: ThreadPoolExecutor) -> None:
     kv = KvTable(path, executor)
     await kv.delete("never", "k")
     assert kv.namespace("never") is None
 
 
-async def test_readers_are_told_of_each_change(path: Path, executor: ThreadPoolExecutor) -> None:
+async def test_on_change_is_called_after_each_change(
+    path: Path, executor: ThreadPoolExecutor
+) -> None:
     seen: list[str | None] = []
     kv = KvTable(path, executor, on_change=lambda: seen.append(kv.get("n", "k")))
     await kv.put("n", "k", "v")
     assert seen == ["v"]
 
 
-def test_java_s_file_is_read(path: Path) -> None:
+def test_javas_file_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"configTable":{"NSX":{"k1":"v1"},"EMPTY":{}}}')
     assert load_table(path) == {"NSX": {"k1": "v1"}, "EMPTY": {}}
 
 
-def test_no_file_is_an_empty_table(path: Path) -> None:
+def test_a_missing_file_is_an_empty_table(path: Path) -> None:
     assert load_table(path) == {}
 
 
-def test_a_broken_file_gives_way_to_its_backup(path: Path) -> None:
+def test_the_backup_replaces_a_damaged_file(path: Path) -> None:
     replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
     replace_file(path, b'{"configTable":{"n":{"k":"new"}}}')
     path.write_bytes(b'{"configTable":{"n":{"k":')
@@ -161,14 +161,14 @@ def test_a_broken_file_gives_way_to_its_backup(path: Path) -> None:
     assert load_table(path) == {"n": {"k": "old"}}
 
 
-def test_a_broken_file_without_backup_stops_the_start(path: Path) -> None:
+def test_a_damaged_file_without_backup_prevents_the_start(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"\x00\xff garbage")
     with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
         load_table(path)
 
 
-def test_a_broken_file_never_costs_a_good_backup(
+def test_a_damaged_file_never_replaces_a_good_backup(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
@@ -184,11 +184,11 @@ def test_a_broken_file_never_costs_a_good_backup(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", crash)
-        # Cut before the first rename: the backup is still the good one.
+        # A crash before the first rename: the backup is still good.
         with pytest.raises(OSError, match="power cut"):
             replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
         assert load_table(path) == {"n": {"k": "old"}}
-        # Cut after it: the file is.
+        # A crash after it: the file is good.
         left[0] = 1
         replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
         assert load_table(path) == {"n": {"k": "newer"}}

@@ -136,13 +136,13 @@ def test_a_route_lists_queues_and_brokers() -> None:
     assert table.encoded_route("T3", standard_json=True) is None
 
 
-def test_a_broker_of_unchanged_version_does_not_write_its_topics_again() -> None:
+def test_an_unchanged_version_does_not_store_topics_again() -> None:
     table = RouteTable()
     register(table, broker(), topics("T1", "T2", counter=1))
     table.wipe_write_permission("broker-a")
     assert register(table, broker(), topics("T1", "T2", counter=1)).changed_topics == 0
     assert table.topic_queues["T1"]["broker-a"].perm == 4
-    # A topic that was deleted here comes back all the same.
+    # A topic that was deleted here is registered again.
     table.delete_topic("T2")
     assert register(table, broker(), topics("T1", "T2", counter=1)).changed_topics == 1
     assert register(table, broker(), topics("T1", "T2", counter=2)).changed_topics == 1
@@ -182,7 +182,7 @@ def test_the_same_address_has_one_id_only() -> None:
     assert table.brokers["broker-a"].broker_addrs == {0: "slave:1"}
 
 
-def test_an_older_state_does_not_take_an_id_from_a_newer_one() -> None:
+def test_an_older_state_does_not_replace_a_newer_one() -> None:
     table = RouteTable()
     register(table, broker(0, address="new:1"), topics("T1", "T2", state=5))
     register(table, broker(1, address="old:1"), topics("T1", "T2", state=4))
@@ -204,14 +204,14 @@ def test_a_slave_learns_its_master() -> None:
     assert register(table, broker(0)).master_address is None
 
 
-def test_a_slave_writes_no_queues_while_there_is_a_master() -> None:
+def test_a_slave_with_a_master_stores_no_queues() -> None:
     table = RouteTable()
     register(table, broker(0))
     register(table, broker(1), topics("T1", "T2", "T3", counter=9))
     assert "T3" not in table.topic_queues
 
 
-def test_a_lone_slave_of_an_old_version_writes_no_queues() -> None:
+def test_a_slave_of_an_old_version_without_master_stores_no_queues() -> None:
     table = RouteTable()
     register(table, broker(1, acting=None))
     assert table.route("T1") is None
@@ -234,7 +234,7 @@ def test_the_smallest_slave_acts_as_read_only_master() -> None:
             min_broker_address="10.0.0.1:10911",
             offline_address="10.0.0.0:10911",
             ha_address=None,
-            tell=("10.0.0.2:10911", "10.0.0.1:10911"),
+            notify=("10.0.0.2:10911", "10.0.0.1:10911"),
         )
     ]
     route = table.route("T1")
@@ -244,17 +244,17 @@ def test_the_smallest_slave_acts_as_read_only_master() -> None:
     members = table.route("rmq_sys_SYNC_BROKER_MEMBER_broker-a")
     assert members is not None
     assert members.broker_datas[0].broker_addrs.keys() == {1, 2}
-    # Only the answer is dressed up, not the table.
+    # Only the route shows it as master, the table does not.
     assert table.brokers["broker-a"].broker_addrs.keys() == {1, 2}
-    # Registering again, the acting master stays read-only.
+    # After another registration, the acting master is still read-only.
     register(table, broker(1, acting=True), topics("T1", "T5", counter=5))
     assert table.topic_queues["T5"]["broker-a"].perm == 4
-    # The master is back: write permission too, and the others are told.
+    # The master returns: queues are writable, and the others are notified.
     change = register(table, broker(0, acting=True), topics("T1", "T5", counter=6)).change
     assert change is not None
     assert change.min_broker_id == 0
     assert change.ha_address == "10.0.0.0:10912"
-    assert set(change.tell) == {"10.0.0.1:10911", "10.0.0.2:10911"}
+    assert set(change.notify) == {"10.0.0.1:10911", "10.0.0.2:10911"}
     assert table.topic_queues["T5"]["broker-a"].perm == 6
 
 
@@ -268,7 +268,7 @@ def test_without_support_the_route_shows_slaves_as_they_are() -> None:
     assert route.broker_datas[0].broker_addrs == {1: "10.0.0.1:10911"}
 
 
-def test_the_last_member_takes_the_name_the_cluster_and_the_topics_with_it() -> None:
+def test_unregistering_the_last_member_removes_broker_cluster_and_topics() -> None:
     table = RouteTable()
     register(table, broker(0), filter_servers=["f:1"])
     register(table, broker(0, "broker-b", "b:1"), topics("T2", "T3"))
@@ -284,18 +284,18 @@ def test_the_last_member_takes_the_name_the_cluster_and_the_topics_with_it() -> 
     assert not table.live
 
 
-def test_a_batch_of_leaving_brokers_goes_together() -> None:
+def test_a_batch_of_brokers_is_unregistered_in_one_step() -> None:
     table = RouteTable()
     members = [broker(number, acting=True) for number in range(3)]
     for member in members:
         register(table, member)
     changes = table.unregister([leaving(members[0]), leaving(members[1])])
-    assert [(c.min_broker_id, c.tell) for c in changes] == [(2, ("10.0.0.2:10911",))]
+    assert [(c.min_broker_id, c.notify) for c in changes] == [(2, ("10.0.0.2:10911",))]
     assert table.unregister([leaving(members[2])]) == []
     assert not table.topic_queues
 
 
-def test_unregistering_a_stranger_changes_nothing() -> None:
+def test_unregistering_an_unknown_broker_changes_nothing() -> None:
     table = RouteTable()
     register(table, broker(0))
     assert table.unregister([LeavingBroker(CLUSTER, "nobody", "x:1", 0)]) == []
@@ -303,7 +303,7 @@ def test_unregistering_a_stranger_changes_nothing() -> None:
     assert body_of(table, "T1")
 
 
-def test_silence_beyond_the_time_out_is_found() -> None:
+def test_brokers_expire_after_their_timeout() -> None:
     table = RouteTable()
     register(table, broker(0), now_ms=1000)
     register(table, broker(1, timeout_ms=10_000), now_ms=1000)
@@ -317,7 +317,7 @@ def test_silence_beyond_the_time_out_is_found() -> None:
     assert len(table.live) == 2
 
 
-def test_a_lost_connection_is_that_of_the_latest_registration() -> None:
+def test_brokers_of_a_connection_are_those_of_their_latest_registration() -> None:
     table = RouteTable()
     register(table, broker(0), connection="first")
     register(table, broker(0), connection="second")
@@ -428,7 +428,7 @@ def test_brokers_are_listed_in_the_order_of_a_java_map() -> None:
 
 
 @pytest.mark.parametrize("standard_json", [True, False])
-def test_an_encoded_route_follows_every_change(standard_json: bool) -> None:
+def test_an_encoded_route_reflects_every_change(standard_json: bool) -> None:
     table = RouteTable()
     register(table, broker(0))
 
@@ -482,7 +482,7 @@ def test_static_topics_carry_their_mapping() -> None:
     assert not table.queue_mappings
 
 
-def test_a_zone_sees_its_own_brokers_and_those_without_master() -> None:
+def test_a_zone_route_has_its_own_brokers_and_those_without_master() -> None:
     table = RouteTable()
     register(table, broker(0, "near", "n:1", zone="Z1"), filter_servers=["f:1"])
     register(table, broker(0, "far", "f:1", zone="z2"), filter_servers=["f:2"])

@@ -1,4 +1,4 @@
-"""Changes of the configuration in force: on disk first, then in effect, one after the other."""
+"""Configuration updates: written to disk first, then in effect, one at a time."""
 
 import asyncio
 import threading
@@ -59,7 +59,7 @@ async def test_a_change_takes_effect_when_it_is_on_disk(
     assert read_properties(path)["orderMessageEnable"] == "true"
 
 
-async def test_an_update_whose_peer_went_away_is_finished(
+async def test_an_update_completes_after_its_peer_disconnects(
     settings: Settings, path: Path, disk: threading.Event, applied: list[NameServerConfig]
 ) -> None:
     update = asyncio.ensure_future(settings.update({"orderMessageEnable": "true"}, "peer"))
@@ -84,7 +84,7 @@ async def test_updates_build_on_each_other(settings: Settings, path: Path) -> No
     assert read_properties(path)["scanNotActiveBrokerInterval"] == "700"
 
 
-async def test_what_changes_nothing_or_is_wrong_writes_nothing(
+async def test_invalid_and_unchanged_updates_write_nothing(
     settings: Settings, path: Path, applied: list[NameServerConfig]
 ) -> None:
     await settings.update({"orderMessageEnable": "false", "unknown": "x"}, "peer")

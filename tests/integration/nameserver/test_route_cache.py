@@ -1,4 +1,4 @@
-"""Repeated route queries take a shortcut; it must not be seen in any answer."""
+"""Repeated route queries are answered from a cache; responses must not differ because of it."""
 
 import asyncio
 import json
@@ -21,16 +21,16 @@ class Raw:
         self._reader = reader
         self.writer = writer
         self._decoder = FrameDecoder()
-        self._heard: list[RemotingCommand] = []
+        self._received: list[RemotingCommand] = []
 
     async def ask(self, *frames: bytes) -> list[RemotingCommand]:
         self.writer.write(b"".join(frames))
         async with asyncio.timeout(60):
-            while len(self._heard) < len(frames):
+            while len(self._received) < len(frames):
                 data = await self._reader.read(65_536)
                 assert data, "the connection was closed"
-                self._heard += [decode_frame(frame) for frame in self._decoder.feed(data)]
-        heard, self._heard = self._heard, []
+                self._received += [decode_frame(frame) for frame in self._decoder.feed(data)]
+        heard, self._received = self._received, []
         return heard
 
 
@@ -148,7 +148,7 @@ async def test_variants_of_a_query_do_not_share_an_answer(peer: Registrant, raw:
         '{ "opaque":%d, "code":105, "extFields":{"topic":"T1"}, "version":493}',
     ],
 )
-async def test_headers_written_in_odd_ways_get_their_own_opaque(
+async def test_unusual_headers_get_their_own_opaque(
     peer: Registrant, raw: Raw, header: str
 ) -> None:
     await peer.register()
@@ -169,12 +169,12 @@ async def test_negative_opaques_are_answered(peer: Registrant, raw: Raw) -> None
 
 
 @pytest.mark.parametrize("opaque", ["2147483648", "99999999999999999999", "01", "1e3x", ""])
-async def test_what_is_no_opaque_is_refused_as_ever(
+async def test_invalid_opaques_are_rejected(
     server: NameServer, peer: Registrant, raw: Raw, opaque: str
 ) -> None:
     header = '{"code":105,"extFields":{"topic":"T1"},"opaque":%s,"version":493}'
     await peer.register()
-    # As many digits as the wrong one has, so that the lengths fit the kept query.
+    # As many digits as the wrong one has, so that the lengths match the cached query.
     good = "1" * min(len(opaque), 9) or "1"
     await raw.ask(frame_of(header % good))
     raw.writer.write(frame_of(header % opaque))
@@ -190,9 +190,7 @@ async def test_a_oneway_query_is_not_answered(peer: Registrant, raw: Raw) -> Non
     assert [answer.opaque for answer in answers] == [3]
 
 
-async def test_a_query_does_not_overtake_what_was_sent_before_it(
-    peer: Registrant, raw: Raw
-) -> None:
+async def test_a_query_does_not_overtake_earlier_requests(peer: Registrant, raw: Raw) -> None:
     """The whole of this arrives in one chunk: delete, then ask."""
     await peer.register()
     await raw.ask(query(1))

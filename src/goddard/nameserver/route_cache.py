@@ -1,13 +1,14 @@
-"""The short way for route queries: the same question, byte for byte, gets the same answer.
+"""A cache of encoded route responses: a repeated query gets its response without decoding.
 
-A client asks for a route again and again, and only the opaque differs from one time to the next.
-So an answered query is kept as what stands before and after its opaque, with the answer in the same
-two pieces; the next one is answered by a lookup, without decoding or encoding anything.
+A client queries a route repeatedly, with requests that differ only in their opaque. The cache maps
+the bytes before and after the opaque to the response, which is also stored as the bytes before and
+after its opaque.
 
-Sound because: the key is every byte of the frame but the opaque's digits; a header in which
-``opaque`` occurs twice, or not as a plain number, goes the long way; only answers of success are
-kept; and whatever changes a route, the order settings or the configuration empties the table, by
-the generation of the encoded routes. JSON headers only; the binary ones go the long way.
+This is correct because the key contains every byte of the frame except the opaque's digits; a
+header in which ``opaque`` occurs twice, or is not a plain number, is handled normally; only
+successful responses are cached; and every change of a route, of the order settings or of the
+configuration clears the cache, through the generation of the route table. Only JSON headers are
+cached.
 """
 
 from collections.abc import Callable
@@ -26,14 +27,14 @@ _MARK: Final = b'"opaque":'
 _QUERY: Final = b'"code":%d,' % RequestCode.GET_ROUTEINFO_BY_TOPIC
 _MAX_QUERY_BYTES: Final = 2_048
 _MAX_ANSWER_BYTES: Final = 65_536
-# Of all kept queries and answers together, and a guess at what each costs beside its bytes.
-_MAX_KEPT_BYTES: Final = 16 * 1024 * 1024
+# The limit for all cached queries and responses, and an estimate of the overhead of an entry.
+_MAX_CACHED_BYTES: Final = 16 * 1024 * 1024
 _ENTRY_BYTES: Final = 512
 _MAX_OPAQUE: Final = b"2147483647"
 
 
 class _Answer(NamedTuple):
-    """A frame in pieces: what is around the opaque's digits, and its lengths without them."""
+    """A response frame: the bytes around the opaque's digits, and its lengths without them."""
 
     frame_bytes: int
     header_bytes: int
@@ -41,8 +42,8 @@ class _Answer(NamedTuple):
     after: bytes
 
 
-class RouteShortcut:
-    """A frame hook for the server. ``generation`` changes when any kept answer may be wrong."""
+class RouteResponseCache:
+    """A frame hook for the server. ``generation`` changes when cached responses are outdated."""
 
     def __init__(
         self,
@@ -51,16 +52,16 @@ class RouteShortcut:
     ) -> None:
         self._get_route = get_route
         self._generation = generation
-        self._kept_generation = -1
-        self._kept_bytes = 0
+        self._cached_generation = -1
+        self._cached_bytes = 0
         self._answers: dict[tuple[bytes, bytes], _Answer] = {}
 
-    def take(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
-        """Answer the queries that come first; from the first other request on, all go back."""
+    def answer(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        """Answer leading route queries; return all frames from the first other request on."""
         generation = self._generation()
-        if generation != self._kept_generation:
-            self._forget()
-            self._kept_generation = generation
+        if generation != self._cached_generation:
+            self._clear()
+            self._cached_generation = generation
         for position, frame in enumerate(frames):
             if connection.is_paused or len(frame) > _MAX_QUERY_BYTES:
                 return frames[position:]
@@ -69,7 +70,7 @@ class RouteShortcut:
             digits, _, after = rest.partition(b",")
             answer = self._answers.get((before, after))
             if answer is None or not _is_opaque(digits):
-                if not self._learn(connection, data, (before, after)):
+                if not self._answer_and_cache(connection, data, (before, after)):
                     return frames[position:]
                 continue
             size = len(digits)
@@ -84,8 +85,10 @@ class RouteShortcut:
             )
         return []
 
-    def _learn(self, connection: Connection, data: bytes, query: tuple[bytes, bytes]) -> bool:
-        """Answer a query the long way and keep the answer; False when this is no such query."""
+    def _answer_and_cache(
+        self, connection: Connection, data: bytes, query: tuple[bytes, bytes]
+    ) -> bool:
+        """Handle a route query and cache the response; False if this is another request."""
         if _QUERY not in query[0] or data.count(b"opaque") != 1:
             return False
         request = decode_frame(memoryview(data))
@@ -100,18 +103,18 @@ class RouteShortcut:
         except (ResponseError, ProtocolError) as error:
             answer = error_response(request, error)
         if answer.code == ResponseCode.SUCCESS and len(answer.body) <= _MAX_ANSWER_BYTES:
-            self._keep(query, answer)
+            self._store(query, answer)
         connection.respond(answer)
         return True
 
-    def _keep(self, query: tuple[bytes, bytes], answer: RemotingCommand) -> None:
+    def _store(self, query: tuple[bytes, bytes], answer: RemotingCommand) -> None:
         head = encode_head(answer, len(answer.body))
         before, mark, rest = head[_PREFIX.size :].partition(_MARK)
         digits, comma, after = rest.partition(b",")
         size_bytes = sum(map(len, query)) + len(head) + len(answer.body) + _ENTRY_BYTES
-        if self._kept_bytes + size_bytes > _MAX_KEPT_BYTES:
-            self._forget()
-        self._kept_bytes += size_bytes
+        if self._cached_bytes + size_bytes > _MAX_CACHED_BYTES:
+            self._clear()
+        self._cached_bytes += size_bytes
         self._answers[query] = _Answer(
             frame_bytes=len(head) - 4 + len(answer.body) - len(digits),
             header_bytes=len(head) - _PREFIX.size - len(digits),
@@ -119,13 +122,13 @@ class RouteShortcut:
             after=comma + after + bytes(answer.body),
         )
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._answers.clear()
-        self._kept_bytes = 0
+        self._cached_bytes = 0
 
 
 def _is_opaque(digits: bytes) -> bool:
-    """Whether these bytes are a number that JSON and the protocol allow; negative ones are rare."""
+    """Whether these bytes are a valid opaque that is not negative (negative ones are rare)."""
     size = len(digits)
     return (
         digits.isdigit()

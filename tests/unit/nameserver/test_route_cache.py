@@ -1,11 +1,11 @@
-"""What bounds the shortcut for route queries: the memory of its answers, and a slow peer."""
+"""Limits of the route cache: memory, and peers that do not read."""
 
 import asyncio
 
 import pytest
 from tests.support.memory import RawPeer, join_raw
 
-from goddard.nameserver.shortcut import RouteShortcut
+from goddard.nameserver.route_cache import RouteResponseCache
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.connection import Connection
@@ -21,7 +21,7 @@ class Routes:
     def __init__(self, answer_bytes: int = 100) -> None:
         self.asked = 0
         self._body = bytes(answer_bytes)
-        self._shortcut = RouteShortcut(self._get_route, lambda: 1)
+        self._cache = RouteResponseCache(self._get_route, lambda: 1)
 
     def _get_route(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         self.asked += 1
@@ -30,7 +30,7 @@ class Routes:
     def connect(self, options: ConnectionOptions | None = None) -> tuple[RawPeer, Connection]:
         handlers = Handlers()
         handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._get_route)
-        return join_raw(handlers, options, on_frames=self._shortcut.take)
+        return join_raw(handlers, options, on_frames=self._cache.answer)
 
 
 def query(topic: str, opaque: int) -> bytes:
@@ -38,7 +38,7 @@ def query(topic: str, opaque: int) -> bytes:
     return encode_frame(RemotingCommand(code, {"topic": topic}, opaque=opaque))
 
 
-async def test_the_same_query_is_worked_on_once() -> None:
+async def test_a_repeated_query_is_handled_once() -> None:
     routes = Routes()
     peer, _ = routes.connect()
     for number in range(100, 200):
@@ -50,17 +50,17 @@ async def test_the_same_query_is_worked_on_once() -> None:
 
 
 @pytest.mark.parametrize(("topic_bytes", "answer_bytes"), [(1, 900), (900, 1)])
-async def test_kept_queries_and_answers_are_bounded(
+async def test_cached_bytes_are_bounded(
     monkeypatch: pytest.MonkeyPatch, topic_bytes: int, answer_bytes: int
 ) -> None:
-    monkeypatch.setattr("goddard.nameserver.shortcut._MAX_KEPT_BYTES", 60 * KIB)
+    monkeypatch.setattr("goddard.nameserver.route_cache._MAX_CACHED_BYTES", 60 * KIB)
     routes = Routes(answer_bytes)
     peer, _ = routes.connect()
     for _ in range(2):
         for number in range(100, 150):
             peer.transport.write(query(f"T{number}" + "x" * topic_bytes, number))
         await peer.receive(50)
-    # About forty fit; then all are forgotten.
+    # About forty fit; then all are dropped.
     asked = routes.asked
     assert asked > 60
     peer.transport.write(query("T149" + "x" * topic_bytes, 149))
@@ -68,7 +68,7 @@ async def test_kept_queries_and_answers_are_bounded(
     assert routes.asked == asked
 
 
-async def test_a_peer_that_does_not_read_is_not_answered_on_and_on() -> None:
+async def test_a_peer_that_does_not_read_gets_no_more_responses() -> None:
     routes = Routes(answer_bytes=10 * KIB)
     peer, server = routes.connect(ConnectionOptions(write_buffer_high_bytes=32 * KIB))
     peer.transport.write(query("T", 100))
