@@ -204,22 +204,9 @@ def method_of(source: Source, node: ast.ClassDef, name: str) -> tuple[Source, Fu
     """A method of a class, wherever it is written."""
     for home, owner in [(source, node), *parents(source, node)]:
         for item in owner.body:
-            match item:
-                case ast.FunctionDef() | ast.AsyncFunctionDef() if item.name == name:
-                    return home, item
-                case ast.Assign(targets=[ast.Name(id=own)], value=ast.Attribute()) if own == name:
-                    return _imported_function(home, item.value)
+            if isinstance(item, Function) and item.name == name:
+                return home, item
     raise LookupError(f"{node.name} has no method {name}")
-
-
-def _imported_function(source: Source, node: ast.expr) -> tuple[Source, Function]:
-    assert isinstance(node, ast.Attribute)
-    assert isinstance(node.value, ast.Name)
-    base = source.imports[node.value.id]
-    home = source_of(f"{base.module}.{base.name}")
-    found = home.defined[node.attr]
-    assert isinstance(found, Function)
-    return home, found
 
 
 def class_docstring(source: Source, node: ast.ClassDef) -> str | None:

@@ -1,15 +1,20 @@
-"""Arguments of administration, checked before anything is asked of anybody.
+"""Arguments of administration, checked before any request is sent.
 
-The methods of ``Admin`` call the same things by the same names; ``checks_arguments`` therefore
-checks them by name, for all methods. Names of topics and groups that exist already may be anything
-(brokers call topics of their own after themselves), so only those that are made anew have to be as
-RocketMQ wants them: ``check_topic_config`` and ``check_group_config``.
+The annotation of a parameter is its check. A ``str`` is a name and must not be blank, a queue must
+be a MessageQueue, a list must be a list. Numbers need a range, and text that may be empty has to be
+marked as such, both with the types below. ``checked`` raises TypeError for a method with any other
+parameter, so that no parameter stays unchecked.
+
+Existing topics and groups may have any name, because brokers name topics of their own after
+themselves. Only the names of new ones are checked: ``check_topic_config``, ``check_group_config``.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from goddard.client.checks import check_new_group, check_new_topic, check_queue, several, table
 from goddard.client.options import check_range
@@ -20,42 +25,120 @@ from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import Permission
 
 MAX_QUEUES: Final = 65_535
-_MAX_LONG: Final = 2**63 - 1
+MAX_LONG: Final = 2**63 - 1
 _MAX_INT: Final = 2**31 - 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
-C = TypeVar("C", bound=type[object])
+
+# Gets the name of a parameter and its argument; returns the argument to use instead.
+Check: TypeAlias = Callable[[str, Any], object]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whole numbers from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def __call__(self, what: str, given: object) -> object:
+        return check_range(what, given, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class AnyText:
+    """Text that may be empty or blank."""
+
+    def __call__(self, what: str, given: object) -> object:
+        if not isinstance(given, str):
+            raise ConfigError(f"{what} is {given!r:.200}; it must be text")
+        return given
+
+
+Text = Annotated[str, AnyText()]
+Offset = Annotated[int, Range(0, MAX_LONG)]
+TimeMs = Annotated[int, Range(0, MAX_LONG)]
+# A negative time stands for the end of a queue.
+TimeOrEndMs = Annotated[int, Range(-MAX_LONG, MAX_LONG)]
+BrokerId = Annotated[int, Range(0, MAX_LONG)]
+Count = Annotated[int, Range(1, _MAX_INT)]
+CountOrNoLimit = Annotated[int, Range(-1, _MAX_INT)]
+QueueCount = Annotated[int, Range(1, MAX_QUEUES)]
+# A topic that is only read has no queues to write to, and the other way round.
+QueueCountOrNone = Annotated[int, Range(0, MAX_QUEUES)]
+ReadAheadMode = Annotated[int, Range(0, 1)]
+
+
+def checked(method: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """The method, with its arguments checked by their annotations."""
+    signature = inspect.signature(method)
+    checks = {
+        item.name: _check_of(item.annotation, f"{method.__name__}({item.name})")
+        for item in list(signature.parameters.values())[1:]
+    }
+    if not checks:
+        return method
+
+    @wraps(method)
+    async def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            # The call itself raises the better text about missing or unknown arguments.
+            return await method(*args, **kwargs)
+        given = bound.arguments
+        for name in given.keys() & checks.keys():
+            given[name] = checks[name](name, given[name])
+        return await method(*bound.args, **bound.kwargs)
+
+    return check_and_call
+
+
+def _check_of(annotation: Any, where: str) -> Check:
+    origin, of = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        check: Check = of[1]
+        return check
+    if origin in (Union, UnionType) and len(of) == 2 and of[1] is NoneType:
+        return _or_none(_check_of(of[0], where))
+    if origin is Iterable:
+        return lambda what, given: several(what, given, of[0])
+    if origin is Mapping:
+        key, value = of[0], (get_args(of[1]) or of[1:])[0]
+        return lambda what, given: table(what, given, key, value)
+    if annotation in _BY_TYPE:
+        return _BY_TYPE[annotation]
+    if annotation in (int, float) or not isinstance(annotation, type):
+        raise TypeError(
+            f"{where} is {annotation!r}, which has no check; see goddard.client.admin.checks"
+        )
+    return _instance(annotation)
+
+
+def _or_none(check: Check) -> Check:
+    return lambda what, given: None if given is None else check(what, given)
+
+
+def _instance(kind: type) -> Check:
+    def check(what: str, given: object) -> object:
+        if not isinstance(given, kind):
+            raise TypeError(f"{what} is {given!r:.200}; it must be of type {kind.__name__}")
+        return given
+
+    return check
 
 
 def _name(what: str, given: object) -> object:
     if not isinstance(given, str):
-        raise ConfigError(f"{what} is {given!r:.200}; text is wanted")
+        raise ConfigError(f"{what} is {given!r:.200}; it must be text")
     if not given.strip():
         raise ConfigError(f"{what} is blank")
     return given
 
 
-def _text(what: str, given: object) -> object:
-    if not isinstance(given, str):
-        raise ConfigError(f"{what} is {given!r:.200}; text is wanted")
-    return given
-
-
-def _from(low: int, high: int) -> Callable[[str, object], object]:
-    return lambda what, given: check_range(what, given, low, high)
-
-
-def _several(kind: type[object]) -> Callable[[str, object], object]:
-    return lambda what, given: several(what, given, kind)
-
-
-def _table(key: type[object], value: type[object]) -> Callable[[str, object], object]:
-    return lambda what, given: table(what, given, key, value)
-
-
 def check_permission(what: str, given: object) -> object:
-    """A topic's or broker's: what RocketMQ's PermName says is valid."""
+    """ConfigError unless the value is valid for RocketMQ's PermName, of a topic or a broker."""
     if (
         not isinstance(given, int)
         or isinstance(given, bool)
@@ -65,81 +148,15 @@ def check_permission(what: str, given: object) -> object:
     return given
 
 
-CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
-    **dict.fromkeys(
-        (
-            *("topic", "trace_topic", "group", "source_group", "target_group", "compare_group"),
-            *("broker", "broker_name", "cluster", "address", "namespace", "stats_name"),
-            *("controller_address", "container_address", "config_path"),
-            *("client_id", "message_id", "offset_message_id", "unique_key"),
-            *("username", "subject", "access_key"),
-        ),
-        _name,
-    ),
-    **dict.fromkeys(
-        (
-            *("containing", "subject_containing", "resource_containing", "filter_groups"),
-            *("tags", "value", "queue_counts", "password", "client_address"),
-        ),
-        _text,
-    ),
-    **dict.fromkeys(("offset", "queue_offset", "index", "physical_offset"), _from(0, _MAX_LONG)),
-    # Below 0 is the end of a queue.
-    "timestamp_ms": _from(-_MAX_LONG, _MAX_LONG),
-    **dict.fromkeys(("begin_ms", "end_ms", "since_ms"), _from(0, _MAX_LONG)),
-    **dict.fromkeys(("count", "max_count"), _from(1, _MAX_INT)),
-    **dict.fromkeys(("broker_id", "broker_id_when_slow"), _from(0, _MAX_LONG)),
-    "queues": _from(1, MAX_QUEUES),
-    # None to be written while the rest is read, or the other way round.
-    **dict.fromkeys(("read_queues", "write_queues", "retry_queues"), _from(0, MAX_QUEUES)),
-    "max_retries": _from(-1, _MAX_INT),
-    "consume_timeout_minutes": _from(1, _MAX_INT),
-    "pop_share_queues": _from(-1, _MAX_INT),
-    "permission": lambda _, given: check_permission("topicPermission", given),
-    "queue": lambda _, given: check_queue(given),
-    "offsets": _table(MessageQueue, int),
-    "properties": _table(str, str),
-    "attributes": _table(str, str),
-    "thresholds": _table(str, int),
-    **dict.fromkeys(
-        ("chosen", "addresses", "controller_addresses", "broker_names", "kinds"), _several(str)
-    ),
-    "broker_ids": _several(int),
+_BY_TYPE: Final[Mapping[type, Check]] = {
+    str: _name,
+    MessageQueue: lambda _, given: check_queue(given),
+    Permission: lambda _, given: check_permission("topicPermission", given),
 }
 
 
-def checks_arguments(methods: C) -> C:
-    """A class whose public coroutines check their arguments by the names of these."""
-    for name, method in list(vars(methods).items()):
-        if not name.startswith("_") and inspect.iscoroutinefunction(method):
-            setattr(methods, name, _checked(method))
-    return methods
-
-
-def _checked(method: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    signature = inspect.signature(method)
-    checked = [item for item in signature.parameters.values() if item.name in CHECKS]
-    if not checked:
-        return method
-
-    @wraps(method)
-    async def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            # Python says better what is missing or too much.
-            return await method(*args, **kwargs)
-        given = bound.arguments
-        for item in checked:
-            if item.name in given and given[item.name] is not item.default:
-                given[item.name] = CHECKS[item.name](item.name, given[item.name])
-        return await method(*bound.args, **bound.kwargs)
-
-    return check_and_call
-
-
 def check_topic_config(config: TopicConfig) -> None:
-    """What a topic is to be like; ConfigError if a broker would not, or should not, take it."""
+    """ConfigError if a broker would refuse these settings of a topic, or should."""
     check_new_topic(config.topic_name)
     check_permission("topicPermission", config.perm)
     check_range("read_queue_nums", config.read_queue_nums, 0, MAX_QUEUES)
@@ -147,7 +164,7 @@ def check_topic_config(config: TopicConfig) -> None:
 
 
 def check_group_config(config: SubscriptionGroupConfig) -> None:
-    """What a group is to be like; ConfigError if a broker would not, or should not, take it."""
+    """ConfigError if a broker would refuse these settings of a group, or should."""
     check_new_group(config.group_name)
     check_range("retry_queue_nums", config.retry_queue_nums, 0, MAX_QUEUES)
     check_range("retry_max_times", config.retry_max_times, -1, _MAX_INT)

@@ -1,22 +1,24 @@
-"""Administration of producers and consumers that are online: who they are, and how they do.
+"""Administration of online producers and consumers.
 
-Every function is a method of ``Admin``; see there. A docstring's brackets give the verb of mqadmin
-and the request code. A client says its heartbeat to every broker that it uses, so a broker that
-does not know it proves nothing: the others are asked, too.
+A client sends heartbeats only to the brokers that it uses. A broker that does not know a client
+therefore proves nothing, and the other brokers are asked too.
+
+Brackets at the end of a docstring sentence give the command of mqadmin and the request code.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from goddard.client import broker_api
-from goddard.client.admin.groups import group_addresses
+from goddard.client.admin.checks import Text
 from goddard.client.admin.requests import (
-    AdminLink,
+    AdminBase,
     addresses_of,
     ask,
     broker_address,
     by_queue,
     each,
+    group_addresses,
     route,
     route_addresses,
 )
@@ -48,9 +50,9 @@ FORWARDED_TIMEOUT_MS = 11_000
 async def known_to(
     addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]], *unknown_codes: ResponseCode
 ) -> dict[str, T]:
-    """Answers of those brokers that know what they are asked about, if any does.
+    """The answers of the brokers that know what they are asked about.
 
-    If none does, the failures of those that could not be asked, else the refusal of one.
+    If none does, raises the errors of the unreachable brokers, or else the refusal of one.
     """
     known: dict[str, T] = {}
     failures: dict[str, GoddardError] = {}
@@ -75,124 +77,124 @@ async def known_to(
 
 
 def merge_connections(answers: Iterable[Iterable[Connection]]) -> list[Connection]:
-    """The connections that several brokers have, once per client, sorted by its id."""
+    """The connections of several brokers, one per client, sorted by client id."""
     found = {connection.client_id: connection for answer in answers for connection in answer}
     return [found[client_id] for client_id in sorted(found)]
 
 
-async def consumer_connections(
-    admin: AdminLink, group: str, *, broker: str | None = None
-) -> ConsumerConnections:
-    """The consumers of a group that are online, and what they want [consumerConnection, 203].
+class ClientMethods(AdminBase):
+    """Read which producers and consumers are online, and their state."""
 
-    BrokerError with CONSUMER_NOT_ONLINE if there are none.
-    """
-    header = GetConsumerConnectionsRequest(consumer_group=group)
+    async def consumer_connections(
+        self, group: str, *, broker: str | None = None
+    ) -> ConsumerConnections:
+        """The online consumers of a group and their subscriptions [consumerConnection, 203].
 
-    async def of_one(address: str) -> ConsumerConnections:
-        response = await ask(admin, address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-        return await broker_api.read(response, ConsumerConnections)
+        BrokerError with CONSUMER_NOT_ONLINE if there are none.
+        """
+        header = GetConsumerConnectionsRequest(consumer_group=group)
 
-    found = await group_addresses(admin, group, broker=broker)
-    answers = await known_to(found, of_one, ResponseCode.CONSUMER_NOT_ONLINE)
-    merged = next(iter(answers.values()))
-    merged.connection_set = merge_connections(answer.connection_set for answer in answers.values())
-    for answer in answers.values():
-        merged.subscription_table = answer.subscription_table | merged.subscription_table
-    return merged
+        async def of_one(address: str) -> ConsumerConnections:
+            response = await ask(self, address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+            return await broker_api.read(response, ConsumerConnections)
 
-
-async def producer_connections(
-    admin: AdminLink, group: str, topic: str, *, broker: str | None = None
-) -> list[Connection]:
-    """The producers of a group that are online, at the brokers of a topic [producerConnection,
-    204].
-
-    BrokerError with SYSTEM_ERROR if there are none.
-    """
-    header = GetProducerConnectionsRequest(producer_group=group)
-
-    async def of_one(address: str) -> list[Connection]:
-        response = await ask(admin, address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
-        return (await broker_api.read(response, ProducerConnections)).connection_set
-
-    found = await addresses_of(admin, [topic], broker)
-    answers = await known_to(found, of_one, ResponseCode.SYSTEM_ERROR)
-    return merge_connections(answers.values())
-
-
-async def producers(admin: AdminLink, broker: str) -> dict[str, list[ProducerInfo]]:
-    """Every producer that a broker knows, by group [producer, 328]."""
-    address = await broker_address(admin, broker)
-    response = await ask(admin, address, RequestCode.GET_ALL_PRODUCER_INFO)
-    return (await broker_api.read(response, ProducerTable)).data
-
-
-async def running_info(
-    admin: AdminLink, group: str, client_id: str, *, with_stacks: bool = False
-) -> ConsumerRunningInfo:
-    """How one consumer is doing, from itself [consumerStatus -i, 307]."""
-    header = GetConsumerRunningInfoRequest(
-        consumer_group=group, client_id=client_id, jstack_enable=with_stacks
-    )
-
-    async def of_one(address: str) -> ConsumerRunningInfo:
-        response = await ask(
-            admin,
-            address,
-            RequestCode.GET_CONSUMER_RUNNING_INFO,
-            header,
-            timeout_ms=max(admin.timeout_ms, FORWARDED_TIMEOUT_MS),
+        found = await group_addresses(self, group, broker=broker)
+        answers = await known_to(found, of_one, ResponseCode.CONSUMER_NOT_ONLINE)
+        merged = next(iter(answers.values()))
+        merged.connection_set = merge_connections(
+            answer.connection_set for answer in answers.values()
         )
-        return await broker_api.read(response, ConsumerRunningInfo)
+        for answer in answers.values():
+            merged.subscription_table = answer.subscription_table | merged.subscription_table
+        return merged
 
-    # One after the other: each would ask the same client.
-    failure: GoddardError | None = None
-    for address in await group_addresses(admin, group):
-        try:
-            return await of_one(address)
-        except GoddardError as error:
-            failure = error
-    assert failure is not None, "group_addresses gives at least one"
-    raise failure
+    async def producer_connections(
+        self, group: str, topic: str, *, broker: str | None = None
+    ) -> list[Connection]:
+        """The online producers of a group at the brokers of a topic [producerConnection, 204].
 
+        BrokerError with SYSTEM_ERROR if there are none.
+        """
+        header = GetProducerConnectionsRequest(producer_group=group)
 
-async def running_infos(
-    admin: AdminLink, group: str, *, with_stacks: bool = False
-) -> dict[str, ConsumerRunningInfo]:
-    """How every consumer of a group is doing, by client id [consumerStatus, 203 and 307]."""
-    online = await consumer_connections(admin, group)
+        async def of_one(address: str) -> list[Connection]:
+            response = await ask(self, address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+            return (await broker_api.read(response, ProducerConnections)).connection_set
 
-    async def of_one(client_id: str) -> ConsumerRunningInfo:
-        return await running_info(admin, group, client_id, with_stacks=with_stacks)
+        found = await addresses_of(self, [topic], broker)
+        answers = await known_to(found, of_one, ResponseCode.SYSTEM_ERROR)
+        return merge_connections(answers.values())
 
-    return await each((client.client_id for client in online.connection_set), of_one)
+    async def producers(self, broker: str) -> dict[str, list[ProducerInfo]]:
+        """All producers that a broker knows, by group [producer, 328]."""
+        address = await broker_address(self, broker)
+        response = await ask(self, address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return (await broker_api.read(response, ProducerTable)).data
 
-
-async def consumer_status(
-    admin: AdminLink, group: str, topic: str, *, client_address: str = ""
-) -> Mapping[str, dict[MessageQueue, int]]:
-    """The offsets that online consumers hold themselves, by client id, of one client or all
-    [getConsumerStatus, 223]."""
-    header = GetConsumerStatusRequest(topic=topic, group=group, client_addr=client_address)
-
-    async def of_one(address: str) -> GroupOffsets:
-        response = await ask(
-            admin,
-            address,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-            header,
-            timeout_ms=max(admin.timeout_ms, FORWARDED_TIMEOUT_MS),
+    async def running_info(
+        self, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """The state of one consumer, as it reports it itself [consumerStatus -i, 307]."""
+        header = GetConsumerRunningInfoRequest(
+            consumer_group=group, client_id=client_id, jstack_enable=with_stacks
         )
-        return await broker_api.read(response, GroupOffsets)
 
-    found = route_addresses(await route(admin, topic))
-    # A broker that knows none of the group says SYSTEM_ERROR.
-    answers = await known_to(
-        found, of_one, ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE
-    )
-    offsets: dict[str, dict[MessageQueue, int]] = {}
-    for answer in answers.values():
-        for client_id, table in answer.consumer_table.items():
-            offsets.setdefault(client_id, {}).update(by_queue(table))
-    return offsets
+        async def of_one(address: str) -> ConsumerRunningInfo:
+            response = await ask(
+                self,
+                address,
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
+                header,
+                timeout_ms=max(self.timeout_ms, FORWARDED_TIMEOUT_MS),
+            )
+            return await broker_api.read(response, ConsumerRunningInfo)
+
+        # One after the other: each would ask the same client.
+        failure: GoddardError | None = None
+        for address in await group_addresses(self, group):
+            try:
+                return await of_one(address)
+            except GoddardError as error:
+                failure = error
+        assert failure is not None, "group_addresses gives at least one"
+        raise failure
+
+    async def running_infos(
+        self, group: str, *, with_stacks: bool = False
+    ) -> dict[str, ConsumerRunningInfo]:
+        """The state of every consumer of a group, by client id [consumerStatus, 203 and 307]."""
+        online = await self.consumer_connections(group)
+
+        async def of_one(client_id: str) -> ConsumerRunningInfo:
+            return await self.running_info(group, client_id, with_stacks=with_stacks)
+
+        return await each((client.client_id for client in online.connection_set), of_one)
+
+    async def consumer_status(
+        self, group: str, topic: str, *, client_address: Text = ""
+    ) -> Mapping[str, dict[MessageQueue, int]]:
+        """The offsets that online consumers keep, by client id; of one client or of all
+        [getConsumerStatus, 223].
+        """
+        header = GetConsumerStatusRequest(topic=topic, group=group, client_addr=client_address)
+
+        async def of_one(address: str) -> GroupOffsets:
+            response = await ask(
+                self,
+                address,
+                RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                header,
+                timeout_ms=max(self.timeout_ms, FORWARDED_TIMEOUT_MS),
+            )
+            return await broker_api.read(response, GroupOffsets)
+
+        found = route_addresses(await route(self, topic))
+        # A broker that knows none of the group says SYSTEM_ERROR.
+        answers = await known_to(
+            found, of_one, ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE
+        )
+        offsets: dict[str, dict[MessageQueue, int]] = {}
+        for answer in answers.values():
+            for client_id, table in answer.consumer_table.items():
+                offsets.setdefault(client_id, {}).update(by_queue(table))
+        return offsets

@@ -1,18 +1,21 @@
-"""Administration of consumer groups: making and deleting them, what they consume, how far they are.
+"""Administration of consumer groups: create, change and delete them, and their progress.
 
-Every function is a method of ``Admin``; see there. A docstring's brackets give the verb of mqadmin
-and the request code.
+Brackets at the end of a docstring sentence give the command of mqadmin and the request code.
 """
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import check_group_config
+from goddard.client.admin.checks import (
+    BrokerId,
+    Count,
+    CountOrNoLimit,
+    QueueCountOrNone,
+    check_group_config,
+)
 from goddard.client.admin.requests import (
     PAGE_SIZE,
-    AdminLink,
-    addresses_of,
     ask,
     ask_each,
     broker_address,
@@ -20,13 +23,13 @@ from goddard.client.admin.requests import (
     by_queue,
     chosen_brokers,
     each,
+    group_addresses,
     in_pages,
     route,
     route_addresses,
 )
-from goddard.client.admin.topics import delete_topic
+from goddard.client.admin.topics import TopicMethods
 from goddard.client.admin.values import BrokerProgress, GroupProgress
-from goddard.client.checks import several
 from goddard.client.errors import BrokerError, NoRouteError
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import RequestMode, TopicList, encode_body
@@ -57,258 +60,11 @@ from goddard.protocol.headers_admin import (
     QueryTopicsByConsumerRequest,
     UpdateGroupForbiddenRequest,
 )
-from goddard.protocol.names import dlq_topic, pop_retry_topic, retry_topic
-
-
-async def group_addresses(
-    admin: AdminLink, group: str, *, topic: str | None = None, broker: str | None = None
-) -> dict[str, str]:
-    """The brokers of a group: those of its retry topic, else of a topic that it consumes."""
-    places = [retry_topic(group)]
-    if topic is not None:
-        places += [topic, pop_retry_topic(group, topic)]
-    try:
-        return await addresses_of(admin, places, broker)
-    except NoRouteError as error:
-        error.advice = (
-            f"no consumer of {group} has been online yet, as its first one makes this topic"
-            if topic is None
-            else f"neither a consumer of {group} nor the topic {topic} is known"
-        )
-        raise
-
-
-# --- Making and deleting --------------------------------------------------------------------------
-
-
-async def create_group(
-    admin: AdminLink,
-    group: str,
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-    consume_enabled: bool = True,
-    consume_from_min_enabled: bool = True,
-    broadcast_enabled: bool = True,
-    orderly: bool = False,
-    retry_queues: int = 1,
-    max_retries: int = 16,
-    retry_policy: GroupRetryPolicy | None = None,
-    broker_id: int = 0,
-    broker_id_when_slow: int = 1,
-    notify_consumer_changes: bool = True,
-    consume_timeout_minutes: int = 15,
-    attributes: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Make or change a group, on a broker or on every master of a cluster [updateSubGroup, 200].
-
-    ``broker_id_when_slow`` is the replica that consumers are sent to when they lag behind memory.
-    Gives the addresses of the brokers that have it now.
-    """
-    config = SubscriptionGroupConfig(
-        group_name=group,
-        consume_enable=consume_enabled,
-        consume_from_min_enable=consume_from_min_enabled,
-        consume_broadcast_enable=broadcast_enabled,
-        consume_message_orderly=orderly,
-        retry_queue_nums=retry_queues,
-        retry_max_times=max_retries,
-        group_retry_policy=retry_policy or GroupRetryPolicy(),
-        broker_id=broker_id,
-        which_broker_when_consume_slowly=broker_id_when_slow,
-        notify_consumer_ids_changed_enable=notify_consumer_changes,
-        consume_timeout_minute=consume_timeout_minutes,
-        attributes=dict(attributes or {}),
-    )
-    check_group_config(config)
-    found = await chosen_brokers(admin, broker, cluster)
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    return await ask_each(admin, found, code, body=encode_body(config))
-
-
-async def create_groups(
-    admin: AdminLink,
-    configs: Iterable[SubscriptionGroupConfig],
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-) -> list[str]:
-    """Make or change several groups at once [updateSubGroupList, 225; from 5.2 on]."""
-    wanted = several("configs", configs, SubscriptionGroupConfig)
-    for config in wanted:
-        check_group_config(config)
-    body = encode_body(SubscriptionGroupList(group_config_list=wanted))
-    found = await chosen_brokers(admin, broker, cluster)
-    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-    return await ask_each(admin, found, code, body=body)
-
-
-async def delete_group(
-    admin: AdminLink,
-    group: str,
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-    remove_offsets: bool = False,
-) -> list[str]:
-    """Delete a group; from a cluster, also its retry and dead-letter topics [deleteSubGroup,
-    207]."""
-    found = await chosen_brokers(admin, broker, cluster)
-    # 4.9 and 5.x call the same thing differently.
-    header = DeleteGroupRequest(
-        group_name=group, clean_offset=remove_offsets, remove_offset=remove_offsets
-    )
-    done = await ask_each(admin, found, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-    if cluster is not None:
-        for topic in (retry_topic(group), dlq_topic(group)):
-            # A group that never failed has no dead letters, and no topic for them.
-            with contextlib.suppress(NoRouteError):
-                await route(admin, topic)
-                await delete_topic(admin, topic, cluster=cluster)
-    return done
-
-
-async def set_group_readable(
-    admin: AdminLink, group: str, topic: str, *, broker: str, readable: bool | None = None
-) -> GroupForbidden:
-    """Let a group read a topic of a broker or not, or just look (None) [353; from 5.0 on]."""
-    header = UpdateGroupForbiddenRequest(group=group, topic=topic, readable=readable)
-    address = await broker_address(admin, broker)
-    response = await ask(admin, address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
-    return await broker_api.read(response, GroupForbidden)
-
-
-async def set_request_mode(
-    admin: AdminLink,
-    group: str,
-    topic: str,
-    mode: RequestMode,
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-    pop_share_queues: int = 0,
-) -> list[str]:
-    """Have a group's consumers pull or pop a topic [setConsumeMode, 401]."""
-    body = SetRequestModeBody(
-        consumer_group=group, topic=topic, mode=mode, pop_share_queue_num=pop_share_queues
-    )
-    found = await chosen_brokers(admin, broker, cluster)
-    code = RequestCode.SET_MESSAGE_REQUEST_MODE
-    return await ask_each(admin, found, code, body=encode_body(body))
-
-
-# --- Settings -------------------------------------------------------------------------------------
-
-
-async def group_configs(admin: AdminLink, broker: str) -> SubscriptionGroupTable:
-    """The settings of every group of a broker [exportMetadata, 201]."""
-    address = await broker_address(admin, broker)
-
-    async def read_page(first: int, version: str) -> tuple[SubscriptionGroupTable, int | None]:
-        header = GetAllGroupConfigRequest(
-            group_seq=first, data_version=version, max_group_num=PAGE_SIZE
-        )
-        response = await ask(admin, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header)
-        page = await broker_api.read(response, SubscriptionGroupTable)
-        return page, GetAllGroupConfigResponse.decode(response.fields).total_group_num
-
-    def join(earlier: SubscriptionGroupTable, page: SubscriptionGroupTable) -> int:
-        page.subscription_group_table = (
-            earlier.subscription_group_table | page.subscription_group_table
-        )
-        page.forbidden_table = earlier.forbidden_table | page.forbidden_table
-        return len(page.subscription_group_table)
-
-    return await in_pages(SubscriptionGroupTable, read_page, join)
-
-
-async def groups(
-    admin: AdminLink, *, cluster: str | None = None, broker: str | None = None
-) -> list[str]:
-    """The names of all groups of a broker, a cluster or everywhere, the system's too [201]."""
-
-    async def of_one(address: str) -> Collection[str]:
-        return (await group_configs(admin, address)).subscription_group_table
-
-    found = await broker_addresses(admin, broker=broker, cluster=cluster)
-    answers = await each(found, of_one)
-    return sorted({name for names in answers.values() for name in names})
-
-
-async def group_config(admin: AdminLink, group: str, *, broker: str) -> SubscriptionGroupConfig:
-    """A group's settings on a broker [getConsumerConfig, 352; of a broker before 5.0: 201]."""
-    address = await broker_address(admin, broker)
-    header = GetGroupConfigRequest(group=group)
-    try:
-        response = await ask(admin, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
-    except BrokerError as error:
-        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise
-        known = (await group_configs(admin, address)).subscription_group_table.get(group)
-        if known is None:
-            text = f"subscription group not exist: {group}"
-            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise BrokerError(code, text, address) from error
-        return known
-    return await broker_api.read(response, SubscriptionGroupConfig)
-
-
-# --- What is consumed -----------------------------------------------------------------------------
-
-
-async def group_topics(admin: AdminLink, group: str) -> list[str]:
-    """The topics that a group has offsets for, on any of its brokers, sorted [343]."""
-    header = QueryTopicsByConsumerRequest(group=group)
-
-    async def of_one(address: str) -> list[str]:
-        response = await ask(admin, address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
-        return (await broker_api.read(response, TopicList)).topic_list
-
-    answers = await each(await group_addresses(admin, group), of_one)
-    return sorted({topic for topics in answers.values() for topic in topics})
-
-
-async def subscription(admin: AdminLink, group: str, topic: str) -> SubscriptionData | None:
-    """What the online consumers of a group want of a topic; None if nothing [345]."""
-    header = QuerySubscriptionRequest(group=group, topic=topic)
-
-    async def of_one(address: str) -> SubscriptionData | None:
-        response = await ask(admin, address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
-        return (await broker_api.read(response, SubscriptionAnswer)).subscription_data
-
-    answers = await each(route_addresses(await route(admin, topic)), of_one)
-    found = [answer for answer in answers.values() if answer is not None]
-    return max(found, key=lambda data: data.sub_version) if found else None
-
-
-# --- How far --------------------------------------------------------------------------------------
-
-
-async def group_progress(
-    admin: AdminLink, group: str, *, topic: str | None = None, broker: str | None = None
-) -> GroupProgress:
-    """Where a group stands in all its topics or one, on all brokers or one [consumerProgress, 208].
-
-    A group without offsets, as every broadcasting one is, has no queues.
-    """
-    header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
-
-    async def of_one(address: str) -> ConsumeStats:
-        response = await ask(
-            admin,
-            address,
-            RequestCode.GET_CONSUME_STATS,
-            header,
-            timeout_ms=admin.timeout_ms * 3,
-        )
-        return await broker_api.read(response, ConsumeStats)
-
-    found = await group_addresses(admin, group, topic=topic, broker=broker)
-    return merge_progress((await each(found, of_one)).values())
+from goddard.protocol.names import dlq_topic, retry_topic
 
 
 def merge_progress(answers: Iterable[ConsumeStats]) -> GroupProgress:
-    """The progress on several brokers as one, queues sorted."""
+    """Merge the progress on several brokers; queues are sorted."""
     consume_tps = 0.0
     queues: dict[MessageQueue, ConsumeOffsets] = {}
     for answer in answers:
@@ -317,33 +73,263 @@ def merge_progress(answers: Iterable[ConsumeStats]) -> GroupProgress:
     return GroupProgress(consume_tps, dict(sorted(queues.items(), key=lambda item: item[0])))
 
 
-async def broker_progress(admin: AdminLink, broker: str, *, order: bool = False) -> BrokerProgress:
-    """Where every group of a broker stands, or only in ordered topics [brokerConsumeStats, 317]."""
-    address = await broker_address(admin, broker)
-    response = await ask(
-        admin,
-        address,
-        RequestCode.GET_BROKER_CONSUME_STATS,
-        GetBrokerConsumeStatsRequest(is_order=order),
-        timeout_ms=admin.timeout_ms * 10,
-    )
-    answer = await broker_api.read(response, BrokerConsumeStats)
-    found: dict[str, list[GroupProgress]] = {}
-    for item in answer.consume_stats_list:
-        for group, stats in item.items():
-            found.setdefault(group, []).extend(merge_progress([one]) for one in stats)
-    return BrokerProgress(
-        answer.broker_addr or address, answer.total_diff, answer.total_inflight_diff, found
-    )
+class GroupMethods(TopicMethods):
+    """Create, change, list and delete consumer groups, and read their progress."""
 
+    # Making and deleting
 
-async def consume_time_spans(admin: AdminLink, group: str, topic: str) -> list[QueueTimeSpan]:
-    """Between which times of its messages a group stands, queue by queue [303]."""
-    header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
+    async def create_group(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+        consume_enabled: bool = True,
+        consume_from_min_enabled: bool = True,
+        broadcast_enabled: bool = True,
+        orderly: bool = False,
+        retry_queues: QueueCountOrNone = 1,
+        max_retries: CountOrNoLimit = 16,
+        retry_policy: GroupRetryPolicy | None = None,
+        broker_id: BrokerId = 0,
+        broker_id_when_slow: BrokerId = 1,
+        notify_consumer_changes: bool = True,
+        consume_timeout_minutes: Count = 15,
+        attributes: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Create or change a group on a broker or on every master of a cluster [updateSubGroup,
+        200].
 
-    async def of_one(address: str) -> list[QueueTimeSpan]:
-        response = await ask(admin, address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-        return (await broker_api.read(response, ConsumeTimeSpans)).consume_time_span_set
+        ``broker_id_when_slow`` is the replica that consumers read from when they lag so far behind
+        that the master would have to read from disk. Returns the addresses of the brokers that have
+        the group now.
+        """
+        config = SubscriptionGroupConfig(
+            group_name=group,
+            consume_enable=consume_enabled,
+            consume_from_min_enable=consume_from_min_enabled,
+            consume_broadcast_enable=broadcast_enabled,
+            consume_message_orderly=orderly,
+            retry_queue_nums=retry_queues,
+            retry_max_times=max_retries,
+            group_retry_policy=retry_policy or GroupRetryPolicy(),
+            broker_id=broker_id,
+            which_broker_when_consume_slowly=broker_id_when_slow,
+            notify_consumer_ids_changed_enable=notify_consumer_changes,
+            consume_timeout_minute=consume_timeout_minutes,
+            attributes=dict(attributes or {}),
+        )
+        check_group_config(config)
+        found = await chosen_brokers(self, broker, cluster)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        return await ask_each(self, found, code, body=encode_body(config))
 
-    answers = await each(route_addresses(await route(admin, topic)), of_one)
-    return [span for spans in answers.values() for span in spans]
+    async def create_groups(
+        self,
+        configs: Iterable[SubscriptionGroupConfig],
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Create or change several groups at once [updateSubGroupList, 225; from 5.2 on]."""
+        wanted = list(configs)
+        for config in wanted:
+            check_group_config(config)
+        body = encode_body(SubscriptionGroupList(group_config_list=wanted))
+        found = await chosen_brokers(self, broker, cluster)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        return await ask_each(self, found, code, body=body)
+
+    async def delete_group(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+        remove_offsets: bool = False,
+    ) -> list[str]:
+        """Delete a group; from a cluster, its retry and dead-letter topics too [deleteSubGroup,
+        207].
+        """
+        found = await chosen_brokers(self, broker, cluster)
+        # 4.9 and 5.x call the same thing differently.
+        header = DeleteGroupRequest(
+            group_name=group, clean_offset=remove_offsets, remove_offset=remove_offsets
+        )
+        done = await ask_each(self, found, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        if cluster is not None:
+            for topic in (retry_topic(group), dlq_topic(group)):
+                # A group that never failed has no dead letters, and no topic for them.
+                with contextlib.suppress(NoRouteError):
+                    await route(self, topic)
+                    await self.delete_topic(topic, cluster=cluster)
+        return done
+
+    async def set_group_readable(
+        self, group: str, topic: str, *, broker: str, readable: bool | None = None
+    ) -> GroupForbidden:
+        """Set whether a group may read a topic of a broker; None only reads the setting [353; from
+        5.0 on].
+        """
+        header = UpdateGroupForbiddenRequest(group=group, topic=topic, readable=readable)
+        address = await broker_address(self, broker)
+        response = await ask(self, address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
+        return await broker_api.read(response, GroupForbidden)
+
+    async def set_request_mode(
+        self,
+        group: str,
+        topic: str,
+        mode: RequestMode,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+        pop_share_queues: CountOrNoLimit = 0,
+    ) -> list[str]:
+        """Set whether the consumers of a group pull or pop a topic [setConsumeMode, 401]."""
+        body = SetRequestModeBody(
+            consumer_group=group, topic=topic, mode=mode, pop_share_queue_num=pop_share_queues
+        )
+        found = await chosen_brokers(self, broker, cluster)
+        code = RequestCode.SET_MESSAGE_REQUEST_MODE
+        return await ask_each(self, found, code, body=encode_body(body))
+
+    # Settings
+
+    async def group_configs(self, broker: str) -> SubscriptionGroupTable:
+        """The settings of all groups of a broker [exportMetadata, 201]."""
+        address = await broker_address(self, broker)
+
+        async def read_page(first: int, version: str) -> tuple[SubscriptionGroupTable, int | None]:
+            header = GetAllGroupConfigRequest(
+                group_seq=first, data_version=version, max_group_num=PAGE_SIZE
+            )
+            response = await ask(
+                self, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header
+            )
+            page = await broker_api.read(response, SubscriptionGroupTable)
+            return page, GetAllGroupConfigResponse.decode(response.fields).total_group_num
+
+        def join(earlier: SubscriptionGroupTable, page: SubscriptionGroupTable) -> int:
+            page.subscription_group_table = (
+                earlier.subscription_group_table | page.subscription_group_table
+            )
+            page.forbidden_table = earlier.forbidden_table | page.forbidden_table
+            return len(page.subscription_group_table)
+
+        return await in_pages(SubscriptionGroupTable, read_page, join)
+
+    async def groups(self, *, cluster: str | None = None, broker: str | None = None) -> list[str]:
+        """The names of all groups of a broker, of a cluster or of all brokers, system groups
+        included [201].
+        """
+
+        async def of_one(address: str) -> Collection[str]:
+            return (await self.group_configs(address)).subscription_group_table
+
+        found = await broker_addresses(self, broker=broker, cluster=cluster)
+        answers = await each(found, of_one)
+        return sorted({name for names in answers.values() for name in names})
+
+    async def group_config(self, group: str, *, broker: str) -> SubscriptionGroupConfig:
+        """The settings of a group on a broker [getConsumerConfig, 352; of a broker before 5.0:
+        201].
+        """
+        address = await broker_address(self, broker)
+        header = GetGroupConfigRequest(group=group)
+        try:
+            response = await ask(self, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            known = (await self.group_configs(address)).subscription_group_table.get(group)
+            if known is None:
+                text = f"subscription group not exist: {group}"
+                code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                raise BrokerError(code, text, address) from error
+            return known
+        return await broker_api.read(response, SubscriptionGroupConfig)
+
+    # What is consumed
+
+    async def group_topics(self, group: str) -> list[str]:
+        """The topics that a group has offsets for, on any of its brokers, sorted [343]."""
+        header = QueryTopicsByConsumerRequest(group=group)
+
+        async def of_one(address: str) -> list[str]:
+            response = await ask(self, address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
+            return (await broker_api.read(response, TopicList)).topic_list
+
+        answers = await each(await group_addresses(self, group), of_one)
+        return sorted({topic for topics in answers.values() for topic in topics})
+
+    async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """The subscription of the online consumers of a group to a topic; None if there is none
+        [345].
+        """
+        header = QuerySubscriptionRequest(group=group, topic=topic)
+
+        async def of_one(address: str) -> SubscriptionData | None:
+            response = await ask(self, address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+            return (await broker_api.read(response, SubscriptionAnswer)).subscription_data
+
+        answers = await each(route_addresses(await route(self, topic)), of_one)
+        found = [answer for answer in answers.values() if answer is not None]
+        return max(found, key=lambda data: data.sub_version) if found else None
+
+    # How far
+
+    async def group_progress(
+        self, group: str, *, topic: str | None = None, broker: str | None = None
+    ) -> GroupProgress:
+        """How far a group has consumed, in all its topics or one, on all brokers or one
+        [consumerProgress, 208].
+
+        A group without offsets, such as a broadcasting group, has no queues.
+        """
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+
+        async def of_one(address: str) -> ConsumeStats:
+            response = await ask(
+                self,
+                address,
+                RequestCode.GET_CONSUME_STATS,
+                header,
+                timeout_ms=self.timeout_ms * 3,
+            )
+            return await broker_api.read(response, ConsumeStats)
+
+        found = await group_addresses(self, group, topic=topic, broker=broker)
+        return merge_progress((await each(found, of_one)).values())
+
+    async def broker_progress(self, broker: str, *, order: bool = False) -> BrokerProgress:
+        """How far the groups of a broker have consumed; ``order``: only in ordered topics
+        [brokerConsumeStats, 317].
+        """
+        address = await broker_address(self, broker)
+        response = await ask(
+            self,
+            address,
+            RequestCode.GET_BROKER_CONSUME_STATS,
+            GetBrokerConsumeStatsRequest(is_order=order),
+            timeout_ms=self.timeout_ms * 10,
+        )
+        answer = await broker_api.read(response, BrokerConsumeStats)
+        found: dict[str, list[GroupProgress]] = {}
+        for item in answer.consume_stats_list:
+            for group, stats in item.items():
+                found.setdefault(group, []).extend(merge_progress([one]) for one in stats)
+        return BrokerProgress(
+            answer.broker_addr or address, answer.total_diff, answer.total_inflight_diff, found
+        )
+
+    async def consume_time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
+        """For each queue, the store times of its messages and of the group's position [303]."""
+        header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
+
+        async def of_one(address: str) -> list[QueueTimeSpan]:
+            response = await ask(self, address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            return (await broker_api.read(response, ConsumeTimeSpans)).consume_time_span_set
+
+        answers = await each(route_addresses(await route(self, topic)), of_one)
+        return [span for spans in answers.values() for span in spans]

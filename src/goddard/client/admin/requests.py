@@ -1,16 +1,19 @@
-"""What the modules of administration share: asking one server or several, and finding them.
+"""What all administration shares: requests to one server or to several, and finding the servers.
 
-``AdminLink`` is all that they need of ``Admin``. Servers that are asked together are asked at once,
-and all of them: if some fail, PartialFailureError names these and has the answers of the others.
+Requests to several servers run concurrently, and all of them are made: if some fail, the
+PartialFailureError names these servers and has the answers of the others.
 
 A broker is given by its name, which means the master, or by an address ``host:port``.
 """
 
 import asyncio
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from goddard.client import broker_api
+from goddard.client.admin.checks import checked
 from goddard.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -34,13 +37,14 @@ from goddard.protocol.bodies import (
 from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.header import Header
+from goddard.protocol.names import pop_retry_topic, retry_topic
 
-# A broker's configuration has some hundred properties, tens of bytes each.
+# The configuration of a broker has a few hundred properties of tens of bytes each.
 MAX_PROPERTIES_BYTES: Final = 4 * 1024 * 1024
 
 # RocketMQ's maxPageSizeInGetMetadata.
 PAGE_SIZE: Final = 2_000
-# A table that changes while it is read in pages is read again; so often.
+# A table that changes while its pages are read is read again; this many pages in all.
 _MAX_PAGES: Final = 1_000
 
 T = TypeVar("T")
@@ -53,20 +57,39 @@ class ServerCaller(broker_api.Caller, broker_api.NameServerCaller, Protocol):
     def name_servers(self) -> Sequence[str]: ...
 
 
-class AdminLink(Protocol):
+class AdminBase(ABC):
+    """The base of all groups of methods: what they need to make requests.
+
+    Arguments of public coroutine methods are checked by their annotations; see ``checks``.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in list(vars(cls).items()):
+            if not name.startswith("_") and inspect.iscoroutinefunction(method):
+                setattr(cls, name, checked(method))
+
     @property
-    def session(self) -> ServerCaller: ...
+    @abstractmethod
+    def session(self) -> ServerCaller:
+        """Makes the requests; NotRunningError unless started."""
+
     @property
-    def clock(self) -> Clock: ...
+    @abstractmethod
+    def clock(self) -> Clock:
+        """The source of the time."""
+
     @property
-    def timeout_ms(self) -> int: ...
+    @abstractmethod
+    def timeout_ms(self) -> int:
+        """How long one request may take."""
 
 
 # --- Asking ---------------------------------------------------------------------------------------
 
 
 async def ask(
-    admin: AdminLink,
+    admin: AdminBase,
     address: str,
     code: RequestCode,
     header: Header | None = None,
@@ -74,15 +97,15 @@ async def ask(
     *,
     timeout_ms: int | None = None,
 ) -> RemotingCommand:
-    """The successful answer of a broker, or of a certain name server."""
+    """Send a request to a broker or to one name server; returns the successful response."""
     wanted_ms = admin.timeout_ms if timeout_ms is None else timeout_ms
     return await admin.session.call(address, broker_api.command(code, header, body), wanted_ms)
 
 
 async def ask_name_server(
-    admin: AdminLink, code: RequestCode, header: Header | None = None, body: bytes = b""
+    admin: AdminBase, code: RequestCode, header: Header | None = None, body: bytes = b""
 ) -> RemotingCommand:
-    """The successful answer of whichever name server answers first."""
+    """Send a request to the name servers in turn; returns the first successful response."""
     command = broker_api.command(code, header, body)
     response = await admin.session.request_name_server(command, admin.timeout_ms)
     if response.code != ResponseCode.SUCCESS:
@@ -91,7 +114,10 @@ async def ask_name_server(
 
 
 async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]]) -> dict[str, T]:
-    """What each server answers, all asked at once; of a single one its own error is raised."""
+    """Ask several servers concurrently; returns their answers by address.
+
+    If only one server is asked, its own error is raised.
+    """
 
     async def attempt(address: str) -> tuple[T] | GoddardError:
         try:
@@ -116,13 +142,13 @@ async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]])
 
 
 async def ask_each(
-    admin: AdminLink,
+    admin: AdminBase,
     addresses: Iterable[str],
     code: RequestCode,
     header: Header | None = None,
     body: bytes = b"",
 ) -> list[str]:
-    """Have several servers do something; gives their addresses."""
+    """Send a request to several servers; returns their addresses."""
 
     async def ask_one(address: str) -> None:
         await ask(admin, address, code, header, body)
@@ -130,8 +156,8 @@ async def ask_each(
     return list(await each(addresses, ask_one))
 
 
-def name_servers(admin: AdminLink, chosen: Iterable[str] | None = None) -> list[str]:
-    """The name servers chosen, else all."""
+def name_servers(admin: AdminBase, chosen: Iterable[str] | None = None) -> list[str]:
+    """The chosen name servers; all, if None."""
     addresses = list(admin.session.name_servers) if chosen is None else list(chosen)
     if not addresses:
         raise NoNameServerError
@@ -139,7 +165,7 @@ def name_servers(admin: AdminLink, chosen: Iterable[str] | None = None) -> list[
 
 
 class Table(Protocol):
-    """What brokers give in pages; those of one version belong together."""
+    """A table that brokers return in pages; pages of the same version belong together."""
 
     data_version: DataVersion
 
@@ -152,11 +178,11 @@ async def in_pages(
     read_page: Callable[[int, str], Awaitable[tuple[Page, int | None]]],
     join: Callable[[Page, Page], int],
 ) -> Page:
-    """The whole of a table, read from the start again if it changes meanwhile.
+    """Read a whole table; starts again if the table changes meanwhile.
 
-    ``read_page`` gets the number of the first entry wanted and the version that those before it
-    are of; it gives a page, and how many entries there are (None: this is all). ``join`` adds those
-    of earlier pages to a page, and gives their number.
+    ``read_page`` gets the number of the first wanted entry and the version of the earlier entries.
+    It returns a page and the number of entries in the table, None if the page is the whole table.
+    ``join`` adds the entries of earlier pages to a page and returns the number of entries.
     """
     whole, known, version = empty(), 0, ""
     for _ in range(_MAX_PAGES):
@@ -176,7 +202,8 @@ async def in_pages(
 # --- Finding --------------------------------------------------------------------------------------
 
 
-def one_of(broker: str | None, cluster: str | None) -> None:
+def check_one_place(broker: str | None, cluster: str | None) -> None:
+    """ConfigError if both a broker and a cluster are given."""
     if broker is not None and cluster is not None:
         raise ConfigError("give a broker or a cluster, not both")
 
@@ -186,14 +213,14 @@ def is_address(broker: str) -> bool:
 
 
 def address_to_ask(broker: BrokerData) -> str | None:
-    """The master's address, else that of the replica with the smallest id."""
+    """The address of the master, or of the replica with the smallest id if there is no master."""
     if not broker.broker_addrs:
         return None
     return broker.broker_addrs.get(MASTER_ID) or broker.broker_addrs[min(broker.broker_addrs)]
 
 
 def brokers_of(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
-    """The brokers of a cluster, or all of them, sorted by name."""
+    """The brokers of a cluster, or of all clusters, sorted by name."""
     if cluster is None:
         names: Iterable[str] = info.broker_addr_table
     elif cluster in info.cluster_addr_table:
@@ -205,22 +232,22 @@ def brokers_of(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
     ]
 
 
-async def cluster_info(admin: AdminLink) -> ClusterInfo:
+async def cluster_info(admin: AdminBase) -> ClusterInfo:
     return await broker_api.cluster_info(admin.session, timeout_ms=admin.timeout_ms)
 
 
 async def broker_addresses(
-    admin: AdminLink,
+    admin: AdminBase,
     *,
     broker: str | None = None,
     cluster: str | None = None,
     with_replicas: bool = False,
 ) -> dict[str, str]:
-    """Masters of a broker, a cluster or of all clusters; addresses, each with the broker's name.
+    """The masters of a broker, of a cluster or of all clusters: broker names by address.
 
-    The name of a broker given by its address is empty.
+    The name is empty if the broker is given by its address.
     """
-    one_of(broker, cluster)
+    check_one_place(broker, cluster)
     if broker is not None and is_address(broker):
         return {broker: ""}
     info = await cluster_info(admin)
@@ -245,15 +272,15 @@ async def broker_addresses(
 
 
 async def chosen_brokers(
-    admin: AdminLink, broker: str | None, cluster: str | None
+    admin: AdminBase, broker: str | None, cluster: str | None
 ) -> dict[str, str]:
-    """``broker_addresses`` for what is too grave to be done everywhere by leaving words out."""
+    """Like ``broker_addresses``, but requires a broker or a cluster, for changes."""
     if broker is None and cluster is None:
-        raise ConfigError("say where: give a cluster or a broker")
+        raise ConfigError("neither cluster nor broker is given; give one of them")
     return await broker_addresses(admin, broker=broker, cluster=cluster)
 
 
-async def broker_address(admin: AdminLink, broker: str) -> str:
+async def broker_address(admin: AdminBase, broker: str) -> str:
     """The address of a broker given by name or address."""
     if is_address(broker):
         return broker
@@ -264,15 +291,15 @@ async def broker_address(admin: AdminLink, broker: str) -> str:
     return address
 
 
-async def route(admin: AdminLink, topic: str) -> TopicRoute:
+async def route(admin: AdminBase, topic: str) -> TopicRoute:
     found = await broker_api.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
     if found is None:
         raise NoRouteError(topic)
     return found
 
 
-async def first_route(admin: AdminLink, topics: Sequence[str]) -> TopicRoute:
-    """The route of the first topic that has one; NoRouteError of the first if none has."""
+async def first_route(admin: AdminBase, topics: Sequence[str]) -> TopicRoute:
+    """The route of the first topic that has one; NoRouteError for the first topic if none has."""
     for topic in topics:
         found = await broker_api.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
         if found is not None and route_addresses(found):
@@ -281,7 +308,7 @@ async def first_route(admin: AdminLink, topics: Sequence[str]) -> TopicRoute:
 
 
 def route_addresses(found: TopicRoute, cluster: str | None = None) -> dict[str, str]:
-    """One address of each broker of a route, with the broker's name."""
+    """One address of each broker of a route: broker names by address."""
     chosen: dict[str, str] = {}
     for data in found.broker_datas:
         address = address_to_ask(data)
@@ -291,15 +318,33 @@ def route_addresses(found: TopicRoute, cluster: str | None = None) -> dict[str, 
 
 
 async def addresses_of(
-    admin: AdminLink, topics: Sequence[str], broker: str | None = None
+    admin: AdminBase, topics: Sequence[str], broker: str | None = None
 ) -> dict[str, str]:
-    """The broker given, else those of the first topic that has a route."""
+    """The given broker; if None, the brokers of the first topic that has a route."""
     if broker is not None:
         return {await broker_address(admin, broker): broker}
     return route_addresses(await first_route(admin, topics))
 
 
-async def queue_address(admin: AdminLink, queue: MessageQueue) -> str:
+async def group_addresses(
+    admin: AdminBase, group: str, *, topic: str | None = None, broker: str | None = None
+) -> dict[str, str]:
+    """The brokers of a group's retry topic, or of a topic that it consumes if that has no route."""
+    places = [retry_topic(group)]
+    if topic is not None:
+        places += [topic, pop_retry_topic(group, topic)]
+    try:
+        return await addresses_of(admin, places, broker)
+    except NoRouteError as error:
+        error.advice = (
+            f"no consumer of {group} has been online yet, as its first one makes this topic"
+            if topic is None
+            else f"neither a consumer of {group} nor the topic {topic} is known"
+        )
+        raise
+
+
+async def queue_address(admin: AdminBase, queue: MessageQueue) -> str:
     """The address of a queue's broker."""
     for data in (await route(admin, queue.topic)).broker_datas:
         address = address_to_ask(data)
@@ -325,9 +370,11 @@ def _queue_key(item: tuple[MessageQueue, object]) -> MessageQueue:
 
 
 def properties_of(response: RemotingCommand) -> dict[str, str]:
-    """The properties that a response's body is the text of."""
+    """Parse the body of a response as properties."""
     if len(response.body) > MAX_PROPERTIES_BYTES:
-        raise ProtocolError(f"properties of {len(response.body)} bytes are too long")
+        raise ProtocolError(
+            f"the properties have {len(response.body)} bytes, more than {MAX_PROPERTIES_BYTES}"
+        )
     try:
         return parse_properties(bytes(response.body).decode())
     except (UnicodeDecodeError, ConfigError) as error:

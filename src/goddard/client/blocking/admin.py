@@ -85,7 +85,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     clone_offsets = blocking(AsyncAdmin.clone_offsets)
     correction_offsets = blocking(AsyncAdmin.correction_offsets)
 
-    # Producers and consumers that are online
+    # Online producers and consumers
 
     consumer_connections = blocking(AsyncAdmin.consumer_connections)
     producer_connections = blocking(AsyncAdmin.producer_connections)
@@ -158,7 +158,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     controller_config = blocking(AsyncAdmin.controller_config)
     update_controller_config = blocking(AsyncAdmin.update_controller_config)
 
-    # Who may do what
+    # Access control
 
     users = blocking(AsyncAdmin.users)
     user = blocking(AsyncAdmin.user)

@@ -9,18 +9,23 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from goddard.client.admin import requests as admin_link
 from goddard.client.admin.admin import Admin
-from goddard.client.admin.clients import consumer_connections, known_to, producer_connections
-from goddard.client.admin.groups import group_configs, group_progress, merge_progress
+from goddard.client.admin.clients import known_to
+from goddard.client.admin.groups import merge_progress
 from goddard.client.admin.messages import merge_found, track_kind
 from goddard.client.admin.name_servers import merge_order_conf
 from goddard.client.admin.offsets import rollback_offset
-from goddard.client.admin.requests import broker_addresses, each
-from goddard.client.admin.topics import format_attributes, topic_configs, topic_stats
+from goddard.client.admin.requests import (
+    address_to_ask,
+    broker_address,
+    broker_addresses,
+    each,
+)
+from goddard.client.admin.topics import format_attributes
 from goddard.client.admin.values import FoundMessages, GroupProgress, TrackKind
 from goddard.client.errors import (
     BrokerError,
@@ -30,7 +35,6 @@ from goddard.client.errors import (
 )
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
-from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, ConnectFailedError, GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import (
     BrokerData,
@@ -77,25 +81,13 @@ ROUTE = TopicRoute(
 
 
 class ScriptedCluster:
-    """An AdminLink whose servers are functions; a server that is None is down."""
+    """A session whose servers are functions; a server that is None is down."""
 
     def __init__(self, brokers: Mapping[str, Broker | None] | None = None) -> None:
         self.brokers = dict(brokers or {})
         self.name_server: Broker | None = None
         self.routes_are_bad = False
         self.asked: list[tuple[str, RemotingCommand]] = []
-
-    @property
-    def session(self) -> "ScriptedCluster":
-        return self
-
-    @property
-    def clock(self) -> Clock:
-        return SystemClock()
-
-    @property
-    def timeout_ms(self) -> int:
-        return 1_000
 
     @property
     def name_servers(self) -> Sequence[str]:
@@ -135,6 +127,18 @@ class ScriptedCluster:
         if self.name_server is None:
             raise AssertionError(f"unexpected {command}")
         return self.name_server(command)
+
+
+class ScriptedAdmin(Admin):
+    """Administration of a ScriptedCluster."""
+
+    def __init__(self, brokers: Mapping[str, Broker | None] | None = None) -> None:
+        super().__init__(NAME_SERVER, timeout_ms=1_000)
+        self.cluster = ScriptedCluster(brokers)
+
+    @property
+    def session(self) -> Any:
+        return self.cluster
 
 
 def answering(body: object) -> Broker:
@@ -209,7 +213,7 @@ async def test_brokers_that_know_nothing_are_passed_over() -> None:
 
 
 async def test_brokers_are_found_by_name_address_and_cluster() -> None:
-    admin = ScriptedCluster()
+    admin = ScriptedAdmin()
     assert await broker_addresses(admin, broker="a") == {A: "a"}
     assert await broker_addresses(admin, broker="somewhere:1") == {"somewhere:1": ""}
     assert await broker_addresses(admin, cluster="two") == {B: "b"}
@@ -227,8 +231,8 @@ async def test_brokers_are_found_by_name_address_and_cluster() -> None:
 
 
 async def test_without_its_master_a_broker_is_asked_through_a_replica() -> None:
-    assert await admin_link.broker_address(ScriptedCluster(), "orphan") == "10.0.0.9:1"
-    assert admin_link.address_to_ask(BrokerData()) is None
+    assert await broker_address(ScriptedAdmin(), "orphan") == "10.0.0.9:1"
+    assert address_to_ask(BrokerData()) is None
 
 
 # --- Merging --------------------------------------------------------------------------------------
@@ -250,8 +254,8 @@ def stats_body(broker: str, max_offsets: Sequence[int]) -> Broker:
 
 
 async def test_the_stats_of_several_brokers_are_one() -> None:
-    admin = ScriptedCluster({A: stats_body("a", [5, 6]), B: stats_body("b", [7])})
-    stats = await topic_stats(admin, "T")
+    admin = ScriptedAdmin({A: stats_body("a", [5, 6]), B: stats_body("b", [7])})
+    stats = await admin.topic_stats("T")
     assert list(stats.queues) == [
         MessageQueue("T", "a", 0),
         MessageQueue("T", "a", 1),
@@ -259,7 +263,7 @@ async def test_the_stats_of_several_brokers_are_one() -> None:
     ]
     assert (stats.put_tps, stats.message_count) == (3.0, 4 + 5 + 6)
     with pytest.raises(PartialFailureError, match=B) as failure:
-        await topic_stats(ScriptedCluster({A: stats_body("a", [5]), B: None}), "T")
+        await ScriptedAdmin({A: stats_body("a", [5]), B: None}).topic_stats("T")
     assert list(failure.value.results) == [A]
 
 
@@ -270,8 +274,8 @@ async def test_the_progress_on_several_brokers_is_one() -> None:
         body = f'{{"consumeTps":2.0,"offsetTable":{table}}}'.encode()
         return lambda command: command.reply(body=body)
 
-    admin = ScriptedCluster({A: progress("a", 4), B: progress("b", 9)})
-    merged = await group_progress(admin, "g")
+    admin = ScriptedAdmin({A: progress("a", 4), B: progress("b", 9)})
+    merged = await admin.group_progress("g")
     assert [queue.broker_name for queue in merged.queues] == ["a", "b"]
     assert (merged.consume_tps, merged.lag, merged.in_flight) == (4.0, 7, 2)
     assert merge_progress([]) == GroupProgress(0.0, {})
@@ -285,18 +289,18 @@ async def test_connections_are_counted_once() -> None:
             "consumeType": "CONSUME_PASSIVELY",
         }
 
-    admin = ScriptedCluster(
+    admin = ScriptedAdmin(
         {A: answering(connections("2", "1")), B: answering(connections("2", "3"))}
     )
-    found = await consumer_connections(admin, "g")
+    found = await admin.consumer_connections("g")
     assert [connection.client_id for connection in found.connection_set] == ["1", "2", "3"]
-    producers = await producer_connections(admin, "p", "T")
+    producers = await admin.producer_connections("p", "T")
     assert [connection.client_id for connection in producers] == ["1", "2", "3"]
     offline = refusing(ResponseCode.CONSUMER_NOT_ONLINE)
-    partly = ScriptedCluster({A: offline, B: answering(connections("1"))})
-    assert len((await consumer_connections(partly, "g")).connection_set) == 1
+    partly = ScriptedAdmin({A: offline, B: answering(connections("1"))})
+    assert len((await partly.consumer_connections("g")).connection_set) == 1
     with pytest.raises(BrokerError):
-        await consumer_connections(ScriptedCluster({A: offline, B: offline}), "g")
+        await ScriptedAdmin({A: offline, B: offline}).consumer_connections("g")
 
 
 def message(
@@ -413,9 +417,9 @@ class Pages:
 async def listed(pages: Pages) -> list[str]:
     """Topics and groups come alike."""
     versions = list(pages.versions)
-    topics = (await topic_configs(ScriptedCluster({A: pages}), A)).topic_config_table
+    topics = (await ScriptedAdmin({A: pages}).topic_configs(A)).topic_config_table
     starts, pages.starts, pages.versions = pages.starts, [], versions
-    groups = (await group_configs(ScriptedCluster({A: pages}), A)).subscription_group_table
+    groups = (await ScriptedAdmin({A: pages}).group_configs(A)).subscription_group_table
     assert list(groups) == list(topics)
     assert pages.starts == starts
     return list(topics)
@@ -444,9 +448,9 @@ async def test_a_broker_that_never_gives_all_does_not_hold_us() -> None:
         table = TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T")})
         return command.reply(ext_fields={"totalTopicNum": "9"}, body=encode_body(table))
 
-    admin = ScriptedCluster({A: short})
-    assert list((await topic_configs(admin, A)).topic_config_table) == ["T"]
-    assert len(admin.asked) == 2
+    admin = ScriptedAdmin({A: short})
+    assert list((await admin.topic_configs(A)).topic_config_table) == ["T"]
+    assert len(admin.cluster.asked) == 2
 
 
 # --- Bad answers ----------------------------------------------------------------------------------
@@ -461,7 +465,6 @@ ARGUMENTS: dict[str, object] = {
     "timestamp_ms": 5,
     "message_id": "0A000001" + "00002A9F" + "0" * 16,
     "offset_message_id": "0A000001" + "00002A9F" + "0" * 16,
-    "one": None,
     "queue_offset": 0,
     "index": 0,
     "properties": {"a": "b"},
@@ -534,7 +537,7 @@ def arguments_of(name: str, method: Callable[..., object]) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", sorted(admin_methods()))
 async def test_whatever_servers_answer_only_our_errors_are_raised(name: str) -> None:
-    method = vars(Admin)[name]
+    method = getattr(Admin, name)
     arguments = arguments_of(name, method)
     answered = 0
     for fields, body in BAD_ANSWERS:
@@ -548,12 +551,12 @@ async def test_whatever_servers_answer_only_our_errors_are_raised(name: str) -> 
             answered += 1
             return command.reply(ext_fields=fields, body=body)
 
-        admin = ScriptedCluster(dict.fromkeys((A, B, A_REPLICA, NAME_SERVER), answer))
-        admin.name_server = answer
+        admin = ScriptedAdmin(dict.fromkeys((A, B, A_REPLICA, NAME_SERVER), answer))
+        admin.cluster.name_server = answer
         with contextlib.suppress(GoddardError):
             await method(admin, **arguments)
         # Nor do routes and clusters have to make sense.
-        admin.routes_are_bad = True
+        admin.cluster.routes_are_bad = True
         with contextlib.suppress(GoddardError):
             await method(admin, **arguments)
     assert answered >= len(BAD_ANSWERS)

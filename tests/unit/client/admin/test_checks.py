@@ -1,81 +1,116 @@
-"""What administration refuses before it asks anybody."""
+"""Arguments that administration refuses before it sends a request."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, get_args
 
 import pytest
 
-from goddard.client.admin import checks as admin_checks
+from goddard.client.admin import checks
 from goddard.client.admin.admin import Admin
+from goddard.client.admin.requests import AdminBase
+from goddard.client.broker_api import Boundary
+from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
-from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
-from goddard.protocol.bodies import TopicConfig
-from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.bodies import (
+    RequestMode,
+    TopicConfig,
+    TopicQueueMappingDetail,
+    TopicRoute,
+)
+from goddard.protocol.bodies_admin import (
+    AccessKey,
+    AclInfo,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
 from goddard.protocol.codes import Permission
+from goddard.protocol.record import Host, Record
 
 QUEUE = MessageQueue("T", "a", 0)
+HOST = Host.parse("10.0.0.1:10911")
+MESSAGE = ReceivedMessage.from_record(
+    Record(
+        topic="T",
+        queue_id=0,
+        queue_offset=1,
+        physical_offset=1,
+        store_timestamp_ms=1,
+        store_host=HOST,
+        born_timestamp_ms=1,
+        born_host=HOST,
+        body=b"body",
+        properties=b"",
+    ),
+    "a",
+)
 
 
-class Unasked:
-    """An AdminLink that must not be used."""
-
-    timeout_ms = 1_000
-
-    @property
-    def clock(self) -> Clock:
-        return SystemClock()
+class Unasked(Admin):
+    """Administration that must not send a request."""
 
     @property
     def session(self) -> NoReturn:
-        raise AssertionError("somebody was asked")
+        raise AssertionError("a request was sent")
 
 
-NAME: tuple[object, ...] = ("", "  ", None, 5, b"bytes", ["T"])
-TEXT: tuple[object, ...] = (None, 5, b"bytes")
+UNASKED = Unasked("127.0.0.1:9876")
+
 NUMBER: tuple[object, ...] = ("1", 1.5, True, 2**63)
-SEVERAL: tuple[object, ...] = ("a:1", b"a:1", 5, [5], ["a:1", None], QUEUE)
-BAD: Mapping[str, tuple[object, ...]] = {
+SEVERAL: tuple[object, ...] = ("a:1", b"a:1", 5, [object()], ["a:1", None], QUEUE)
+
+# Wrong arguments for each type that a parameter may have.
+BAD_BY_TYPE: Mapping[object, tuple[object, ...]] = {
+    str: ("", "  ", 5, b"bytes", ["T"]),
+    checks.Text: (5, b"bytes", ["T"]),
+    bool: (1, 0, "true"),
+    checks.Offset: (*NUMBER, -1),
+    checks.TimeOrEndMs: NUMBER,
+    checks.Count: (*NUMBER, 0, -1, 2**31),
+    checks.CountOrNoLimit: (*NUMBER, -2, 2**31),
+    checks.QueueCount: (*NUMBER, 0, -1, 65_536),
+    checks.QueueCountOrNone: (*NUMBER, -1, 65_536),
+    checks.ReadAheadMode: (*NUMBER, -1, 2),
+    Permission: (-1, 8, 15, "rw", True),
+    Boundary: ("lower", 1),
+    RequestMode: ("PULL", 1),
+    MessageQueue: ("T", ("T", "a", 0), [QUEUE]),
+    ReceivedMessage: (b"body", QUEUE),
+    Iterable[str]: SEVERAL,
+    Iterable[int]: ("1", 1, ["1"]),
+    Iterable[TopicConfig]: ("T", ["T"], TopicConfig()),
+    Iterable[SubscriptionGroupConfig]: ("g", ["g"], SubscriptionGroupConfig()),
+    Mapping[MessageQueue, int]: (QUEUE, [QUEUE], {"T": 1}, {QUEUE: "1"}, {QUEUE: True}),
+    Mapping[str, int]: ("g=1", {"g": "1"}, {1: 1}),
+    Mapping[str, str]: ("a=b", {"a": 1}, {1: "b"}, [("a", "b")]),
+    Mapping[str, str | None]: ("+a=b", {"a": 1}, {1: "b"}),
     **dict.fromkeys(
-        (
-            *("topic", "trace_topic", "group", "source_group", "target_group", "compare_group"),
-            *("broker", "broker_name", "cluster", "address", "namespace", "stats_name"),
-            *("controller_address", "container_address", "config_path"),
-            *("client_id", "message_id", "offset_message_id", "unique_key"),
-            *("username", "subject", "access_key"),
-        ),
-        NAME,
+        (AccessKey, AclInfo, GroupRetryPolicy, TopicConfig, TopicQueueMappingDetail, TopicRoute),
+        ("text", 5, {"a": "b"}),
     ),
+}
+# Parameters that take less than their type in Python suggests, by their name.
+TYPES_BY_NAME: Mapping[str, object] = {
     **dict.fromkeys(
         (
             *("containing", "subject_containing", "resource_containing", "filter_groups"),
             *("tags", "value", "queue_counts", "password", "client_address"),
         ),
-        TEXT,
+        checks.Text,
     ),
     **dict.fromkeys(
         (
             *("offset", "queue_offset", "index", "physical_offset"),
             *("begin_ms", "end_ms", "since_ms", "broker_id", "broker_id_when_slow"),
         ),
-        (*NUMBER, -1),
+        checks.Offset,
     ),
-    "timestamp_ms": NUMBER,
-    **dict.fromkeys(("count", "max_count", "consume_timeout_minutes"), (*NUMBER, 0, -1)),
-    **dict.fromkeys(("max_retries", "pop_share_queues"), (*NUMBER, -2)),
-    "queues": (*NUMBER, 0, -1, 65_536),
-    **dict.fromkeys(("read_queues", "write_queues", "retry_queues"), (*NUMBER, -1, 65_536)),
-    "permission": (-1, 8, 15, "rw", None, True),
-    "queue": (None, "T", ("T", "a", 0), [QUEUE]),
-    "offsets": (QUEUE, [QUEUE], {"T": 1}, {QUEUE: "1"}, {QUEUE: True}),
-    "properties": ("a=b", {"a": 1}, {1: "b"}, [("a", "b")]),
-    "attributes": ("+a=b", {"a": 1}, {1: "b"}),
-    "thresholds": ("g=1", {"g": "1"}, {1: 1}),
-    **dict.fromkeys(
-        ("chosen", "addresses", "controller_addresses", "broker_names", "kinds"), SEVERAL
-    ),
-    "broker_ids": ("1", 1, ["1"]),
+    "timestamp_ms": checks.TimeOrEndMs,
+    **dict.fromkeys(("count", "max_count", "consume_timeout_minutes"), checks.Count),
+    **dict.fromkeys(("max_retries", "pop_share_queues"), checks.CountOrNoLimit),
+    "queues": checks.QueueCount,
+    **dict.fromkeys(("read_queues", "write_queues", "retry_queues"), checks.QueueCountOrNone),
 }
 
 
@@ -91,48 +126,74 @@ def parameters_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(method).parameters.items())[1:])
 
 
-GOOD: Mapping[str, object] = {
-    "queue": QUEUE,
-    "offsets": {QUEUE: 1},
-    "permission": Permission.READ,
-    "properties": {"a": "b"},
-    "thresholds": {"g": 1},
-    **dict.fromkeys(("offset", "queue_offset", "index", "physical_offset", "broker_id"), 1),
-    **dict.fromkeys(("queues", "timestamp_ms"), 1),
-    **dict.fromkeys(("addresses", "controller_addresses", "broker_names", "kinds"), ("a",)),
+def type_of(parameter: inspect.Parameter) -> object:
+    """The type of a parameter, without None."""
+    of = [item for item in get_args(parameter.annotation) if item is not type(None)]
+    is_optional = len(of) == 1 and type(None) in get_args(parameter.annotation)
+    return of[0] if is_optional else parameter.annotation
+
+
+GOOD: Mapping[object, object] = {
+    str: "text",
+    checks.Text: "text",
+    **dict.fromkeys((checks.Offset, checks.TimeOrEndMs, checks.QueueCount), 1),
+    checks.ReadAheadMode: 1,
+    Permission: Permission.READ,
+    MessageQueue: QUEUE,
+    RequestMode: RequestMode.POP,
+    Iterable[str]: ("a",),
+    Iterable[TopicConfig]: (),
+    Iterable[SubscriptionGroupConfig]: (),
+    Mapping[MessageQueue, int]: {QUEUE: 1},
+    Mapping[str, int]: {"g": 1},
+    Mapping[str, str]: {"a": "b"},
+    TopicConfig: TopicConfig(topic_name="T"),
+    TopicQueueMappingDetail: TopicQueueMappingDetail(),
+    TopicRoute: TopicRoute(),
+    AclInfo: AclInfo(subject="User:ann"),
+    AccessKey: AccessKey(access_key="key"),
+    ReceivedMessage: MESSAGE,
 }
 
 
 @pytest.mark.parametrize("name", sorted(admin_methods()))
-async def test_every_method_checks_its_arguments_before_it_asks(name: str) -> None:
-    method = admin_methods()[name]
-    parameters = parameters_of(method)
+async def test_every_argument_is_checked_before_a_request_is_sent(name: str) -> None:
+    parameters = parameters_of(admin_methods()[name])
+    method = getattr(UNASKED, name)
     required = {
-        own: GOOD.get(own, "text")
+        own: GOOD[type_of(parameter)]
         for own, parameter in parameters.items()
         if parameter.default is inspect.Parameter.empty
     }
-    for own in parameters.keys() & BAD.keys():
-        for value in BAD[own]:
-            if value is parameters[own].default:
-                continue
+    for own, parameter in parameters.items():
+        kind = type_of(parameter)
+        assert kind == TYPES_BY_NAME.get(own, kind)
+        wrong = BAD_BY_TYPE[kind]
+        if kind is parameter.annotation:
+            wrong = (None, *wrong)
+        for value in wrong:
             with pytest.raises((ConfigError, TypeError)) as failed:
-                await method(Unasked(), **required | {own: value})
-            assert own in str(failed.value).replace("topicPermission", own)
+                await method(**required | {own: value})
+            text = str(failed.value).replace("topicPermission", own)
+            assert own in text or "MessageQueue" in text
 
 
-def test_every_check_is_of_an_argument_that_is_there() -> None:
-    known = {own for method in admin_methods().values() for own in parameters_of(method)}
-    assert admin_checks.CHECKS.keys() - known == set()
-    assert admin_checks.CHECKS.keys() == BAD.keys()
+@pytest.mark.parametrize("kind", [int, float, list[str], int | str, Iterable[int] | str])
+def test_method_with_an_unchecked_parameter_cannot_be_defined(kind: Any) -> None:
+    async def rename(self: AdminBase, what: Any) -> None:
+        pass
+
+    rename.__annotations__["what"] = kind
+    with pytest.raises(TypeError, match=r"rename\(what\) is .*, which has no check"):
+        type("NewMethods", (AdminBase,), {"rename": rename})
 
 
-async def test_python_itself_tells_of_arguments_that_are_missing() -> None:
-    create: Any = Admin.create_topic
+async def test_missing_and_unknown_arguments_raise_the_error_of_python() -> None:
+    create: Any = UNASKED.create_topic
     with pytest.raises(TypeError, match=r"create_topic\(\) missing 1 required positional argument"):
-        await create(Unasked())
+        await create()
     with pytest.raises(TypeError, match="unexpected keyword argument 'queus'"):
-        await create(Unasked(), "T", queus=8)
+        await create("T", queus=8)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +206,10 @@ async def test_python_itself_tells_of_arguments_that_are_missing() -> None:
         ({"topic": "T", "attributes": {"a,b": "c"}}, "empty or has a comma"),
     ],
 )
-async def test_topics_that_cannot_be_made(options: dict[str, Any], text: str) -> None:
-    create: Any = Admin.create_topic
+async def test_invalid_new_topics_are_refused(options: dict[str, Any], text: str) -> None:
+    create: Any = UNASKED.create_topic
     with pytest.raises(ConfigError, match=text):
-        await create(Unasked(), cluster="c", **options)
+        await create(cluster="c", **options)
 
 
 @pytest.mark.parametrize(
@@ -160,40 +221,40 @@ async def test_topics_that_cannot_be_made(options: dict[str, Any], text: str) ->
         TopicConfig(topic_name="T", perm=8),
     ],
 )
-async def test_configurations_of_topics_that_cannot_be(config: TopicConfig) -> None:
-    several: Any = Admin.create_topics
-    static: Any = Admin.create_static_topic
+async def test_invalid_topic_configurations_are_refused(config: TopicConfig) -> None:
+    several: Any = UNASKED.create_topics
+    static: Any = UNASKED.create_static_topic
     with pytest.raises(ConfigError):
-        await several(Unasked(), [TopicConfig(topic_name="fine"), config], cluster="c")
+        await several([TopicConfig(topic_name="fine"), config], cluster="c")
     with pytest.raises(ConfigError):
-        await static(Unasked(), "a", config, None)
+        await static("a", config, TopicQueueMappingDetail())
     with pytest.raises(TypeError, match="one TopicConfig was given, a list is wanted"):
-        await several(Unasked(), config, cluster="c")
+        await several(config, cluster="c")
 
 
-async def test_groups_that_cannot_be_made() -> None:
-    one: Any = Admin.create_group
-    several: Any = Admin.create_groups
+async def test_invalid_new_groups_are_refused() -> None:
+    one: Any = UNASKED.create_group
+    several: Any = UNASKED.create_groups
     bad = SubscriptionGroupConfig(group_name="my group")
     with pytest.raises(ConfigError, match="The specified group: my group, contains illegal"):
-        await one(Unasked(), "my group", cluster="c")
+        await one("my group", cluster="c")
     with pytest.raises(ConfigError, match="The specified group: my group, contains illegal"):
-        await several(Unasked(), [bad], cluster="c")
+        await several([bad], cluster="c")
     without_queues = SubscriptionGroupConfig(group_name="g", retry_queue_nums=-1)
     with pytest.raises(ConfigError, match="retry_queue_nums is -1"):
-        await several(Unasked(), [without_queues], cluster="c")
+        await several([without_queues], cluster="c")
     with pytest.raises(TypeError, match="a list of SubscriptionGroupConfig is wanted"):
-        await several(Unasked(), ["g"], cluster="c")
+        await several(["g"], cluster="c")
 
 
 @pytest.mark.parametrize("permission", ["8", "-1", "rw", ""])
-async def test_brokers_have_permissions_that_exist(permission: str) -> None:
-    update: Any = Admin.update_broker_config
+async def test_invalid_broker_permissions_are_refused(permission: str) -> None:
+    update: Any = UNASKED.update_broker_config
     with pytest.raises(ConfigError, match=f"brokerPermission value: {permission} is invalid"):
-        await update(Unasked(), {"brokerPermission": permission}, cluster="c")
+        await update({"brokerPermission": permission}, cluster="c")
 
 
-async def test_offsets_are_not_negative() -> None:
-    reset: Any = Admin.reset_offsets
+async def test_negative_offsets_are_refused() -> None:
+    reset: Any = UNASKED.reset_offsets
     with pytest.raises(ConfigError, match="offset is -1"):
-        await reset(Unasked(), "g", {QUEUE: -1})
+        await reset("g", {QUEUE: -1})
