@@ -67,7 +67,7 @@ async def test_a_group_is_made_changed_and_deleted(site: Site, admin: Admin) -> 
 
     await admin.delete_group(group, cluster=CLUSTER, remove_offsets=True)
     assert group not in await admin.groups()
-    with pytest.raises(ConfigError, match="give a cluster or a broker"):
+    with pytest.raises(ConfigError, match="neither cluster nor broker is given"):
         await admin.create_group(group)
 
 
