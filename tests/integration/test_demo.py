@@ -1,4 +1,4 @@
-"""The demo runs, shows what it says, and leaves nothing behind."""
+"""The demo runs, prints its results, and deletes its files."""
 
 import subprocess
 import sys

@@ -178,7 +178,7 @@ def test_a_run_that_is_stopped_before_its_end(
     code, output, error = command("run")
     assert code == 128 + signal.SIGTERM
     assert "numbers: 0 messages in" in output
-    assert error == "stopped before all was read; the next run goes on from here\n"
+    assert error == "stopped before all messages were read; the next run continues from here\n"
     command.write(_QUERY)
     assert command("run")[0] == 0
     assert spark.read.parquet(command.table).count() == 3

@@ -1,7 +1,7 @@
 """The broker's commands.
 
-``goddard broker`` has defaults that suit a first try (its own home, loopback only, the name server
-of this machine); ``mqbroker`` takes what RocketMQ's script takes and behaves as it does.
+``goddard broker`` has defaults for a first try (its own home, loopback only, a local name server);
+``mqbroker`` has the options and the behaviour of RocketMQ's script.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from goddard.transport.client import split_address
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 _NAMESRV_PROPERTY: Final = "rocketmq.namesrv.addr"
 _LOCAL_NAME_SERVER: Final = "127.0.0.1:9876"
-# What Java's System.exit(-3) is to a shell.
+# The exit status of Java's System.exit(-3).
 _EXIT_WRONG_CONFIG: Final = 253
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -78,8 +78,10 @@ def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
 @_PRINT_CONFIG
 @_PRINT_IMPORTANT
 @_name_servers_option(f"namesrvAddr, or ${NAMESRV_VARIABLE}, or {_LOCAL_NAME_SERVER}")
-@click.option("--name", help="Name of this broker.  [default: brokerName, or broker-a]")
-@click.option("--cluster", help="Its cluster.  [default: brokerClusterName, or DefaultCluster]")
+@click.option("--name", help="The name of this broker.  [default: brokerName, or broker-a]")
+@click.option(
+    "--cluster", help="The cluster of this broker.  [default: brokerClusterName, or DefaultCluster]"
+)
 @click.option("--host", help="Address to listen on.  [default: bindAddress, or 127.0.0.1]")
 @click.option(
     "--port",
@@ -89,12 +91,12 @@ def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Where messages are kept.  [default: storePathRootDir, or store in the home]",
+    help="Folder for messages.  [default: storePathRootDir, or store in the home]",
 )
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
-    help=f"Where logs are kept.  [default: ${HOME_VARIABLE}, or ~/.goddard]",
+    help=f"Folder for logs.  [default: ${HOME_VARIABLE}, or ~/.goddard]",
 )
 @click.option("--with-parent", is_flag=True, hidden=True)
 def broker(
@@ -112,22 +114,23 @@ def broker(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    Producers send messages to it and consumers fetch them. It listens on loopback only unless
-    --host or bindAddress says otherwise: whoever can reach it can read and delete everything.
+    Producers send messages to it and consumers fetch them. It listens on loopback unless --host or
+    bindAddress is set: there is no access control, so everyone who can reach it can read and delete
+    everything.
     """
-    chosen = home or Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".goddard")
-    kept = (data or chosen / "store") / "config" / "broker.properties"
+    home_folder = home or Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".goddard")
+    saved_settings = (data or home_folder / "store") / "config" / "broker.properties"
     bind = host or "127.0.0.1"
     defaults = {
-        "brokerConfigPath": str(kept),
+        "brokerConfigPath": str(saved_settings),
         "brokerName": "broker-a",
         "namesrvAddr": os.environ.get(NAMESRV_VARIABLE) or _LOCAL_NAME_SERVER,
         "bindAddress": bind,
-        "rocketmqHome": str(chosen),
-        "storePathRootDir": str(chosen / "store"),
+        "rocketmqHome": str(home_folder),
+        "storePathRootDir": str(home_folder / "store"),
         **_addresses(local_address() if bind in ("0.0.0.0", "::") else bind),
     }
-    told = {
+    given = {
         "namesrvAddr": namesrv_addr,
         "brokerName": name,
         "brokerClusterName": cluster,
@@ -136,7 +139,7 @@ def broker(
         "storePathRootDir": None if data is None else str(data),
         "rocketmqHome": None if home is None else str(home),
     }
-    overrides = {key: value for key, value in told.items() if value is not None}
+    overrides = {key: value for key, value in given.items() if value is not None}
     sys.exit(
         _serve(
             "goddard broker",
@@ -144,8 +147,8 @@ def broker(
             config_file,
             defaults,
             overrides,
-            shown=_shown(print_config, print_important),
-            kept=kept,
+            printed=_printed(print_config, print_important),
+            saved_settings=saved_settings,
             with_parent=with_parent,
         )
     )
@@ -198,7 +201,7 @@ def _mqbroker(
         config_file,
         defaults,
         overrides,
-        shown=_shown(print_config, print_important),
+        printed=_printed(print_config, print_important),
     )
 
 
@@ -214,8 +217,8 @@ def _serve(
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],
     *,
-    shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
-    kept: Path | None = None,
+    printed: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    saved_settings: Path | None = None,
     with_parent: bool = False,
 ) -> int:
     async def main(config: BrokerConfig) -> None:
@@ -231,13 +234,13 @@ def _serve(
         log_name="broker",
         options=options,
         main=main,
-        settle=_settle,
+        check=_check,
     )
-    return serve(daemon, config_file, defaults, overrides, shown, kept=kept)
+    return serve(daemon, config_file, defaults, overrides, printed, saved_settings=saved_settings)
 
 
-def _settle(config: BrokerConfig) -> BrokerConfig:
-    """Check the name servers' addresses and the role, in RocketMQ's words."""
+def _check(config: BrokerConfig) -> BrokerConfig:
+    """Check the name servers' addresses and the role, with RocketMQ's error texts."""
     try:
         for address in config.name_servers:
             split_address(address)
@@ -265,12 +268,12 @@ def _notice(broker: Broker) -> str | None:
         return None
     where = ", ".join(broker.settings.current.name_servers)
     return (
-        f"no name server answers at {where}; start one with `goddard namesrv`, trying again every "
-        "few seconds"
+        f"no name server answers at {where}; start one with `goddard namesrv` (retrying every few "
+        "seconds)"
     )
 
 
-def _shown(
+def _printed(
     print_config: bool, print_important: bool
 ) -> Callable[[Mapping[str, str]], Mapping[str, str]] | None:
     if print_config:
@@ -287,7 +290,7 @@ def _addresses(ip: str) -> dict[str, str]:
 
 
 def local_address() -> str:
-    """The address by which others reach this machine: that of the way out, without going there."""
+    """The local address of the default route, by which other machines can reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation address; nothing is sent

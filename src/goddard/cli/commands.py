@@ -1,7 +1,7 @@
 """The ``goddard`` command with its subcommands, and RocketMQ's ``mqnamesrv`` and ``mqbroker``.
 
-A subcommand's module is imported when it is run, not before: a server starts in a fraction of a
-second only if it does not import the other tools.
+The module of a subcommand is imported when the subcommand runs, so that a server starts in a
+fraction of a second.
 """
 
 import errno
@@ -25,10 +25,10 @@ class _Lazy(NamedTuple):
 
 _COMMANDS: Final = {
     "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
-    "demo": _Lazy("goddard.cli.demo", "demo", "See it work, in a few seconds."),
+    "demo": _Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
     "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
-    "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "From topics to tables with Spark."),
-    "store": _Lazy("goddard.cli.store", "store", "Look into a message store on disk."),
+    "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
+    "store": _Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
     "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
 }
 
@@ -46,7 +46,7 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # From the table: asking the commands themselves would import them all.
+        # From the table: the commands themselves would have to be imported.
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name].help) for name in sorted(_COMMANDS)])
 
@@ -55,7 +55,7 @@ class _LazyGroup(click.Group):
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Completion of commands and options: put eval "
+        "Shell completion: put eval "
         '"$(_GODDARD_COMPLETE=bash_source goddard)" into ~/.bashrc '
         "(zsh_source and ~/.zshrc, fish_source and config.fish for the other shells)."
     ),
@@ -66,9 +66,9 @@ def goddard() -> None:
 
 
 def run(program: str) -> int:
-    """Run ``goddard``, ``mqnamesrv`` or ``mqbroker``; the exit code.
+    """Run ``goddard``, ``mqnamesrv`` or ``mqbroker``; returns the exit code.
 
-    Raises KeyboardInterrupt on Ctrl-C. An output that cannot be written is one line, not a crash.
+    Raises KeyboardInterrupt on Ctrl-C. If the output cannot be written, prints one line about it.
     """
     try:
         code = _PROGRAMS[program]()
@@ -79,7 +79,7 @@ def run(program: str) -> int:
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
-        # What is still in the buffer would fail once more when Python ends.
+        # Otherwise the rest of the buffer would cause another error when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

@@ -1,6 +1,6 @@
 """Running a daemon in the foreground: configuration, log file, ready line, signals, exit code.
 
-What ``goddard namesrv``, ``goddard broker`` and RocketMQ's own commands for them have in common.
+The common part of ``goddard namesrv``, ``goddard broker`` and RocketMQ's commands for them.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 
 HOME_VARIABLE: Final = "ROCKETMQ_HOME"
 HOME_PROPERTY: Final = "rocketmq.home.dir"
-# What Java's System.exit(-2) is to a shell.
+# The exit status of Java's System.exit(-2).
 _EXIT_WITHOUT_HOME: Final = 254
 
-_UNFIT_FOLDER: Final = frozenset(
+_UNUSABLE_FOLDER: Final = frozenset(
     {errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 )
-# So many unknown keys of a file are told one by one.
-_MAX_UNKNOWN: Final = 10
+# At most this many unknown keys of a file are listed.
+_MAX_LISTED_KEYS: Final = 10
 
 HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class PlaceOptions(NamedTuple):
-    """What a user sets to have a daemon elsewhere, as advice calls it."""
+    """The names of the options for host, port and data, for error messages."""
 
     host: str
     port: str
@@ -58,21 +58,21 @@ ROCKETMQ_OPTIONS: Final = PlaceOptions("bindAddress", "listenPort", "storePathRo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon(Generic[ConfigT]):
-    """A kind of daemon: ``config`` before anything is set, and ``main``, which runs it."""
+    """A kind of daemon: its default ``config``, and ``main``, which runs it."""
 
     program: str
     config: ConfigT
-    # The property that tells the daemon where its configuration file is.
+    # The property with the path of the configuration file.
     file_property: str
     log_name: str
     options: PlaceOptions
     main: Callable[[ConfigT], Coroutine[Any, Any, None]]
-    # Last changes to a configuration, and checks of it as a whole.
-    settle: Callable[[ConfigT], ConfigT] = lambda config: config
+    # Checks the complete configuration, and may change it.
+    check: Callable[[ConfigT], ConfigT] = lambda config: config
 
 
 class StartRefusedError(ConfigError):
-    """RocketMQ has its own text, on standard output, and exit code for what is wrong."""
+    """An error for which RocketMQ has a text, on standard output, and an exit code."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -84,14 +84,14 @@ def serve(
     config_file: Path | None,
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],
-    shown: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    printed: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
     *,
-    kept: Path | None = None,
+    saved_settings: Path | None = None,
 ) -> int:
-    """Run a daemon to its end, or only print the properties that ``shown`` picks; the exit code.
+    """Run a daemon, or only print the properties that ``printed`` selects; returns the exit code.
 
-    The configuration file goes over ``defaults``, ``overrides`` go over the file. Without a file,
-    ``kept`` is where settings changed while running were kept.
+    The configuration file overrides ``defaults``; ``overrides`` override the file. Without a file,
+    ``saved_settings`` is the file with the settings that were changed at run time.
     """
     home = overrides.get("rocketmqHome") or defaults.get("rocketmqHome")
     warnings: list[str] = []
@@ -99,18 +99,18 @@ def serve(
         config = daemon.config.updated(defaults)
         if config_file is not None:
             config = _with_file(daemon, config, config_file, warnings)
-        elif kept is not None and kept.exists():
-            # Places, names and ports cannot change so; those in it are of an earlier start.
-            found = read_properties(kept).items()
+        elif saved_settings is not None and saved_settings.exists():
+            # Protected settings (paths, ports) cannot change at run time: ignore those in the file.
+            found = read_properties(saved_settings).items()
             config = config.updated(
                 {name: text for name, text in found if not config.refuses(name)}
             )
-        config = daemon.settle(config.updated(overrides))
+        config = daemon.check(config.updated(overrides))
         properties = config.properties()
         for text in warnings:
             click.echo(f"warning: {text}", err=True)
-        if shown is not None:
-            for name, value in sorted(shown(properties).items()):
+        if printed is not None:
+            for name, value in sorted(printed(properties).items()):
                 click.echo(f"{name}={value}")
             return 0
         home = properties.get("rocketmqHome")
@@ -132,8 +132,8 @@ def serve(
         click.echo(f"{daemon.program}: {text}", err=True)
     else:
         return 0
-    if home and shown is None:
-        # Whoever looks later has only the file; that it cannot be written was told already.
+    if home and printed is None:
+        # Log the error, too. If the log file cannot be written, that is already reported above.
         with contextlib.suppress(ConfigError), _logging(daemon, home):
             _log.error("%s ends: %s", daemon.program, text)
     return code
@@ -145,11 +145,11 @@ def _logging(daemon: Daemon[Any], home: str) -> contextlib.AbstractContextManage
 
 
 def error_text(error: Exception, options: PlaceOptions) -> str:
-    """The one line that says what is wrong and, where we know, what to do."""
+    """One line that says what is wrong and, if known, what to do."""
     if isinstance(error, StoreError):
         cause = error.__cause__
-        is_place = isinstance(cause, OSError) and cause.errno in _UNFIT_FOLDER
-        advice = f"; choose a folder that can be written with {options.data}" if is_place else ""
+        is_folder_error = isinstance(cause, OSError) and cause.errno in _UNUSABLE_FOLDER
+        advice = f"; choose a writable folder with {options.data}" if is_folder_error else ""
         return f"{error}{advice}"
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
@@ -167,12 +167,12 @@ def _with_file(
 ) -> ConfigT:
     properties = read_properties(file)
     unknown = config.unknown_names(properties)
-    for name in unknown[:_MAX_UNKNOWN]:
+    for name in unknown[:_MAX_LISTED_KEYS]:
         alike = config.name_like(name)
         hint = f"; did you mean {alike}?" if alike else ""
         warnings.append(f"unknown key {name[:80]} in {file}, ignored{hint}")
-    if len(unknown) > _MAX_UNKNOWN:
-        warnings.append(f"{len(unknown) - _MAX_UNKNOWN} more unknown keys in {file}, ignored")
+    if len(unknown) > _MAX_LISTED_KEYS:
+        warnings.append(f"{len(unknown) - _MAX_LISTED_KEYS} more unknown keys in {file}, ignored")
     try:
         changed = config.updated({**properties, daemon.file_property: str(file)})
     except ConfigError as error:
@@ -188,10 +188,10 @@ async def run_until_stopped(
     notice: Callable[[T], str | None] = lambda _: None,
     stops_with_input: bool = False,
 ) -> None:
-    """Start, say so, and stop on SIGTERM or Ctrl-C. ``notice`` is what to warn of then.
+    """Start, print the ready line, and stop on SIGTERM or Ctrl-C. ``notice`` returns a warning.
 
-    ``stops_with_input`` stops it also when standard input ends: a child that was given a pipe goes
-    when its parent does, however that ended.
+    With ``stops_with_input`` it also stops at the end of standard input: a child with a pipe from
+    its parent stops when the parent ends for any reason.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -201,7 +201,7 @@ async def run_until_stopped(
         loop.add_reader(sys.stdin.fileno(), _watch_input, loop, stop)
     _allow_many_connections()
     async with daemon as started:
-        # What lives from here on lives long: the collector need not look at the rest again.
+        # Exclude the objects of the start from garbage collection: they live until the end.
         gc.collect()
         gc.freeze()
         line = ready_line(started)
@@ -221,15 +221,15 @@ def _watch_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Raise the limit of open files as far as we may; each connection is one."""
+    """Raise the limit of open files as far as allowed; each connection needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS calls its hard limit infinite and refuses to make the soft one so.
+    # macOS reports an infinite hard limit, but rejects it as the soft limit.
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def exit_code_of(command: click.Command, program: str, arguments: list[str]) -> int:
-    """Run a command that returns its exit code; 1 for wrong arguments, as Java's have it."""
+    """Run a command that returns its exit code; 1 for wrong arguments, as in Java."""
     try:
         code = command.main(arguments, program, standalone_mode=False)
     except click.UsageError as error:

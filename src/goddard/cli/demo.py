@@ -1,8 +1,8 @@
-"""``goddard demo``: a whole cluster at work for a few seconds, in a folder that is then deleted.
+"""``goddard demo``: a cluster that works for a few seconds, in a folder that is then deleted.
 
-A name server and two brokers run inside this process; what is shown goes over real connections, in
-RocketMQ's protocol, and into RocketMQ's files. Where Spark is installed, a pipeline reads it all
-again, in a process of its own, and draws a chart, which stays.
+A name server and two brokers run inside this process and use real connections, RocketMQ's protocol
+and RocketMQ's files. If Spark is installed, a pipeline in a separate process reads all messages and
+draws a chart, which is kept.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _IN_FLIGHT: Final = 256
 _TIMEOUT_MS: Final = 5_000
 _GROUP: Final = "demo"
 _WITH_SUBSCRIPTION: Final = 4
-_MAY_WAIT: Final = 2
+_SUSPEND: Final = 2
 _SPARK_SECONDS: Final = 300.0
 
 
@@ -60,23 +60,23 @@ _SPARK_SECONDS: Final = 300.0
     "--spark/--no-spark",
     "with_spark",
     default=None,
-    help="Whether a Spark pipeline is shown too; by default where pyspark is installed.",
+    help="Run a Spark pipeline, too.  [default: if pyspark is installed]",
 )
 @click.option(
     "--chart",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("goddard-demo.svg"),
     show_default=True,
-    help="Where the pipeline's chart is put.",
+    help="The file for the chart of the pipeline.",
 )
 def demo(with_spark: bool | None, chart: Path) -> None:
-    """Show a cluster of a name server and two brokers at work; it cleans up after itself."""
+    """Show a name server and two brokers at work, then delete all files except the chart."""
     if with_spark is None:
         with_spark = importlib.util.find_spec("pyspark") is not None
     with tempfile.TemporaryDirectory(prefix="goddard-demo-") as folder:
         run(_Demo(Path(folder), chart if with_spark else None).show())
         _check_stores(Path(folder), step=6 if with_spark else 5)
-    click.secho("\nThat was Goddard. Next: goddard up, goddard store --help, make test.", bold=True)
+    click.secho("\nDone. Next: goddard up, goddard store --help.", bold=True)
 
 
 def _step(text: str) -> None:
@@ -92,7 +92,7 @@ class _Demo:
 
     async def show(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            _step("1. A name server and two brokers start")
+            _step("1. Start a name server and two brokers")
             server = await stack.enter_async_context(NameServer(self._name_server_config()))
             self._name_server = f"127.0.0.1:{server.port}"
             click.echo(f"   name server  {self._name_server}")
@@ -122,7 +122,7 @@ class _Demo:
     def _broker_config(self, name: str) -> BrokerConfig:
         return BrokerConfig.from_properties(
             {
-                # Everything shares one process here; a busy machine is no reason to refuse.
+                # Everything shares one process: allow for delays on a busy machine.
                 "waitTimeMillsInSendQueue": "10000",
                 "brokerName": name,
                 "bindAddress": "127.0.0.1",
@@ -135,7 +135,7 @@ class _Demo:
         )
 
     async def _create_topic(self, brokers: list[str]) -> None:
-        _step(f"2. The topic {_TOPIC} is made on both; the name server knows at once")
+        _step(f"2. Create the topic {_TOPIC} on both; the name server has its route immediately")
         header = CreateTopicRequest(
             topic=_TOPIC,
             default_topic="TBW102",
@@ -160,7 +160,7 @@ class _Demo:
         print_table("", ("topic", "broker", "address", "queues"), rows)
 
     async def _send_and_read(self, brokers: list[str]) -> None:
-        _step(f"3. {_MESSAGES:,} messages are sent, each key to its own queue, and read back")
+        _step(f"3. Send {_MESSAGES:,} messages to all queues in turn, and read them back")
         targets = [(address, queue) for address in brokers for queue in range(_QUEUES)]
         numbers = iter(range(_MESSAGES))
         began = time.perf_counter()
@@ -183,11 +183,11 @@ class _Demo:
         print_table("", ("broker", "queue", "messages", "in order"), rows)
         click.echo(
             f"   sent {_MESSAGES / sent_seconds:,.0f}/s, read {_MESSAGES / read_seconds:,.0f}/s, "
-            "client and brokers sharing one process"
+            "with client and brokers in one process"
         )
 
     async def _special_messages(self, address: str) -> None:
-        _step("4. A delayed message, a committed transaction and one rolled back")
+        _step("4. Send a delayed message, commit a transaction and roll one back")
         start = await self._max_offset(address)
         began = time.perf_counter()
         await self._send(address, 0, b"later", {"DELAY": "1"})
@@ -208,7 +208,7 @@ class _Demo:
         print_table("", ("message", "seen by a consumer"), rows)
 
     async def _run_pipeline(self, chart: Path) -> None:
-        _step("5. A Spark pipeline reads it all, counts by second and draws a chart")
+        _step("5. Read all messages with a Spark pipeline, count them by second and draw a chart")
         table = self._folder / "tables" / "traffic"
         arguments = ["pipeline", "run", "traffic", "--name-servers", self._name_server]
         click.echo(f"   goddard {' '.join(arguments)} ...")
@@ -221,8 +221,8 @@ class _Demo:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "goddard.cli.main", *arguments, *settings, "--master", "local[2]"),
-            # Whatever Spark leaves behind is deleted with the rest. So short a run is over before
-            # the better compiler of Java pays.
+            # Spark's temporary files are deleted with the others. For so short a run, Java's
+            # optimising compiler costs more than it saves.
             env={"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
             | os.environ
             | {"TMPDIR": str(self._folder)},
@@ -239,7 +239,7 @@ class _Demo:
             if not line.startswith("chart:"):
                 click.echo(f"   {line.replace(str(self._folder), '...')}")
         if process.returncode != 0:
-            raise click.ClickException("the pipeline failed; goddard demo --no-spark goes without")
+            raise click.ClickException("the pipeline failed; to skip it: goddard demo --no-spark")
         shutil.copyfile(table.with_name("traffic.svg"), chart)
         click.echo(f"   chart: {chart}")
 
@@ -276,7 +276,7 @@ class _Demo:
     async def _read(
         self, address: str, queue: int, queue_offset: int = 0, wait_ms: int = 0
     ) -> list[bytes]:
-        """The bodies of a queue from an offset on; waits for the first if told to."""
+        """The bodies of a queue from an offset on; waits up to ``wait_ms`` for the first."""
         bodies: list[bytes] = []
         while True:
             may_wait = bool(wait_ms) and not bodies
@@ -286,7 +286,7 @@ class _Demo:
                 queue_id=queue,
                 queue_offset=queue_offset + len(bodies),
                 max_msg_nums=32,
-                sys_flag=_WITH_SUBSCRIPTION | (_MAY_WAIT if may_wait else 0),
+                sys_flag=_WITH_SUBSCRIPTION | (_SUSPEND if may_wait else 0),
                 commit_offset=0,
                 suspend_timeout_millis=wait_ms,
                 subscription="*",
@@ -318,7 +318,7 @@ def _when(seconds: float | None) -> str:
 
 
 def _check_stores(folder: Path, *, step: int) -> None:
-    _step(f"{step}. Both brokers are stopped; every byte they wrote is checked")
+    _step(f"{step}. Stop both brokers and verify their stores")
     rows = []
     for name in _BROKERS:
         report = verify(StoreView(folder / name))

@@ -1,6 +1,6 @@
 """Entry points: ``goddard``, and RocketMQ's own commands ``mqnamesrv`` and ``mqbroker``.
 
-They need nothing beyond the standard library, so that an installation without the extra ``server``
+They import only the standard library, so that an installation without the extra ``server``
 gets one clear line instead of a stack trace.
 """
 
@@ -32,7 +32,7 @@ def mqbroker() -> None:
 def _run(program: str) -> int:
     """The exit code of a program; Ctrl-C and missing packages are not reported as crashes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell without job control ignores SIGINT for what it starts in the background.
+        # A shell without job control starts background processes with SIGINT ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         commands = importlib.import_module("goddard.cli.commands")

@@ -1,6 +1,7 @@
-"""``goddard pipeline``: run, check and look at job files.
+"""``goddard pipeline``: run, validate and inspect job files.
 
-Spark is imported when something runs on it: checking a file takes a fraction of a second.
+Spark is imported only by commands that use it, so that validating a file takes a fraction of a
+second.
 """
 
 import contextlib
@@ -33,15 +34,15 @@ _SHOWN_BATCHES: Final = 10
 _LAKE: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _EMITS: Final = {
     "closed": "each window is written once, {late} after its end",
-    "changed": "windows are written when they change, and forgotten {late} after their end",
-    "all": "all windows are written with each batch, and remembered for ever",
+    "changed": "windows are written when they change, and dropped {late} after their end",
+    "all": "all windows are written with each batch, and never dropped",
 }
 _SECRETS: Final = ("secretkey", "securitytoken", "tlskeypassword", "password")
 
 
 @click.group(context_settings=HELP_OPTIONS)
 def pipeline() -> None:
-    """From topics to tables with Spark: job files, and pipelines that are ready to run."""
+    """Write topics to tables with Spark: job files, and pipelines that come with Goddard."""
 
 
 _job = click.argument("job", metavar="FILE|NAME")
@@ -56,7 +57,10 @@ _name_servers = click.option(
     "--name-servers", "-n", metavar="HOST:PORT", help="Short for --set source.nameServers=..."
 )
 _master = click.option(
-    "--master", default="local[*]", show_default=True, help="Any Spark master: spark://host:7077."
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="A Spark master, such as spark://host:7077.",
 )
 _settings = click.option(
     "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."
@@ -64,7 +68,7 @@ _settings = click.option(
 _spark_log = click.option(
     "--spark-log",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where Spark's own log goes; nowhere by default.",
+    help="A file for Spark's own log, which is discarded by default.",
 )
 
 
@@ -87,11 +91,12 @@ def run(
     start: str | None,
     end: str | None,
 ) -> None:
-    """Run a pipeline: until all is read, or with a trigger like "10 seconds" until Ctrl-C.
+    """Run a pipeline until all messages are read or, with a trigger like "10 seconds", until
+    Ctrl-C.
 
-    With --from or --to it runs once as a batch over the messages that were stored then, beside what
-    the stream has done. TIME is like 2026-01-31T12:00 (UTC unless it says otherwise), or
-    milliseconds since 1970.
+    With --from or --to, it runs once, as a batch over the messages stored in that time; the
+    position of the stream is unchanged. TIME is like 2026-01-31T12:00 (UTC without a time zone), or
+    in milliseconds since 1970.
     """
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
@@ -121,8 +126,10 @@ def run(
                         stopped_by = stop.number
         board.close(loaded, made.last_words)
         if stopped_by:
-            # Else whoever waits for the end would take it for one.
-            click.echo("stopped before all was read; the next run goes on from here", err=True)
+            # The exit code must differ from that of a complete run.
+            click.echo(
+                "stopped before all messages were read; the next run continues from here", err=True
+            )
             sys.exit(128 + stopped_by)
 
 
@@ -130,9 +137,9 @@ def run(
 @_job
 @_changes
 @_name_servers
-@click.option("--explain", is_flag=True, help="Start Spark and show its plan of execution, too.")
+@click.option("--explain", is_flag=True, help="Start Spark and show its execution plan, too.")
 def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: bool) -> None:
-    """Show what a pipeline would do, step by step, without doing it."""
+    """Show the steps of a pipeline without running it."""
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
@@ -150,11 +157,11 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
 @_changes
 @_name_servers
 def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> None:
-    """Check a job file; needs neither Spark nor a cluster."""
+    """Validate a job file, without Spark and without a cluster."""
     with _clear_errors():
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
-        click.echo(f"{loaded.name}: fine")
+        click.echo(f"{loaded.name}: valid")
         _show_notes(loaded)
 
 
@@ -172,9 +179,9 @@ def list_ready() -> None:
 @_job
 @_changes
 @_name_servers
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json: bool) -> None:
-    """Show how far a pipeline is in every queue, and how far behind."""
+    """Show the position and the lag of a pipeline in every queue."""
     with _clear_errors(), _quiet_retries():
         loaded = _load(job, changes, name_servers)
         found = _pipelines("status").job_status(loaded)
@@ -199,7 +206,7 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
             }
         )
         return
-    # Topics that are only there, as every cluster has some, would hide those that matter.
+    # Leave out empty queues: every cluster has many.
     rows = [
         (
             queue.topic,
@@ -229,8 +236,8 @@ def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json
     help='Which ones: a condition like "originTopic = \'orders\'"; "true" for all.',
 )
 @click.option("--job", default="dead-letter", show_default=True, metavar="FILE|NAME")
-@click.option("--again", is_flag=True, help="Also those that were sent again before.")
-@click.option("--dry-run", is_flag=True, help="Only count them.")
+@click.option("--again", is_flag=True, help="Also send messages that were already sent again.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @_changes
 @_name_servers
 @_master
@@ -276,7 +283,7 @@ def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job
 
 
 def _check_code(job: "Job") -> None:
-    """Say what is not installed or not there now, and not when Spark has started."""
+    """Check for missing packages and functions before Spark starts."""
     _pipelines("functions").check_functions(job)
     for sink in (job.sink, job.quarantine):
         package = None if sink is None else _LAKE.get(sink.format)
@@ -311,7 +318,7 @@ def _time_ms(option: str, text: str | None) -> int | None:
 
 
 def _steps(job: "Job") -> list[tuple[str, str]]:
-    """A job in words."""
+    """The steps of a job, for people."""
     rows = [(f"read {job.source.format}", _pairs(job.source.options))]
     if job.parse is not None:
         rows.append((f"parse {job.parse.format}", job.parse.schema))
@@ -345,7 +352,7 @@ def _sink_text(sink: "Sink") -> str:
 
 
 def _pairs(options: Mapping[str, str]) -> str:
-    """Options to be shown; not what is nobody's to see."""
+    """The options as text, without secrets."""
     return ", ".join(
         f"{name}={'***' if name.lower() in _SECRETS else value}" for name, value in options.items()
     )
@@ -363,7 +370,7 @@ def _clear_errors() -> Iterator[None]:
     except GoddardError as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        # Spark's errors, without importing Spark for it.
+        # Recognise Spark's errors without importing Spark.
         is_known = isinstance(error, OSError) or type(error).__module__.startswith(
             ("pyspark.", "py4j.")
         )
@@ -374,7 +381,7 @@ def _clear_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock(job: "Job", what: str, settings: tuple[str, ...]) -> Iterator[bool]:
-    """Refuse a second run before Spark starts, which takes a while; whether it could be seen to."""
+    """Refuse a second run before the slow start of Spark; yields whether the lock is held."""
     locks: Any = _pipelines("locks")
     given = dict(_pair("--conf", each) for each in settings)
     folder = locks.local_folder(job.run.checkpoint, dict(job.run.settings) | given)
@@ -393,7 +400,7 @@ def _lock(job: "Job", what: str, settings: tuple[str, ...]) -> Iterator[bool]:
 def _session(
     job: "Job", master: str, settings: tuple[str, ...], log: Path | None
 ) -> Iterator["SparkSession"]:
-    """Spark for a job; a session that was there before is used, and not stopped."""
+    """A Spark session for a job; an existing session is used, and not stopped."""
     session: Any = importlib.import_module("goddard.spark.session")
     active = importlib.import_module("pyspark.sql").SparkSession.getActiveSession()
     given = dict(_pair("--conf", each) for each in settings)
@@ -421,17 +428,17 @@ def _stop(spark: "SparkSession") -> None:
     try:
         spark.stop()
     except Exception as error:
-        # Java was told to end as well, and is gone already.
+        # The signal has also ended Java.
         if not failures.java_has_ended(spark, error, is_ending=True):
             raise
 
 
 def _quiet_spark() -> None:
-    """Spark logs the errors that it raises, in JSON; ours say what is needed of them."""
+    """Disable Spark's log of its errors, in JSON: our messages contain the relevant part."""
     logger: Any = importlib.import_module("pyspark.logger").PySparkLogger
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logger.getLogger(name).setLevel("CRITICAL")
-    # It logs pages when Java is gone, some of them under no name.
+    # py4j logs many lines when Java has ended, some of them with the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(is_not_of_py4j)
 
@@ -442,7 +449,7 @@ def is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _quiet_retries() -> Iterator[None]:
-    """What is tried again is of no interest: in the end there is an answer, or one error."""
+    """Do not print the log lines of retries: only the result matters."""
     logger, silence = logging.getLogger("goddard"), logging.NullHandler()
     logger.addHandler(silence)
     try:
@@ -462,27 +469,27 @@ def _spinner(text: str) -> Iterator[None]:
 
 
 class Stop(threading.Event):
-    """Set by a signal, which has this number."""
+    """Set by a signal; ``number`` is the number of that signal."""
 
     number = 0
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """An event that SIGTERM and the first Ctrl-C set; a second Ctrl-C does not wait.
+    """An event that SIGTERM and the first Ctrl-C set; a second Ctrl-C raises KeyboardInterrupt.
 
-    The batch under way is given up, and repeated at the next run.
+    The current batch is aborted, and repeated by the next run.
     """
     stop = Stop()
 
-    def tell(number: int, _frame: object) -> None:
+    def stop_now(number: int, _frame: object) -> None:
         if number == signal.SIGINT and stop.is_set():
             raise KeyboardInterrupt
         stop.number = number
         stop.set()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, tell) for number in numbers}
+    before = {number: signal.signal(number, stop_now) for number in numbers}
     try:
         yield stop
     finally:
@@ -491,7 +498,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
 
 class _Board:
-    """Progress: a table that changes in place on a terminal, a line for each batch elsewhere."""
+    """Progress: a live table on a terminal, otherwise a line for each batch."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -535,9 +542,9 @@ class _Board:
 
     def close(self, job: "Job", last_words: str | None) -> None:
         seconds = time.monotonic() - self._began
-        bad = f", {self._quarantined:,} into quarantine" if self._quarantined else ""
+        bad = f", {self._quarantined:,} quarantined" if self._quarantined else ""
         bad += f", {self._dropped:,} dropped" if self._dropped else ""
-        bad += f", {self._late:,} came too late and were dropped" if self._late else ""
+        bad += f", {self._late:,} were late and dropped" if self._late else ""
         count = f"{self._rows:,} messages" if self._is_counted else "done"
         click.echo(f"{self._name}: {count} in {seconds:.1f} s{bad}; {_sink_text(job.sink)}")
         if last_words:

@@ -1,6 +1,6 @@
-"""How commands show things: tables and progress bars for people, JSON for machines.
+"""Output of commands: tables and progress bars for people, JSON for programs.
 
-rich is imported when something is shown with it, for it costs a tenth of a second.
+rich is imported on first use, because its import takes a tenth of a second.
 """
 
 import importlib
@@ -28,7 +28,7 @@ def print_json_line(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; numbers to the right. Wide content wraps, nothing is cut off."""
+    """Print a table; numbers are right-aligned, wide content is wrapped."""
     content = list(rows)
     table = _load("rich.table").Table(
         title=title, title_justify="left", box=_load("rich.box").SIMPLE_HEAD, pad_edge=False
@@ -39,14 +39,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     text = _load("rich.text").Text
     for row in content:
         table.add_row(*(text(str(cell)) for cell in row))
-    # Into a pipe or file a line is as long as it needs to be.
+    # In a pipe or a file, lines may be long.
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
     _load("rich.console").Console(file=sys.stdout, highlight=False, width=width).print(table)
 
 
 @contextmanager
 def progress_bar(label: str, *, shown: bool) -> Iterator[Progress]:
-    """A bar over bytes on standard error, when that is a terminal and one is wanted."""
+    """A progress bar of bytes on standard error, if ``shown`` and if that is a terminal."""
     if not (shown and sys.stderr.isatty()):
         yield lambda _done, _total: None
         return
@@ -69,7 +69,7 @@ def _load(module: str) -> Any:
 
 
 def bytes_text(count: int) -> str:
-    """As people read sizes: 1.5 GiB."""
+    """A size for people, such as 1.5 GiB."""
     value = float(count)
     for unit in _UNITS[:-1]:
         if value < 1024:
@@ -79,7 +79,7 @@ def bytes_text(count: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """UTC to the millisecond; a dash for none, the bare number where it is no date."""
+    """UTC in milliseconds; "-" for no time, the number if it is out of range."""
     if time_ms <= 0:
         return "-"
     try:

@@ -1,7 +1,7 @@
-"""``goddard store``: look into a message store on disk, check it, mend it.
+"""``goddard store``: inspect, verify and repair a message store on disk.
 
-Everything but ``repair`` is read-only, takes no lock and works while a broker runs. Exit codes: 0
-all well, 1 damage or trouble, 2 wrong usage.
+Everything except ``repair`` is read-only, takes no lock and works while a broker runs. Exit codes:
+0 success, 1 damage or an error, 2 wrong usage.
 """
 
 import sys
@@ -30,34 +30,34 @@ from goddard.store.scan import FileEnd, chain_end
 from goddard.store.verify import verify as verify_store
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-# So many stores are named to someone who gave the directory above them.
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+# At most this many stores are suggested if a parent directory of stores is given.
 _MAX_HINTS = 5
 
 
 class _RefusedError(click.ClickException):
-    """The directory is not one that the command can work on."""
+    """The directory is not a message store."""
 
     exit_code = 2
 
 
 class _StoreGroup(click.Group):
-    """Says in one line what the system refuses (a directory without permission, a broken disk)."""
+    """Reports errors of the system in one line (no permission, a broken disk)."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            raise  # whoever reads has seen enough
+            raise  # the reader of the pipe has closed it
         except OSError as error:
             raise click.ClickException(f"{error.filename or ''}: {error.strerror}") from error
 
 
 @click.group(cls=_StoreGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
-    """Look into a message store on disk, written by Goddard or by RocketMQ itself.
+    """Inspect, verify and repair a message store on disk, written by Goddard or RocketMQ.
 
-    DIRECTORY is the store's root (storePathRootDir), the one that holds commitlog/.
+    DIRECTORY is the root of the store (storePathRootDir), which contains commitlog/.
     """
 
 
@@ -71,7 +71,7 @@ def _open(directory: Path) -> StoreView:
 
 
 def _stores_below(directory: Path) -> list[Path]:
-    """Stores one or two levels below, as a directory of several brokers has them."""
+    """Stores one or two levels below, for example of the brokers of a cluster."""
     found = (path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/commitlog"))
     return sorted(path.parent for path in islice(found, _MAX_HINTS) if path.is_dir())
 
@@ -83,7 +83,7 @@ def _stores_below(directory: Path) -> list[Path]:
 @_DIRECTORY
 @_JSON
 def info(directory: Path, as_json: bool) -> None:
-    """Files, offsets, topics and queue bounds, checkpoint, abort and lock."""
+    """Show files, offsets, topics and queue bounds, checkpoint, abort file and lock."""
     view = _open(directory)
     facts = _facts(view)
     if as_json:
@@ -91,7 +91,7 @@ def info(directory: Path, as_json: bool) -> None:
         return
     state = facts["state"]
     lock = "free" if state["lockHolder"] is None else f"held by process {state['lockHolder']}"
-    abort = "there (running, or not stopped cleanly)" if state["abort"] else "none"
+    abort = "present (running, or not stopped cleanly)" if state["abort"] else "none"
     click.echo(f"{directory}: lock {lock}; abort marker {abort}")
     checkpoint = facts["checkpoint"]
     if checkpoint is not None:
@@ -202,19 +202,19 @@ def _index_facts(index: IndexView) -> dict[str, Any]:
 @store.command()
 @_DIRECTORY
 @_JSON
-@click.option("--no-crc", is_flag=True, help="Do not compute the CRC of bodies: twice as fast.")
+@click.option("--no-crc", is_flag=True, help="Do not check the CRC of bodies; twice as fast.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Print this many damages at most.",
+    help="Print at most this many damages.",
 )
 def verify(directory: Path, as_json: bool, no_crc: bool, limit: int) -> None:
-    """Check every record, queue entry and index entry; never writes, works beside a broker.
+    """Check every record, queue entry and index entry. Never writes; a broker may be running.
 
-    Exits with 0 when all is well, with 1 when there is damage: each is printed with its file, the
-    byte where it starts, its kind, and what to do.
+    The exit code is 0 without damage and 1 with damage. Each damage is printed with its file, its
+    position in bytes, its kind, and what to do.
     """
     view = _open(directory)
     printed = 0
@@ -265,9 +265,9 @@ def _print_summary(report: Report) -> None:
         f"{report.seconds:.1f} s, {bytes_text(int(speed))}/s"
     )
     if report.is_running:
-        click.echo("a broker is running here: what it was writing meanwhile is not covered")
+        click.echo("a broker is running: data that it wrote meanwhile was not checked")
     elif report.is_unclean:
-        click.echo("the last broker did not stop cleanly; the next start recovers")
+        click.echo("the last broker did not stop cleanly; the next start runs a recovery")
     if report.is_clean:
         notices = f" ({report.notice_count} notices)" if report.notice_count else ""
         click.echo(click.style("no damage found", fg="green") + notices)
@@ -324,21 +324,21 @@ def _report_json(view: StoreView, report: Report) -> dict[str, Any]:
 )
 @click.option("--topic", help="Only this topic.")
 @click.option("--queue", type=int, help="Only this queue id.")
-@click.option("--from", "first", type=int, default=0, help="From this offset (or entry) on.")
-@click.option("--to", "end", type=int, help="Up to, not including, this offset (or entry).")
+@click.option("--from", "first", type=int, default=0, help="Start at this offset (or entry).")
+@click.option("--to", "end", type=int, help="End before this offset (or entry).")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="At most so many; 0: all.",
+    help="List at most this many; 0: all.",
 )
 @click.option(
     "--body",
     type=click.Choice(["none", "text", "hex"]),
     default="none",
     show_default=True,
-    help="How to show bodies, decompressed where they are compressed.",
+    help="How to show bodies, which are decompressed.",
 )
 def dump(
     directory: Path,
@@ -351,9 +351,10 @@ def dump(
     limit: int,
     body: str,
 ) -> None:
-    """List records, queue entries or index entries; offsets are those of what is listed.
+    """List records, queue entries or index entries.
 
-    With --json one object per line.
+    --from and --to are log offsets for records, queue offsets for queue entries, and entry numbers
+    for index entries. With --json, prints one object per line.
     """
     view = _open(directory)
     stop = 1 << 63 if end is None else end
@@ -391,19 +392,19 @@ def _print_item(item: dict[str, Any]) -> None:
 @click.option(
     "--copy-to",
     type=click.Path(path_type=Path),
-    help="Where the full copy goes that is made first; new or empty. Needed with --yes.",
+    help="A new or empty directory for a full copy of the store; required with --yes.",
 )
-@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option("--yes", is_flag=True, help="Repair. Without this, only print what would be done.")
 @click.option(
     "--cut-corrupt",
     is_flag=True,
-    help="Cut the log at damage in its middle; what follows is set aside in commitlog.cut/.",
+    help="Cut the log at damage in its middle; move the rest to commitlog.cut/.",
 )
 @click.option(
     "--segment-bytes",
     type=click.IntRange(min=1024),
-    help="The size of the log's files (mappedFileSizeCommitLog), for a lone one that was cut short;"
-    " without this, that of the other files, or else 1 GiB.",
+    help="The size of the log's files (mappedFileSizeCommitLog), if the only file is truncated."
+    "  [default: the size of the other files, or 1 GiB]",
 )
 def repair(
     directory: Path,
@@ -413,10 +414,10 @@ def repair(
     cut_corrupt: bool,
     segment_bytes: int | None,
 ) -> None:
-    """Copy a stopped store, then cut its torn tail and rebuild queues and index from the log.
+    """Copy a stopped store, cut an incomplete tail, and rebuild queues and index from the log.
 
-    Without --yes: say what is damaged and what would be done, change nothing, and exit with 0, or
-    with 1 if a repair would be refused.
+    Without --yes, print the damage and what would be done, and change nothing; the exit code is 0,
+    or 1 if a repair would be refused.
     """
     view = _open(directory)
     if not yes:
@@ -424,7 +425,7 @@ def repair(
             view, copy_to, as_json=as_json, cut_corrupt=cut_corrupt, segment_bytes=segment_bytes
         )
     if copy_to is None:
-        raise click.UsageError("--yes needs --copy-to: where the copy goes that is made first")
+        raise click.UsageError("--yes needs --copy-to, a directory for a full copy of the store")
     try:
         with progress_bar("copying", shown=not as_json) as on_progress:
             report = repair_store(
@@ -447,16 +448,16 @@ def _announce_repair(
     cut_corrupt: bool,
     segment_bytes: int | None,
 ) -> NoReturn:
-    """What a repair would do, or why it would be refused."""
+    """Print what a repair would do, or why it would be refused."""
     holder = view.lock_holder()
     with progress_bar("verifying", shown=not as_json) as on_progress:
         report = verify_store(view, on_progress=on_progress)
     refused = refusal(view, report, cut_corrupt=cut_corrupt, segment_bytes=segment_bytes)
     steps = [
         f"copy {view.directory} to {copy_to or 'the directory given with --copy-to'}",
-        "cut the log at its first damage, and set what follows aside in commitlog.cut/"
+        "cut the log at its first damage, and move the rest to commitlog.cut/"
         if cut_corrupt
-        else "cut a torn tail of the log",
+        else "cut an incomplete tail of the log",
         "remove consumequeue/ and index/ and rebuild them from the log",
     ]
     if as_json:
@@ -472,7 +473,7 @@ def _announce_repair(
         for damage in report.damages:
             _print_damage(view, damage)
         _print_summary(report)
-        click.echo("nothing was changed; with --yes this would")
+        click.echo("nothing was changed; with --yes, this command would")
         for step in steps:
             click.echo(f"  - {step}")
         if refused is not None:

@@ -1,7 +1,6 @@
-"""What a store holds, item by item, as ``goddard store dump`` lists it.
+"""The items of a store for ``goddard store dump``: records, queue entries and index entries.
 
-Read-only, and lazily: a store is larger than memory. What cannot be read is an item, too, with the
-reason.
+Read-only and lazy, because a store is larger than memory. A damaged item is listed with its error.
 """
 
 from collections.abc import Iterator
@@ -104,7 +103,7 @@ def index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, A
     for file in view.index_files():
         index = IndexView(file)
         if index.slot_count is None:
-            yield {"file": file.path.name, "error": "its slot count cannot be told"}
+            yield {"file": file.path.name, "error": "its slot count cannot be determined"}
             continue
         entries = index.entries(index.slot_count)
         for number in range(max(first, 1), min(end, len(entries))):
@@ -121,7 +120,7 @@ def index_entries(view: StoreView, first: int, end: int) -> Iterator[dict[str, A
 
 
 def has_topic(view: StoreView, topic: str) -> bool:
-    """Whether there are queues of a topic or else, of a deleted one, records."""
+    """Whether the topic has queues or, after its deletion, records."""
     if any(queue.topic == topic for queue in view.queues()):
         return True
     return next(records(view, topic, None, 0, 1 << 63, "none"), None) is not None

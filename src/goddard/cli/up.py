@@ -1,8 +1,9 @@
 """``goddard up``: a whole cluster on this machine, until Ctrl-C.
 
-The name server runs in this process, each broker in one of its own, so that each has a core. The
-brokers are stopped first, while the name server is there to hear of it. They hold a pipe from this
-process and go when it goes, however it ends. A broker that ends by itself ends the whole cluster.
+The name server runs in this process and each broker in its own process, so that each can use a
+core. The brokers are stopped before the name server, so that they can unregister. They have a pipe
+from this process and stop when it ends for any reason. A broker that ends unexpectedly stops the
+cluster.
 """
 
 import asyncio
@@ -33,18 +34,18 @@ _FIRST_BROKER_PORT: Final = 10911
 # Each broker also has a VIP port two below and a replication port one above its own.
 _PORT_STEP: Final = 10
 _START_SECONDS: Final = 60.0
-# A broker needs less than two; a second signal would cut its last flush short.
+# A broker needs less than two seconds; it is killed after this time.
 _STOP_SECONDS: Final = 10.0
 _BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>\S+)\] boot success")
 
 
 class ClusterError(Exception):
-    """The cluster cannot start or go on; the text says why."""
+    """The cluster cannot start or continue; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """``broker_port`` is the first one's; 0 finds free ports, as for the name server."""
+    """``broker_port`` is the first broker's; a port of 0 means any free port."""
 
     brokers: int
     data: Path
@@ -60,14 +61,14 @@ class ClusterOptions:
     type=click.IntRange(1, len(string.ascii_lowercase)),
     default=1,
     show_default=True,
-    help="How many brokers; one for each core that messages may take.",
+    help="Number of brokers; each broker uses at most one core.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path.home() / ".goddard" / "cluster",
     show_default="~/.goddard/cluster",
-    help="Where messages and logs are kept.",
+    help="Folder for messages and logs.",
 )
 @click.option(
     "-c",
@@ -96,8 +97,9 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
-    A name server and brokers, on loopback only unless --host says otherwise: whoever can reach
-    them can read and delete everything. Point any RocketMQ client at the name server's address.
+    Starts a name server and brokers. They listen on loopback unless --host is set: there is no
+    access control, so everyone who can reach them can read and delete everything. Any RocketMQ
+    client can use the name server's address.
     """
     options = ClusterOptions(
         brokers=brokers, data=data, host=host, port=port, broker_port=broker_port, config=config
@@ -118,7 +120,7 @@ async def _run_cluster(options: ClusterOptions) -> None:
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_name_server(options))
-        _tell("name server", address_text((options.host, server.port)))
+        _print_address("name server", address_text((options.host, server.port)))
         children = await stack.enter_async_context(_brokers(options, server.port))
         if not await _all_ready(children, stop):
             return
@@ -133,7 +135,7 @@ def broker_names(count: int) -> list[str]:
     return [f"broker-{letter}" for letter in string.ascii_lowercase[:count]]
 
 
-def _tell(what: str, address: str) -> None:
+def _print_address(what: str, address: str) -> None:
     click.echo(f"{what:<12} {address}")
     sys.stdout.flush()
 
@@ -153,7 +155,7 @@ async def _name_server(options: ClusterOptions) -> AsyncIterator[NameServer]:
 
 
 class _Child:
-    """A broker process. ``ended`` waits for its end; ``address`` is set once it serves."""
+    """A broker process. ``ended`` is done at its end; ``address`` is set when it is ready."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -168,23 +170,23 @@ class _Child:
         self.ended = asyncio.create_task(self._wait())
 
     async def stop(self) -> None:
-        """Ask it to stop; one that does not is killed."""
+        """Terminate the process; kill it if it does not stop in time."""
         if not self.ended.done():
             self._process.terminate()
             await asyncio.wait((self.ended,), timeout=_STOP_SECONDS)
         if not self.ended.done():
-            click.echo(f"{self.name} does not stop and is killed", err=True)
+            click.echo(f"{self.name} does not stop; killing it", err=True)
             self._process.kill()
         await self.ended
 
     def failure(self) -> str:
-        """Why it ended, in its own words if it had any."""
+        """Why the process ended: its last error message, or its exit code."""
         code = self._process.returncode
-        words = " ".join(self._errors).removeprefix("goddard broker: ").strip()
-        # The child advises in terms of its own options.
-        words = words.replace("with --port", "with --broker-port")
+        message = " ".join(self._errors).removeprefix("goddard broker: ").strip()
+        # The child's message names the child's options.
+        message = message.replace("with --port", "with --broker-port")
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return f"{self.name}: {words or f'it ended by itself with {how}'}"
+        return f"{self.name}: {message or f'it ended unexpectedly with {how}'}"
 
     async def _wait(self) -> None:
         await asyncio.gather(*self._readers)
@@ -210,8 +212,8 @@ class _Child:
 async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncIterator[list[_Child]]:
     children: list[_Child] = []
     try:
-        for place, name in enumerate(broker_names(options.brokers)):
-            arguments = broker_arguments(options, name, place, name_server_port)
+        for number, name in enumerate(broker_names(options.brokers)):
+            arguments = broker_arguments(options, name, number, name_server_port)
             children.append(_Child(name, await _launch(arguments)))
         yield children
     finally:
@@ -219,11 +221,11 @@ async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncItera
 
 
 def broker_arguments(
-    options: ClusterOptions, name: str, place: int, name_server_port: int
+    options: ClusterOptions, name: str, number: int, name_server_port: int
 ) -> list[str]:
     home = options.data / name
-    port = options.broker_port + place * _PORT_STEP if options.broker_port else 0
-    # A name server that listens everywhere is reached by loopback.
+    port = options.broker_port + number * _PORT_STEP if options.broker_port else 0
+    # A name server that listens on all addresses is reached through loopback.
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::") else options.host
     return [
         *(() if options.config is None else ("--configFile", str(options.config))),
@@ -248,13 +250,13 @@ async def _launch(arguments: list[str]) -> asyncio.subprocess.Process:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # Ctrl-C reaches this process only, which stops things in their order.
+        # Ctrl-C must reach this process only, which stops the others in order.
         start_new_session=True,
     )
 
 
 async def _all_ready(children: list[_Child], stop: asyncio.Event) -> bool:
-    """Wait until every broker serves; false when the user does not want to wait any longer."""
+    """Wait until all brokers are ready; False if the user stops the cluster first."""
     waiting = list(children)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -272,7 +274,7 @@ async def _all_ready(children: list[_Child], stop: asyncio.Event) -> bool:
                     if child.is_ready.is_set():
                         waiting.remove(child)
                         _show_progress(0, 0)
-                        _tell(child.name, str(child.address))
+                        _print_address(child.name, str(child.address))
                     elif child.ended.done():
                         _show_progress(0, 0)
                         raise ClusterError(child.failure())
@@ -285,7 +287,7 @@ async def _all_ready(children: list[_Child], stop: asyncio.Event) -> bool:
 
 
 def _show_progress(total: int, waiting: int) -> None:
-    """One line that is written over; only for a person who looks."""
+    """Show a line that the next one overwrites, if standard error is a terminal."""
     if sys.stderr.isatty():
         text = f"starting brokers: {total - waiting} of {total}" if total else ""
         click.echo(f"\r{text:<60}\r", nl=False, err=True)

@@ -211,8 +211,7 @@ def test_advice_names_the_options_of_the_command(tmp_path: Path) -> None:
     unfit = run_to_end([*base, "--data", str(file)])
     assert unfit.returncode == 1
     assert unfit.stderr == (
-        f"goddard broker: cannot create {file}: File exists; choose a folder that can be written "
-        "with --data\n"
+        f"goddard broker: cannot create {file}: File exists; choose a writable folder with --data\n"
     )
     away = run_to_end([*base, "--host", "192.0.2.1"])
     assert away.returncode == 1

@@ -88,7 +88,9 @@ def test_a_broker_that_dies_is_reported_and_ends_the_cluster(running: Process) -
     os.kill(children[0], signal.SIGKILL)
     wait_until(lambda: not running.is_running, 60, "the end")
     assert running.exit_code == 1
-    assert re.search(r"goddard up: broker-\w: it ended by itself with signal 9", running.output())
+    assert re.search(
+        r"goddard up: broker-\w: it ended unexpectedly with signal 9", running.output()
+    )
     assert not any(is_alive(pid) for pid in children)
 
 

@@ -1,4 +1,4 @@
-"""The ``goddard`` command itself: version, help, and subcommands that are imported when run."""
+"""The ``goddard`` command: version, help, and subcommands that are imported when run."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_lists_the_subcommands_and_tells_of_completion(option: str) -> None:
+def test_help_lists_subcommands_and_completion(option: str) -> None:
     result = CliRunner().invoke(goddard, [option])
     assert result.exit_code == 0
     assert re.search(r"namesrv +Run a name server\.", result.output)
@@ -60,7 +60,7 @@ def test_help_imports_no_subcommand() -> None:
 
 
 def test_the_name_server_imports_no_heavy_library() -> None:
-    """Its start-up time is its imports."""
+    """Imports determine its start-up time."""
     program = (
         "import sys, goddard.cli.serve\n"
         "print([n for n in ('numpy', 'rich', 'lz4', 'zstandard', 'xml', 'goddard.store')"
@@ -72,7 +72,7 @@ def test_the_name_server_imports_no_heavy_library() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_an_output_that_takes_nothing_is_told_in_one_line() -> None:
+def test_an_output_error_is_reported_in_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "goddard.cli.main", "demo"],
@@ -104,7 +104,7 @@ def test_ctrl_c_while_a_command_is_imported_is_quiet(entry: str) -> None:
     assert (ended.returncode, ended.stdout.strip(), ended.stderr.strip()) == (130, b"", b"")
 
 
-def test_wrong_use_is_told_as_ever() -> None:
+def test_wrong_usage_is_reported() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "goddard.cli.main", "broker", "--port", "far"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``goddard store`` as people and scripts call it: output, JSON and exit codes."""
+"""``goddard store`` for people and scripts: output, JSON and exit codes."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_verify_clean_and_damaged(root: Path) -> None:
     assert run("verify", root, "--no-crc").exit_code == 0
 
 
-def test_verify_prints_no_more_than_asked(root: Path) -> None:
+def test_verify_prints_at_most_limit_damages(root: Path) -> None:
     for number in range(5):
         flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 20 * number + 7)
     result = run("verify", root, "--limit", 2)
@@ -114,7 +114,7 @@ def test_usage_errors_exit_with_2(tmp_path: Path, root: Path) -> None:
     assert "RocksDB" in result.output
 
 
-def test_a_wrong_directory_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     for directory in (tmp_path / "none", tmp_path):
         result = run("info", directory)
         assert result.exit_code == 2
@@ -122,7 +122,7 @@ def test_a_wrong_directory_is_told_in_one_line(tmp_path: Path) -> None:
         assert len(result.output.splitlines()) == 1
 
 
-def test_what_the_system_refuses_is_told_in_one_line(root: Path) -> None:
+def test_a_system_error_is_reported_in_one_line(root: Path) -> None:
     shutil.rmtree(root / "index")
     (root / "index").write_text("not a directory")
     result = run("info", root)
@@ -132,7 +132,7 @@ def test_what_the_system_refuses_is_told_in_one_line(root: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 10])
 def test_an_index_file_without_a_header(root: Path, tmp_path: Path, size: int) -> None:
-    """What a crash leaves between making a file and sizing it."""
+    """As after a crash between the creation of the file and its first write."""
     stump = root / "index" / "20991231235959999"
     stump.write_bytes(bytes(size))
     assert run_json("info", root)["index"][-1]["entries"] == 0
@@ -177,12 +177,12 @@ def test_dump_queue_and_index_entries(root: Path) -> None:
     assert {each["physicalOffset"] for each in index} == records.keys()
 
 
-def test_dump_shows_damaged_records_as_such(root: Path) -> None:
+def test_dump_lists_damaged_records_with_an_error(root: Path) -> None:
     flip(root / "commitlog" / ("0" * 20), 90)
     assert "CRC" in run_lines("dump", root, "--limit", 1)[0]["error"]
 
 
-def test_repair_copies_first_then_rebuilds(root: Path, tmp_path: Path) -> None:
+def test_repair_copies_then_rebuilds(root: Path, tmp_path: Path) -> None:
     flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 7)
     shutil.rmtree(root / "consumequeue" / "Bills")
     damaged = {
@@ -211,7 +211,7 @@ def test_repair_without_a_copy_does_nothing(root: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_repair_cuts_the_middle_only_when_told(root: Path, tmp_path: Path) -> None:
+def test_repair_cuts_the_middle_only_with_the_option(root: Path, tmp_path: Path) -> None:
     flip(root / "commitlog" / ("0" * 20), 90)
     result = run("repair", root, "--copy-to", tmp_path / "one", "--yes")
     assert result.exit_code == 1
@@ -224,7 +224,7 @@ def test_repair_cuts_the_middle_only_when_told(root: Path, tmp_path: Path) -> No
     assert run("verify", root).exit_code == 0
 
 
-def test_sizes_and_times_as_people_read_them() -> None:
+def test_sizes_and_times_for_people() -> None:
     assert [bytes_text(count) for count in (0, 1023, 1024, 1536, 1 << 30, 1 << 50)] == [
         "0 B",
         "1023 B",
@@ -238,7 +238,7 @@ def test_sizes_and_times_as_people_read_them() -> None:
     assert time_text(1 << 62) == str(1 << 62)
 
 
-def test_repair_makes_a_log_file_whole_that_was_cut_short(root: Path, tmp_path: Path) -> None:
+def test_repair_extends_a_truncated_log_file(root: Path, tmp_path: Path) -> None:
     with SmallStore(root, segment_bytes=4096) as store:
         store.put_many([prepared() for _ in range(12)])
     last = max((root / "commitlog").iterdir())
@@ -254,7 +254,7 @@ def test_repair_makes_a_log_file_whole_that_was_cut_short(root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_repair_of_a_lone_log_file_that_was_cut_short(tmp_path: Path, asked: bool) -> None:
+def test_repair_of_a_single_truncated_log_file(tmp_path: Path, asked: bool) -> None:
     root = tmp_path / "store"
     size = 65536 if asked else 1 << 30
     with SmallStore(root, segment_bytes=size) as store:
@@ -296,7 +296,7 @@ def test_a_record_with_an_illegal_topic_name_is_damaged(
     assert {path.name for path in (root / "consumequeue").iterdir()} == {"Orders", "Bills"}
 
 
-def test_repair_without_yes_only_says_what_it_would_do(root: Path, tmp_path: Path) -> None:
+def test_repair_without_yes_only_prints_what_it_would_do(root: Path, tmp_path: Path) -> None:
     flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 7)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     result = run("repair", root, "--copy-to", tmp_path / "copy")
@@ -311,7 +311,7 @@ def test_repair_without_yes_only_says_what_it_would_do(root: Path, tmp_path: Pat
     assert not (tmp_path / "copy").exists()
 
 
-def test_stores_below_a_directory_are_hinted_at(root: Path, tmp_path: Path) -> None:
+def test_stores_below_a_directory_are_suggested(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "up" / "broker-a" / "store"
     shutil.copytree(root, target)
     for directory in (tmp_path / "up", tmp_path / "up" / "broker-a"):
@@ -321,14 +321,14 @@ def test_stores_below_a_directory_are_hinted_at(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["records", "queue"])
-def test_dump_of_a_topic_that_is_not_there(root: Path, what: str) -> None:
+def test_dump_of_an_unknown_topic(root: Path, what: str) -> None:
     result = run("dump", root, "--what", what, "--topic", "Nope")
     assert result.exit_code == 1
     assert result.stderr == f"Error: {root} has no topic Nope\n"
     assert result.stdout == ""
 
 
-def test_repair_without_yes_says_that_a_broker_runs(root: Path) -> None:
+def test_repair_without_yes_reports_a_running_broker(root: Path) -> None:
     holder = (
         "import sys;from pathlib import Path;from goddard.store.checkpoint import DirectoryLock"
     )
@@ -346,7 +346,7 @@ def test_repair_without_yes_says_that_a_broker_runs(root: Path) -> None:
     assert f"process {process.pid} holds the store's lock: stop the broker" in result.stdout
 
 
-def test_repair_without_yes_knows_what_cannot_be_mended(root: Path) -> None:
+def test_repair_without_yes_reports_that_it_would_be_refused(root: Path) -> None:
     (root / "commitlog" / "notes.txt").touch()
     result = run("repair", root, "--cut-corrupt")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""``goddard up``: its options, and what it tells each broker."""
+"""``goddard up``: its options, and the arguments of each broker."""
 
 from pathlib import Path
 
@@ -9,22 +9,22 @@ from goddard.cli.commands import goddard
 from goddard.cli.up import ClusterOptions, broker_arguments, broker_names
 
 
-def arguments(place: int, host: str = "127.0.0.1", broker_port: int = 10911) -> dict[str, str]:
-    """What the broker at a place is told, option by option."""
+def arguments(number: int, host: str = "127.0.0.1", broker_port: int = 10911) -> dict[str, str]:
+    """The options of one broker."""
     options = ClusterOptions(
         brokers=3, data=Path("/data"), host=host, port=9876, broker_port=broker_port
     )
-    *pairs, last = broker_arguments(options, "broker-b", place, 9876)
+    *pairs, last = broker_arguments(options, "broker-b", number, 9876)
     assert last == "--with-parent"
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def test_names_go_through_the_alphabet() -> None:
+def test_broker_names() -> None:
     assert broker_names(3) == ["broker-a", "broker-b", "broker-c"]
     assert broker_names(26)[-1] == "broker-z"
 
 
-def test_each_broker_has_its_own_place_and_port() -> None:
+def test_each_broker_has_its_own_folder_and_port() -> None:
     assert arguments(1) == {
         "--name": "broker-b",
         "--host": "127.0.0.1",
@@ -39,19 +39,19 @@ def test_brokers_share_a_file_of_properties() -> None:
     options = ClusterOptions(
         brokers=2, data=Path("/data"), host="h", port=1, broker_port=0, config=Path("/broker.conf")
     )
-    for place, name in enumerate(broker_names(2)):
-        told = broker_arguments(options, name, place, 1)
-        assert told[:4] == ["--configFile", "/broker.conf", "--name", name]
+    for number, name in enumerate(broker_names(2)):
+        given = broker_arguments(options, name, number, 1)
+        assert given[:4] == ["--configFile", "/broker.conf", "--name", name]
 
 
-def test_free_ports_are_free_ones_for_every_broker() -> None:
-    assert {arguments(place, broker_port=0)["--port"] for place in range(3)} == {"0"}
+def test_port_zero_means_a_free_port_for_each_broker() -> None:
+    assert {arguments(number, broker_port=0)["--port"] for number in range(3)} == {"0"}
 
 
-def test_a_cluster_that_listens_everywhere_talks_over_loopback() -> None:
-    told = arguments(0, host="0.0.0.0")
-    assert told["--host"] == "0.0.0.0"
-    assert told["--namesrv"] == "127.0.0.1:9876"
+def test_a_cluster_on_all_addresses_connects_through_loopback() -> None:
+    given = arguments(0, host="0.0.0.0")
+    assert given["--host"] == "0.0.0.0"
+    assert given["--namesrv"] == "127.0.0.1:9876"
 
 
 @pytest.mark.parametrize(

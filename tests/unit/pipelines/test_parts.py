@@ -257,7 +257,7 @@ def test_examples_are_valid() -> None:
 
 def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     runner = CliRunner()
-    assert "archive: fine" in runner.invoke(goddard, ["pipeline", "validate", "archive"]).output
+    assert "archive: valid" in runner.invoke(goddard, ["pipeline", "validate", "archive"]).output
     listed = runner.invoke(goddard, ["pipeline", "list"]).output
     assert all(name in listed for name in ready_names())
     args = ["pipeline", "plan", "archive", "-n", "h:1", "--set", "sink.path=elsewhere"]
@@ -272,7 +272,7 @@ def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     sending = [*_sink_of(tmp_path), "--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
     planned = runner.invoke(goddard, ["pipeline", "plan", *sending]).output
     assert planned.count("secretKey=***") == 2
-    for words in ("when they change, and forgotten 1 hour after their end", "note:"):
+    for words in ("when they change, and dropped 1 hour after their end", "note:"):
         args = ["pipeline", "plan", "traffic", "--set", "source.maxOffsetsPerTrigger=5"]
         assert words in " ".join(runner.invoke(goddard, args).output.split())
     assert "hush" not in planned
