@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.consumers import pull_fields, tags
-from tests.support.dialogue import Dialogue
-from tests.support.resources import descriptors, private_bytes
-from tests.support.sends import send_request
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_bench import pull_fields, tags
+from tests.support.process_resources import descriptors, private_bytes
+from tests.support.send_bench import send_request
 
 from goddard.errors import GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import MessageQueue, encode_body
@@ -91,9 +91,9 @@ class Soak:
             Client(ClientOptions()) as consuming,
             Client(ClientOptions()) as administrating,
         ):
-            producer = Dialogue(producing, self._address)
-            consumer = Dialogue(consuming, self._address)
-            admin = Dialogue(administrating, self._address)
+            producer = BrokerClient(producing, self._address)
+            consumer = BrokerClient(consuming, self._address)
+            admin = BrokerClient(administrating, self._address)
             await producer.heartbeat("P")
             await producer.send(TOPIC, b"first", default_topic_queue_nums=QUEUES)
             per_second = self._rate
@@ -144,14 +144,14 @@ class Soak:
 
     # Producers
 
-    async def _send(self, dialogue: Dialogue) -> None:
+    async def _send(self, dialogue: BrokerClient) -> None:
         number = next(self._numbers)
         properties = {"KEYS": f"key-{number % 10_000}", "TAGS": "ABCD"[number % 4]}
         body = bytes(self._chance.randrange(50, 600))
         await dialogue.send(TOPIC, body, properties, queue_id=number % QUEUES)
         self.sent += 1
 
-    async def _send_batch(self, dialogue: Dialogue) -> None:
+    async def _send_batch(self, dialogue: BrokerClient) -> None:
         entries = [BatchEntry(b"batch %d" % number, b"TAGS\x01B\x02", 0) for number in range(32)]
         request = send_request(
             TOPIC,
@@ -162,12 +162,12 @@ class Soak:
         check(await dialogue.client.request(self._address, request, 10_000))
         self.sent += 32
 
-    async def _send_delayed(self, dialogue: Dialogue) -> None:
+    async def _send_delayed(self, dialogue: BrokerClient) -> None:
         level = str(self._chance.choice((1, 1, 2)))
         await dialogue.send(TOPIC, b"later", {"DELAY": level}, queue_id=1)
         self.sent += 1
 
-    async def _transact(self, dialogue: Dialogue) -> None:
+    async def _transact(self, dialogue: BrokerClient) -> None:
         body = b"half %d" % next(self._numbers)
         half = await dialogue.send_half(TOPIC, body)
         decision = self._chance.choice((COMMIT, COMMIT, ROLLBACK, None))
@@ -191,7 +191,7 @@ class Soak:
 
     # Consumers
 
-    async def _consume(self, dialogue: Dialogue, queue_id: int) -> None:
+    async def _consume(self, dialogue: BrokerClient, queue_id: int) -> None:
         """Long polls that commit; every second queue is filtered, by tag or SQL."""
         position = 0
         subscription = ("*", "A || B", "*", "TAGS IS NULL OR TAGS <> 'C'")[queue_id % 4]
@@ -224,7 +224,7 @@ class Soak:
             # As fast as a consumer with something to do: what arrives meanwhile comes together.
             await asyncio.sleep(0.02)
 
-    async def _send_back(self, dialogue: Dialogue) -> None:
+    async def _send_back(self, dialogue: BrokerClient) -> None:
         """Tried once more at once, then to the dead letters."""
         fields = {"topic": TOPIC, "queueId": 0}
         answer = check(await dialogue.ask(RequestCode.GET_MAX_OFFSET, fields))
@@ -245,7 +245,7 @@ class Soak:
         queue = MessageQueue("broker-0", self._chance.randrange(QUEUES), TOPIC)
         locks = LockQueuesBody(consumer_group=group, client_id=client_id, mq_set=[queue])
         async with Client(ClientOptions()) as client:
-            dialogue = Dialogue(client, self._address)
+            dialogue = BrokerClient(client, self._address)
             check(await dialogue.ask(RequestCode.HEART_BEAT, {}, encode_body(heartbeat)))
             fields = {"consumerGroup": group}
             answer = check(await dialogue.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields))
@@ -264,7 +264,7 @@ class Soak:
 
     # Everyone else
 
-    async def _look_up(self, dialogue: Dialogue) -> None:
+    async def _look_up(self, dialogue: BrokerClient) -> None:
         sent = await dialogue.send(TOPIC, b"to be found", {"KEYS": "needle"})
         fields: dict[str, Any] = {"offset": int(sent.msg_id[16:], 16)}
         check(await dialogue.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields))
@@ -279,7 +279,7 @@ class Soak:
         fields = {"topic": TOPIC, "queueId": 0, "timestamp": time.time_ns() // 1_000_000 - 5_000}
         check(await dialogue.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
 
-    async def _administrate(self, dialogue: Dialogue) -> None:
+    async def _administrate(self, dialogue: BrokerClient) -> None:
         """Topics and groups come and go with all that is kept of them; reports are read."""
         number = next(self._numbers)
         topic, group = f"passing-{number}", f"Passing-{number}"

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered import NumberedTopic
+from tests.support.numbered_topic import NumberedTopic
 
 from goddard.spark import spark_session
 from goddard.testing.cluster import Cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.java import JavaPeers, start_java_broker
-from tests.support.resources import open_tcp_sockets
+from tests.support.process_resources import open_tcp_sockets
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site

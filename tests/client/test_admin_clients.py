@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.online import OnlineConsumer, eventually
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.values import FoundMessages, TrackKind
@@ -34,9 +34,9 @@ async def admin(site: Site) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-async def dialogue(site: Site) -> AsyncIterator[Dialogue]:
+async def dialogue(site: Site) -> AsyncIterator[BrokerClient]:
     async with Client() as client:
-        yield Dialogue(client, site.broker.address)
+        yield BrokerClient(client, site.broker.address)
 
 
 def broker_name(site: Site) -> str:
@@ -45,7 +45,7 @@ def broker_name(site: Site) -> str:
 
 
 @asynccontextmanager
-async def online(admin: Admin, consumer: OnlineConsumer) -> AsyncIterator[OnlineConsumer]:
+async def online(admin: Admin, consumer: IdleConsumer) -> AsyncIterator[IdleConsumer]:
     """A consumer that is online, and whose group's brokers the name server knows."""
 
     async def is_known() -> bool:
@@ -61,7 +61,7 @@ async def online(admin: Admin, consumer: OnlineConsumer) -> AsyncIterator[Online
 
 async def test_consumers_that_are_online(site: Site, admin: Admin) -> None:
     topic, group = site.create_topic("AdminOnline"), site.new_group("AdminOnline")
-    consumer = OnlineConsumer(site.broker.address, group, topic, tags=("a", "b"))
+    consumer = IdleConsumer(site.broker.address, group, topic, tags=("a", "b"))
     async with online(admin, consumer):
         found = await admin.consumer_connections(group)
         (connection,) = found.connection_set
@@ -92,7 +92,7 @@ async def test_consumers_that_are_online(site: Site, admin: Admin) -> None:
 
 async def test_a_group_that_is_not_online(site: Site, admin: Admin) -> None:
     topic, group = site.create_topic("AdminOffline"), site.new_group("AdminOffline")
-    async with online(admin, OnlineConsumer(site.broker.address, group, topic)):
+    async with online(admin, IdleConsumer(site.broker.address, group, topic)):
         pass
 
     async def refused() -> int:
@@ -108,7 +108,7 @@ async def test_a_group_that_is_not_online(site: Site, admin: Admin) -> None:
         await admin.consumer_connections(site.new_group("AdminNever"))
 
 
-async def test_producers_that_are_online(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+async def test_producers_that_are_online(site: Site, admin: Admin, dialogue: BrokerClient) -> None:
     topic, group = site.create_topic("AdminProducers"), site.new_group("AdminProducers")
     await dialogue.heartbeat(group, client_id="127.0.0.1@producer")
     (connection,) = await admin.producer_connections(group, topic)
@@ -127,7 +127,7 @@ async def test_producers_that_are_online(site: Site, admin: Admin, dialogue: Dia
 
 
 async def test_messages_are_found_by_all_their_names(
-    site: Site, admin: Admin, dialogue: Dialogue
+    site: Site, admin: Admin, dialogue: BrokerClient
 ) -> None:
     topic = site.create_topic("AdminFound", queues=1)
     name = broker_name(site)
@@ -193,17 +193,17 @@ async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
         await admin.messages_by_key("NoSuchTopic", "key")
 
 
-async def test_what_became_of_a_message(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+async def test_what_became_of_a_message(site: Site, admin: Admin, dialogue: BrokerClient) -> None:
     topic = site.create_topic("AdminTrack", queues=1)
     (queue,) = await admin.topic_queues(topic)
     sent = await dialogue.send(topic, b"tracked", {"TAGS": "a"})
     one = await admin.message(topic, sent.msg_id)
     address = site.broker.address
     groups = {kind: site.new_group(f"AdminTrack-{kind.name}") for kind in TrackKind}
-    consumed = OnlineConsumer(address, groups[TrackKind.CONSUMED], topic)
-    filtered = OnlineConsumer(address, groups[TrackKind.CONSUMED_BUT_FILTERED], topic, tags=("b",))
-    waiting = OnlineConsumer(address, groups[TrackKind.NOT_CONSUMED_YET], topic, tags=("a",))
-    pulling = OnlineConsumer(
+    consumed = IdleConsumer(address, groups[TrackKind.CONSUMED], topic)
+    filtered = IdleConsumer(address, groups[TrackKind.CONSUMED_BUT_FILTERED], topic, tags=("b",))
+    waiting = IdleConsumer(address, groups[TrackKind.NOT_CONSUMED_YET], topic, tags=("a",))
+    pulling = IdleConsumer(
         address, groups[TrackKind.PULL], topic, consume_type=ConsumeType.ACTIVELY
     )
     async with (
@@ -225,10 +225,12 @@ async def test_what_became_of_a_message(site: Site, admin: Admin, dialogue: Dial
     assert kinds == {kind: groups[kind] for kind in online_kinds}
 
 
-async def test_a_consumer_is_made_to_consume(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+async def test_a_consumer_is_made_to_consume(
+    site: Site, admin: Admin, dialogue: BrokerClient
+) -> None:
     topic, group = site.create_topic("AdminDirect", queues=1), site.new_group("AdminDirect")
     sent = await dialogue.send(topic, b"now")
-    async with online(admin, OnlineConsumer(site.broker.address, group, topic)) as consumer:
+    async with online(admin, IdleConsumer(site.broker.address, group, topic)) as consumer:
         result = await admin.consume_directly(group, consumer.client_id, topic, sent.msg_id)
         assert (result.consume_result, result.remark) == (ConsumeResult.SUCCESS, "well done")
         assert [record.body for record in consumer.consumed] == [b"now"]
@@ -236,7 +238,9 @@ async def test_a_consumer_is_made_to_consume(site: Site, admin: Admin, dialogue:
             await admin.consume_directly(group, "127.0.0.1@nobody", topic, sent.msg_id)
 
 
-async def test_the_trace_of_a_message_is_read(site: Site, admin: Admin, dialogue: Dialogue) -> None:
+async def test_the_trace_of_a_message_is_read(
+    site: Site, admin: Admin, dialogue: BrokerClient
+) -> None:
     topic = site.create_topic("AdminTrace", queues=1)
     sent = SendTrace(
         timestamp_ms=1,

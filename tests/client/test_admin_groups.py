@@ -4,8 +4,8 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.online import OnlineConsumer, eventually
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard.client.admin.admin import Admin
 from goddard.client.broker_api import Boundary
@@ -34,7 +34,7 @@ def broker_name(site: Site) -> str:
 
 async def send(site: Site, topic: str, count: int, queue_id: int = 0) -> None:
     async with Client() as client:
-        dialogue = Dialogue(client, site.broker.address)
+        dialogue = BrokerClient(client, site.broker.address)
         for number in range(count):
             await dialogue.send(topic, b"%d" % number, queue_id=queue_id)
 
@@ -82,7 +82,7 @@ async def test_deleting_a_group_of_a_cluster_deletes_its_retry_topic(
     site: Site, admin: Admin
 ) -> None:
     topic, group = site.create_topic("AdminGroupGone"), site.new_group("AdminGroupGone")
-    async with OnlineConsumer(site.broker.address, group, topic):
+    async with IdleConsumer(site.broker.address, group, topic):
         await known(admin, group)
         await admin.update_consumer_offset(group, MessageQueue(topic, broker_name(site), 0), 0)
         assert await admin.group_topics(group) == [topic]
@@ -107,7 +107,7 @@ async def test_the_progress_of_a_group_counts_what_is_left(site: Site, admin: Ad
     name = broker_name(site)
     first, second = (MessageQueue(topic, name, queue_id) for queue_id in range(2))
     await send(site, topic, 5)
-    async with OnlineConsumer(site.broker.address, group, topic):
+    async with IdleConsumer(site.broker.address, group, topic):
         await known(admin, group)
         await admin.update_consumer_offset(group, first, 2)
         progress = await admin.group_progress(group, topic=topic)
@@ -223,7 +223,7 @@ async def test_offsets_are_cloned(site: Site, admin: Admin) -> None:
     target = site.new_group("AdminClone")
     queue = MessageQueue(topic, broker_name(site), 0)
     await send(site, topic, 2)
-    async with OnlineConsumer(site.broker.address, source, topic):
+    async with IdleConsumer(site.broker.address, source, topic):
         await known(admin, source)
         await admin.update_consumer_offset(source, queue, 2)
         await admin.create_group(target, cluster=CLUSTER)

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.idle_consumer import eventually
 from tests.support.java import JavaPeers
-from tests.support.online import eventually
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError

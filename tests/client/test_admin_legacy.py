@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError
@@ -47,7 +47,7 @@ async def test_resetting_one_queue_of_a_legacy_broker_leaves_the_others(
     topic, group = legacy_site.create_topic("LegacyReset", queues=2), "LegacyResetGroup"
     address = legacy_site.broker.address
     async with Client() as client:
-        dialogue = Dialogue(client, address)
+        dialogue = BrokerClient(client, address)
         for queue_id in (0, 0, 0, 1, 1, 1):
             await dialogue.send(topic, b"m", queue_id=queue_id)
     async with Admin(legacy_site.namesrv, timeout_ms=15_000) as admin:

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.online import eventually
-from tests.support.pushing import Inbox, fill, push, texts
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import eventually
+from tests.support.push_consumers import Inbox, fill, push, texts
 
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.values import TrackKind
@@ -21,13 +21,13 @@ async def admin(site: Site) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     async with Client() as client:
-        yield Dialogue(client, site.broker.address)
+        yield BrokerClient(client, site.broker.address)
 
 
 async def test_one_queue_of_a_consumer_that_runs_is_reset(
-    site: Site, admin: Admin, sender: Dialogue
+    site: Site, admin: Admin, sender: BrokerClient
 ) -> None:
     topic, group = site.create_topic("OnlineReset", queues=2), site.new_group("OnlineReset")
     await fill(sender, topic, texts(10), queues=2)
@@ -45,7 +45,7 @@ async def test_one_queue_of_a_consumer_that_runs_is_reset(
 
 
 async def test_a_consumer_that_runs_is_looked_at(
-    site: Site, admin: Admin, sender: Dialogue
+    site: Site, admin: Admin, sender: BrokerClient
 ) -> None:
     topic, group = site.create_topic("OnlineLook", queues=1), site.new_group("OnlineLook")
     await fill(sender, topic, texts(3), queues=1)

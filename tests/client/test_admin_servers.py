@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
@@ -81,7 +81,7 @@ async def test_a_broker_tells_its_figures(site: Site, admin: Admin) -> None:
     name = broker_name(site)
     async with Client() as client:
         for _ in range(3):
-            await Dialogue(client, site.broker.address).send(topic, b"counted")
+            await BrokerClient(client, site.broker.address).send(topic, b"counted")
     runtime = await admin.broker_runtime(name)
     assert int(runtime["msgPutTotalTodayNow"]) >= 3
     assert {"putTps", "brokerVersionDesc", "commitLogMaxOffset"} <= set(runtime)

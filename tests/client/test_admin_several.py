@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.online import OnlineConsumer, eventually
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard import Admin as BlockingAdmin
 from goddard.client.admin.admin import Admin
@@ -33,7 +33,7 @@ async def send(site: Site, topic: str, counts: dict[str, int]) -> None:
     async with Client() as client:
         for name, count in counts.items():
             for number in range(count):
-                dialogue = Dialogue(client, site.brokers[name].address)
+                dialogue = BrokerClient(client, site.brokers[name].address)
                 await dialogue.send(topic, b"%d" % number, {"KEYS": "key"})
 
 
@@ -75,7 +75,7 @@ async def test_a_cluster_is_one(pair: Site) -> None:
         for number, name in enumerate(NAMES):
             client_id = f"127.0.0.1@{number}"
             address = pair.brokers[name].address
-            async with OnlineConsumer(address, group, topic, client_id=client_id):
+            async with IdleConsumer(address, group, topic, client_id=client_id):
                 await known_at(admin, name, f"%RETRY%{group}")
                 # Only one of the brokers knows the consumer: that is enough.
                 online = await admin.consumer_connections(group)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
@@ -132,7 +132,7 @@ async def test_the_stats_of_a_topic_show_its_messages(site: Site, admin: Admin) 
     topic = site.create_topic("AdminStats", queues=2)
     name = broker_name(site)
     async with Client() as client:
-        dialogue = Dialogue(client, site.broker.address)
+        dialogue = BrokerClient(client, site.broker.address)
         for number in range(3):
             await dialogue.send(topic, b"%d" % number, {"TAGS": "a"}, queue_id=1)
     stats = await admin.topic_stats(topic)

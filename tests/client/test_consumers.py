@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.support.fakecluster import FakeBroker, FakeCluster
+from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.polling import until
 
 from goddard.aio import (

@@ -41,7 +41,7 @@ COMPRESSION_KINDS = {
     "ZSTD": CompressionKind.ZSTD,
     "ZLIB": CompressionKind.ZLIB,
 }
-QUICK: dict[str, Any] = {
+SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 100,
     "poll_name_server_interval_ms": 200,
     "persist_offsets_interval_ms": 100,
@@ -74,7 +74,7 @@ class Ours:
         self.messages: list[ReceivedMessage] = []
         self._came: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
         expression = options.pop("expression", "*")
-        settings: dict[str, Any] = {"name_servers": site.namesrv, **QUICK, **options}
+        settings: dict[str, Any] = {"name_servers": site.namesrv, **SHORT_INTERVALS, **options}
         self._lite: LitePullConsumer | None = None
         self.client: PushConsumer | LitePullConsumer
         if kind == "lite":
@@ -420,7 +420,7 @@ def test_java_asks_and_we_reply(site: Site, java: JavaClients, producer: Produce
             producer.reply(message, b"re: " + message.body)
 
     consumer = PushConsumer(
-        site.new_group("OurRepliers"), name_servers=site.namesrv, listener=answer, **QUICK
+        site.new_group("OurRepliers"), name_servers=site.namesrv, listener=answer, **SHORT_INTERVALS
     )
     consumer.subscribe(topic)
     with consumer:

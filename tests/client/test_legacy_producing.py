@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
 
 from goddard.client.consume.lite import LitePullConsumer
@@ -28,7 +28,7 @@ from goddard.testing.site import Site
 from goddard.transport.client import Client
 
 TIMEOUT_SECONDS = 30
-QUICK: dict[str, Any] = {
+SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 100,
     "poll_name_server_interval_ms": 200,
     "persist_offsets_interval_ms": 100,
@@ -40,14 +40,14 @@ QUICK: dict[str, Any] = {
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
 def lite(site: Site, group: str, **options: Any) -> LitePullConsumer:
-    return LitePullConsumer(group, name_servers=site.namesrv, **QUICK | options)
+    return LitePullConsumer(group, name_servers=site.namesrv, **SHORT_INTERVALS | options)
 
 
 def queue_of(site: Site, topic: str, queue_id: int = 0) -> MessageQueue:
@@ -56,7 +56,7 @@ def queue_of(site: Site, topic: str, queue_id: int = 0) -> MessageQueue:
 
 
 async def fill(
-    sender: Dialogue, topic: str, bodies: Iterable[str], *, queue_id: int = 0, **properties: str
+    sender: BrokerClient, topic: str, bodies: Iterable[str], *, queue_id: int = 0, **properties: str
 ) -> None:
     for body in bodies:
         await sender.send(topic, body.encode(), properties, queue_id=queue_id)
@@ -125,7 +125,9 @@ async def test_a_poll_before_any_subscription_says_why_nothing_comes(
     assert f"nothing comes to [{group}] before subscribe or assign" in caplog.text
 
 
-async def test_a_subscriber_gets_every_message_of_all_queues(site: Site, sender: Dialogue) -> None:
+async def test_a_subscriber_gets_every_message_of_all_queues(
+    site: Site, sender: BrokerClient
+) -> None:
     topic = site.create_topic("LiteAll", queues=3)
     for queue_id in range(3):
         names = (f"{queue_id}-{number}" for number in range(15))
@@ -148,7 +150,7 @@ async def test_a_subscriber_gets_every_message_of_all_queues(site: Site, sender:
 
 
 async def test_messages_count_as_consumed_when_the_next_poll_begins(
-    site: Site, sender: Dialogue
+    site: Site, sender: BrokerClient
 ) -> None:
     topic = site.create_topic("LitePolls", queues=1)
     group = site.new_group("LitePolls")
@@ -170,7 +172,7 @@ async def test_messages_count_as_consumed_when_the_next_poll_begins(
         assert texts(await collect(third, 1)) == ["g"]
 
 
-async def test_without_auto_commit_only_commit_counts(site: Site, sender: Dialogue) -> None:
+async def test_without_auto_commit_only_commit_counts(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteManual", queues=1)
     group = site.new_group("LiteManual")
     queue = queue_of(site, topic)
@@ -192,7 +194,7 @@ async def test_without_auto_commit_only_commit_counts(site: Site, sender: Dialog
         await until_committed(sender, group, topic, 6)
 
 
-async def until_committed(sender: Dialogue, group: str, topic: str, offset: int) -> None:
+async def until_committed(sender: BrokerClient, group: str, topic: str, offset: int) -> None:
     """Until the broker knows an offset of queue 0."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -204,7 +206,7 @@ async def until_committed(sender: Dialogue, group: str, topic: str, offset: int)
 
 
 async def test_a_loop_consumes_a_message_when_it_asks_for_the_next(
-    site: Site, sender: Dialogue
+    site: Site, sender: BrokerClient
 ) -> None:
     topic = site.create_topic("LiteLoop", queues=1)
     group = site.new_group("LiteLoop")
@@ -256,7 +258,9 @@ async def test_a_loop_ends_when_the_consumer_stops(site: Site) -> None:
     assert [message async for message in consumer] == []
 
 
-async def test_assigned_queues_are_read_and_others_are_not(site: Site, sender: Dialogue) -> None:
+async def test_assigned_queues_are_read_and_others_are_not(
+    site: Site, sender: BrokerClient
+) -> None:
     topic = site.create_topic("LiteAssign", queues=3)
     for queue_id in range(3):
         await fill(sender, topic, [f"{queue_id}"], queue_id=queue_id)
@@ -289,7 +293,7 @@ async def test_assigned_queues_are_read_and_others_are_not(site: Site, sender: D
     ids=["expression", "tags", "hash", "sql"],
 )
 async def test_only_what_is_wanted_arrives(
-    site: Site, sender: Dialogue, expression: Expression, expected: list[str]
+    site: Site, sender: BrokerClient, expression: Expression, expected: list[str]
 ) -> None:
     topic = site.create_topic("LiteFilter", queues=1)
     await fill(sender, topic, "a", TAGS="TagA", size="1")
@@ -321,7 +325,7 @@ async def poll_until_committed(
             assert await consumer.poll(20) == []
 
 
-async def test_seek_moves_within_the_queue(site: Site, sender: Dialogue) -> None:
+async def test_seek_moves_within_the_queue(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteSeek", queues=2)
     queue = queue_of(site, topic)
     await fill(sender, topic, "abcdef")
@@ -355,7 +359,7 @@ async def test_seek_moves_within_the_queue(site: Site, sender: Dialogue) -> None
             await consumer.seek(queue_of(site, topic, 1), 0)
 
 
-async def test_a_paused_queue_is_not_pulled(site: Site, sender: Dialogue) -> None:
+async def test_a_paused_queue_is_not_pulled(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LitePause", queues=2)
     queues = [queue_of(site, topic, number) for number in range(2)]
     for queue in queues:
@@ -379,7 +383,7 @@ async def test_a_paused_queue_is_not_pulled(site: Site, sender: Dialogue) -> Non
         assert texts(await collect(consumer, 1)) == ["0"]
 
 
-async def test_offsets_are_found_by_time(site: Site, sender: Dialogue) -> None:
+async def test_offsets_are_found_by_time(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteTime", queues=1)
     queue = queue_of(site, topic)
     await fill(sender, topic, "ab")
@@ -407,7 +411,7 @@ async def test_offsets_are_found_by_time(site: Site, sender: Dialogue) -> None:
     assert first in ("a", "c")
 
 
-async def test_members_share_the_queues_and_take_over(site: Site, sender: Dialogue) -> None:
+async def test_members_share_the_queues_and_take_over(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteShare", queues=4)
     everything = {queue_of(site, topic, number) for number in range(4)}
     group = site.new_group("LiteShare")
@@ -439,7 +443,7 @@ async def test_members_share_the_queues_and_take_over(site: Site, sender: Dialog
 
 
 async def test_what_was_consumed_of_a_queue_that_is_given_up_does_not_come_again(
-    site: Site, sender: Dialogue
+    site: Site, sender: BrokerClient
 ) -> None:
     topic = site.create_topic("LiteGivenUp", queues=2)
     group = site.new_group("LiteGivenUp")
@@ -462,7 +466,7 @@ async def test_what_was_consumed_of_a_queue_that_is_given_up_does_not_come_again
             assert texts(await collect(second, 1)) == ["new"]
 
 
-async def test_a_listener_hears_of_new_queues(site: Site, sender: Dialogue) -> None:
+async def test_a_listener_hears_of_new_queues(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteQueues", queues=1)
     heard: list[tuple[str, set[MessageQueue]]] = []
     consumer = lite(site, site.new_group("LiteQueues"))
@@ -490,7 +494,9 @@ async def test_a_listener_hears_of_new_queues(site: Site, sender: Dialogue) -> N
         assert texts(await collect(consumer, 1)) == ["new"]
 
 
-async def test_offsets_can_be_reset_while_the_consumer_runs(site: Site, sender: Dialogue) -> None:
+async def test_offsets_can_be_reset_while_the_consumer_runs(
+    site: Site, sender: BrokerClient
+) -> None:
     topic = site.create_topic("LiteReset", queues=1)
     group = site.new_group("LiteReset")
     await fill(sender, topic, "abc")
@@ -512,7 +518,9 @@ async def test_offsets_can_be_reset_while_the_consumer_runs(site: Site, sender: 
 
 
 @pytest.mark.parametrize("kind", list(CompressionKind))
-async def test_bodies_are_decompressed(site: Site, sender: Dialogue, kind: CompressionKind) -> None:
+async def test_bodies_are_decompressed(
+    site: Site, sender: BrokerClient, kind: CompressionKind
+) -> None:
     topic = site.create_topic("LiteCompressed", queues=1)
     body = b"compress me " * 1000
     flag = with_compression(0, kind)
@@ -529,7 +537,7 @@ async def test_bodies_are_decompressed(site: Site, sender: Dialogue, kind: Compr
 
 
 async def test_broadcast_consumers_read_everything_and_keep_offsets_in_a_file(
-    site: Site, sender: Dialogue, tmp_path: Path
+    site: Site, sender: BrokerClient, tmp_path: Path
 ) -> None:
     topic = site.create_topic("LiteBroadcast", queues=2)
     group = site.new_group("LiteBroadcast")
@@ -561,7 +569,7 @@ async def test_broadcast_consumers_read_everything_and_keep_offsets_in_a_file(
         assert texts(await collect(again, 1)) == ["new"]
 
 
-async def test_a_namespace_is_put_on_and_taken_off(site: Site, sender: Dialogue) -> None:
+async def test_a_namespace_is_put_on_and_taken_off(site: Site, sender: BrokerClient) -> None:
     inner = site.create_topic("space%LiteSpace", queues=1)
     topic = inner.removeprefix("space%")
     await fill(sender, inner, "ab")
@@ -591,7 +599,7 @@ async def test_an_empty_queue_gives_nothing_in_time(site: Site) -> None:
             await consumer.poll(-1)
 
 
-async def test_subscriptions_can_change_while_running(site: Site, sender: Dialogue) -> None:
+async def test_subscriptions_can_change_while_running(site: Site, sender: BrokerClient) -> None:
     one, two = (site.create_topic("LiteChange", queues=1) for _ in range(2))
     consumer = lite(site, site.new_group("LiteChange"))
     async with consumer:
@@ -608,7 +616,7 @@ async def test_subscriptions_can_change_while_running(site: Site, sender: Dialog
         assert texts(await collect(consumer, 1)) == ["seen"]
 
 
-async def test_little_is_pulled_ahead_of_a_slow_user(site: Site, sender: Dialogue) -> None:
+async def test_little_is_pulled_ahead_of_a_slow_user(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteLimits", queues=1)
     await fill(sender, topic, (str(number) for number in range(60)))
     consumer = lite(
@@ -664,7 +672,7 @@ async def test_states(site: Site) -> None:
 async def test_brokers_before_5_are_pulled_from_the_old_way(legacy_site: Site) -> None:
     topic = legacy_site.create_topic("LiteLegacy", queues=2)
     client = Client()
-    sender = Dialogue(client, legacy_site.broker.address)
+    sender = BrokerClient(client, legacy_site.broker.address)
     for number in range(2):
         await fill(sender, topic, [f"{number}"], queue_id=number, TAGS="TagA")
     await client.close()
@@ -684,7 +692,7 @@ async def test_a_broker_before_5_resets_offsets_through_the_consumer(legacy_site
     topic = legacy_site.create_topic("LiteLegacyReset", queues=1)
     group = legacy_site.new_group("LiteLegacyReset")
     client = Client()
-    sender = Dialogue(client, legacy_site.broker.address)
+    sender = BrokerClient(client, legacy_site.broker.address)
     await fill(sender, topic, "ab")
     consumer = lite(legacy_site, group)
     consumer.subscribe(topic)
@@ -698,7 +706,7 @@ async def test_a_broker_before_5_resets_offsets_through_the_consumer(legacy_site
     await client.close()
 
 
-async def test_what_tools_are_told(site: Site, sender: Dialogue) -> None:
+async def test_what_tools_are_told(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteInfo", queues=1)
     group = site.new_group("LiteInfo")
     consumer = lite(site, group)
@@ -726,7 +734,7 @@ async def test_what_tools_are_told(site: Site, sender: Dialogue) -> None:
         assert answer.code != ResponseCode.SUCCESS
 
 
-async def test_hooks_see_what_is_handed_out(site: Site, sender: Dialogue) -> None:
+async def test_hooks_see_what_is_handed_out(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteHooks", queues=1)
     seen: list[tuple[str, list[str], bool]] = []
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import (
     BrokerError,

@@ -7,7 +7,7 @@ import time
 from typing import Any, cast
 
 import pytest
-from tests.support.fakecluster import Answerer, FakeCluster, mute
+from tests.support.fake_cluster import Answerer, FakeCluster, mute
 from tests.support.polling import until
 
 from goddard.client.errors import (

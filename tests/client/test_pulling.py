@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 
 from goddard.client.consume.offsets import BrokerOffsets, master_address, start_offset
 from goddard.client.consume.pull import Puller, PullResult, PullStatus
@@ -30,9 +30,9 @@ async def session(site: Site) -> AsyncIterator[Session]:
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
@@ -55,7 +55,9 @@ async def pull(
 
 
 @pytest.mark.parametrize("is_lite", [False, True], ids=["plain", "lite"])
-async def test_every_status(site: Site, session: Session, sender: Dialogue, is_lite: bool) -> None:
+async def test_every_status(
+    site: Site, session: Session, sender: BrokerClient, is_lite: bool
+) -> None:
     topic = site.create_topic("Pulls", queues=2)
     group = site.new_group("Pulls")
     queue = queue_of(site, topic)
@@ -85,7 +87,7 @@ async def test_every_status(site: Site, session: Session, sender: Dialogue, is_l
 
 
 async def test_a_pull_is_held_until_something_comes(
-    site: Site, session: Session, sender: Dialogue
+    site: Site, session: Session, sender: BrokerClient
 ) -> None:
     topic = site.create_topic("PullsHeld", queues=1)
     queue = queue_of(site, topic)
@@ -111,7 +113,7 @@ async def test_a_refusal_names_code_and_broker(site: Site, session: Session) -> 
         await pull(session, group, MessageQueue(topic, "nobody", 0), 0)
 
 
-async def test_a_pull_commits(site: Site, session: Session, sender: Dialogue) -> None:
+async def test_a_pull_commits(site: Site, session: Session, sender: BrokerClient) -> None:
     topic = site.create_topic("PullsCommit", queues=1)
     group = site.new_group("PullsCommit")
     queue = queue_of(site, topic)
@@ -123,7 +125,7 @@ async def test_a_pull_commits(site: Site, session: Session, sender: Dialogue) ->
     assert offsets.cached(queue) == 2
 
 
-async def test_offsets_at_the_broker(site: Site, session: Session, sender: Dialogue) -> None:
+async def test_offsets_at_the_broker(site: Site, session: Session, sender: BrokerClient) -> None:
     topic = site.create_topic("Offsets", queues=2)
     group = site.new_group("Offsets")
     one, two = queue_of(site, topic, 0), queue_of(site, topic, 1)
@@ -165,7 +167,7 @@ async def test_offsets_at_the_broker(site: Site, session: Session, sender: Dialo
     await offsets.persist(stranger)
 
 
-async def test_where_a_group_begins(site: Site, session: Session, sender: Dialogue) -> None:
+async def test_where_a_group_begins(site: Site, session: Session, sender: BrokerClient) -> None:
     topic = site.create_topic("Begin", queues=1)
     queue = queue_of(site, topic)
     for number in range(3):

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
-from tests.support.pushing import (
+from tests.support.push_consumers import (
     TIMEOUT_SECONDS,
     Inbox,
     fill,
@@ -32,9 +32,9 @@ from goddard.transport.client import Client
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
@@ -44,7 +44,7 @@ def no_listener_thread_is_left() -> Iterator[None]:
     assert listener_threads() == []
 
 
-async def until_told(sender: Dialogue, group: str, topic: str, expression: str) -> None:
+async def until_told(sender: BrokerClient, group: str, topic: str, expression: str) -> None:
     """Wait until the broker knows what a group wants of a topic."""
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -57,7 +57,7 @@ async def until_told(sender: Dialogue, group: str, topic: str, expression: str) 
 
 
 async def test_topics_may_be_subscribed_to_after_the_start(
-    site: Site, sender: Dialogue, caplog: pytest.LogCaptureFixture
+    site: Site, sender: BrokerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = site.create_topic("PushLater", queues=2)
     await fill(sender, topic, texts(6), queues=2)
@@ -73,7 +73,7 @@ async def test_topics_may_be_subscribed_to_after_the_start(
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
 async def test_a_group_gets_every_message_once(
-    site: Site, sender: Dialogue, is_async: bool
+    site: Site, sender: BrokerClient, is_async: bool
 ) -> None:
     topic, group = site.create_topic("Push"), site.new_group("push")
     await fill(sender, topic, texts(50))
@@ -113,7 +113,7 @@ async def test_the_life_of_a_consumer(site: Site) -> None:
     assert states == [ServiceState.CREATED, ServiceState.RUNNING, ServiceState.STOPPED]
 
 
-async def test_batches_of_a_queue(site: Site, sender: Dialogue) -> None:
+async def test_batches_of_a_queue(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushBatch", queues=1)
     await fill(sender, topic, texts(40), queues=1)
     inbox = Inbox()
@@ -137,7 +137,7 @@ async def test_batches_of_a_queue(site: Site, sender: Dialogue) -> None:
     ids=["all", "tags", "tag", "sql"],
 )
 async def test_subscriptions_choose(
-    site: Site, sender: Dialogue, expression: Expression, wanted: list[str]
+    site: Site, sender: BrokerClient, expression: Expression, wanted: list[str]
 ) -> None:
     topic = site.create_topic("PushChoice")
     other = site.create_topic("PushOther")
@@ -168,7 +168,7 @@ async def test_a_condition_that_the_broker_refuses_stops_the_start(site: Site) -
 
 
 async def test_a_topic_that_does_not_exist_is_told(
-    site: Site, sender: Dialogue, caplog: pytest.LogCaptureFixture
+    site: Site, sender: BrokerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, inbox = f"PushMissing{time.time_ns()}", Inbox()
     consumer = push(site.namesrv, site.new_group("missing"), inbox)
@@ -179,7 +179,7 @@ async def test_a_topic_that_does_not_exist_is_told(
         assert await inbox.until(1) == ["made"]
 
 
-async def test_a_topic_can_be_given_up_and_another_taken(site: Site, sender: Dialogue) -> None:
+async def test_a_topic_can_be_given_up_and_another_taken(site: Site, sender: BrokerClient) -> None:
     first, second = site.create_topic("PushFirst"), site.create_topic("PushSecond")
     inbox = Inbox()
     consumer = push(site.namesrv, site.new_group("change"), inbox)
@@ -201,7 +201,7 @@ async def test_a_topic_can_be_given_up_and_another_taken(site: Site, sender: Dia
         assert await inbox.until(2) == ["one", "two"]
 
 
-async def test_members_share_queues_and_take_over(site: Site, sender: Dialogue) -> None:
+async def test_members_share_queues_and_take_over(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("PushShare"), site.new_group("share")
     boxes = [Inbox(), Inbox()]
     seen: list[set[int]] = []
@@ -240,7 +240,7 @@ async def test_members_share_queues_and_take_over(site: Site, sender: Dialogue) 
 
 
 async def test_broadcasting_gives_everything_to_everybody(
-    site: Site, sender: Dialogue, tmp_path: Path
+    site: Site, sender: BrokerClient, tmp_path: Path
 ) -> None:
     topic, group = site.create_topic("PushCast"), site.new_group("cast")
     boxes = {"a": Inbox(), "b": Inbox()}
@@ -291,7 +291,7 @@ async def test_broadcasting_gives_everything_to_everybody(
     ids=["first", "timestamp", "last"],
 )
 async def test_where_a_new_group_begins(
-    site: Site, sender: Dialogue, tmp_path: Path, begin: ConsumeFrom, first: str
+    site: Site, sender: BrokerClient, tmp_path: Path, begin: ConsumeFrom, first: str
 ) -> None:
     topic = site.create_topic("PushBegin", queues=1)
     await fill(sender, topic, texts(3), queues=1)
@@ -319,7 +319,7 @@ async def test_where_a_new_group_begins(
         await until(lambda: "m5" in inbox.bodies, "the last one")
 
 
-async def test_pulling_stops_while_too_much_is_held(site: Site, sender: Dialogue) -> None:
+async def test_pulling_stops_while_too_much_is_held(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushFull", queues=1)
     await fill(sender, topic, texts(120), queues=1)
     opened = threading.Event()
@@ -351,7 +351,7 @@ async def test_pulling_stops_while_too_much_is_held(site: Site, sender: Dialogue
         assert sorted(await inbox.until(120)) == sorted(texts(120))
 
 
-async def test_suspending(site: Site, sender: Dialogue) -> None:
+async def test_suspending(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushSuspend", queues=1)
     inbox = Inbox()
     consumer = push(site.namesrv, site.new_group("suspend"), inbox)
@@ -373,7 +373,7 @@ async def test_suspending(site: Site, sender: Dialogue) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
 async def test_slow_listeners_run_beside_each_other_within_the_limit(
-    site: Site, sender: Dialogue, is_async: bool
+    site: Site, sender: BrokerClient, is_async: bool
 ) -> None:
     topic = site.create_topic("PushSlow")
     await fill(sender, topic, texts(30))
@@ -407,7 +407,7 @@ async def test_slow_listeners_run_beside_each_other_within_the_limit(
     assert 2 <= most <= 5
 
 
-async def test_stopping_waits_for_running_calls(site: Site, sender: Dialogue) -> None:
+async def test_stopping_waits_for_running_calls(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("PushStop", queues=1), site.new_group("stop")
     await fill(sender, topic, texts(3), queues=1)
     begun, ended = threading.Event(), threading.Event()
@@ -431,7 +431,7 @@ async def test_stopping_waits_for_running_calls(site: Site, sender: Dialogue) ->
         assert await again.until(2) == ["m1", "m2"]
 
 
-async def test_namespaces_keep_groups_apart(site: Site, sender: Dialogue) -> None:
+async def test_namespaces_keep_groups_apart(site: Site, sender: BrokerClient) -> None:
     plain = site.create_topic("PushSpace")
     # As brokers know the topic of a namespace.
     await sender.send(f"ns%{plain}", b"theirs")

@@ -5,9 +5,9 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
-from tests.support.pushing import (
+from tests.support.push_consumers import (
     TIMEOUT_SECONDS,
     Inbox,
     fill,
@@ -30,16 +30,16 @@ from goddard.transport.client import Client
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
 @pytest.fixture
-async def legacy_sender(legacy_site: Site) -> AsyncIterator[Dialogue]:
+async def legacy_sender(legacy_site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, legacy_site.broker.address)
+    yield BrokerClient(client, legacy_site.broker.address)
     await client.close()
 
 
@@ -49,7 +49,7 @@ def no_listener_thread_is_left() -> Iterator[None]:
     assert listener_threads() == []
 
 
-async def reset_to_begin(broker: Dialogue, topic: str, group: str) -> None:
+async def reset_to_begin(broker: BrokerClient, topic: str, group: str) -> None:
     """Reset a group's offsets, as soon as the broker knows of some."""
     fields = {"topic": topic, "group": group, "timestamp": 0, "isForce": "true"}
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -62,7 +62,9 @@ async def reset_to_begin(broker: Dialogue, topic: str, group: str) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_offsets_that_the_broker_resets(site: Site, sender: Dialogue, orderly: bool) -> None:
+async def test_offsets_that_the_broker_resets(
+    site: Site, sender: BrokerClient, orderly: bool
+) -> None:
     """A broker of 5.x keeps the new offset, and answers the next pull with it."""
     topic, group = site.create_topic("PushReset", queues=2), site.new_group("reset")
     await fill(sender, topic, texts(10), queues=2)
@@ -77,7 +79,7 @@ async def test_offsets_that_the_broker_resets(site: Site, sender: Dialogue, orde
         assert sorted((await inbox.until(22))[-12:]) == sorted(texts(12))
 
 
-async def test_a_reset_is_not_lost_to_a_rebalance(site: Site, sender: Dialogue) -> None:
+async def test_a_reset_is_not_lost_to_a_rebalance(site: Site, sender: BrokerClient) -> None:
     """The broker says it once; a rebalance may find the queue before the consumer has moved it."""
     topic, group = site.create_topic("PushReset", queues=2), site.new_group("reset")
     await fill(sender, topic, texts(10), queues=2)
@@ -104,7 +106,7 @@ async def test_a_reset_is_not_lost_to_a_rebalance(site: Site, sender: Dialogue) 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_offsets_that_the_consumer_is_told_to_reset(
-    legacy_site: Site, legacy_sender: Dialogue, orderly: bool
+    legacy_site: Site, legacy_sender: BrokerClient, orderly: bool
 ) -> None:
     """A broker of 4.x tells the consumer, which goes on from there by itself."""
     topic, group = legacy_site.create_topic("PushReset", queues=2), legacy_site.new_group("reset")
@@ -120,7 +122,7 @@ async def test_offsets_that_the_consumer_is_told_to_reset(
         assert (await inbox.until(21))[20] == "more"
 
 
-async def test_consumer_status(site: Site, sender: Dialogue) -> None:
+async def test_consumer_status(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("PushStatus", queues=2), site.new_group("status")
     await fill(sender, topic, texts(6), queues=2)
     inbox = Inbox()
@@ -137,7 +139,7 @@ async def test_consumer_status(site: Site, sender: Dialogue) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_running_info(site: Site, sender: Dialogue, orderly: bool) -> None:
+async def test_running_info(site: Site, sender: BrokerClient, orderly: bool) -> None:
     topic, group = site.create_topic("PushInfo", queues=2), site.new_group("info")
     await fill(sender, topic, texts(4), queues=2)
     inbox = Inbox()
@@ -170,7 +172,7 @@ async def test_running_info(site: Site, sender: Dialogue, orderly: bool) -> None
     ],
 )
 async def test_consuming_directly(
-    site: Site, sender: Dialogue, body: str, result: ConsumeResult, orderly: bool
+    site: Site, sender: BrokerClient, body: str, result: ConsumeResult, orderly: bool
 ) -> None:
     topic, group = site.create_topic("PushDirect", queues=1), site.new_group("direct")
     sent = await sender.send(topic, body.encode())

@@ -5,9 +5,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
-from tests.support.pushing import Inbox, fill, listener_threads, push, texts
+from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 from goddard.client.listeners.listener import ConsumeResult, OrderlyContext, Returned
 from goddard.client.message import ReceivedMessage
@@ -19,9 +19,9 @@ QUEUES = 4
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
@@ -67,7 +67,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
-async def test_each_queue_in_its_order(site: Site, sender: Dialogue, is_async: bool) -> None:
+async def test_each_queue_in_its_order(site: Site, sender: BrokerClient, is_async: bool) -> None:
     topic = site.create_topic("Order", queues=QUEUES)
     await fill(sender, topic, texts(200), queues=QUEUES)
     busy = Busy()
@@ -80,7 +80,7 @@ async def test_each_queue_in_its_order(site: Site, sender: Dialogue, is_async: b
     assert busy.overlaps == 0
 
 
-async def test_a_failure_holds_its_queue_and_no_other(site: Site, sender: Dialogue) -> None:
+async def test_a_failure_holds_its_queue_and_no_other(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("OrderFail", queues=2)
     await fill(sender, topic, texts(20), queues=2)
     tries: list[tuple[int, int, int]] = []
@@ -113,7 +113,7 @@ async def test_a_failure_holds_its_queue_and_no_other(site: Site, sender: Dialog
     assert [offset for queue, offset, _ in tries if queue == 1] == list(range(10))
 
 
-async def test_what_is_tried_too_often_makes_room(site: Site, sender: Dialogue) -> None:
+async def test_what_is_tried_too_often_makes_room(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("OrderDead", queues=1), site.new_group("orderdead")
     await fill(sender, topic, texts(3), queues=1)
     inbox = Inbox()
@@ -132,7 +132,7 @@ async def test_what_is_tried_too_often_makes_room(site: Site, sender: Dialogue) 
     assert dead.body == b"m1"
 
 
-async def test_commits_of_the_listeners_own(site: Site, sender: Dialogue) -> None:
+async def test_commits_of_the_listeners_own(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("OrderCommit", queues=1), site.new_group("ordercommit")
     await fill(sender, topic, texts(6), queues=1)
     results = {
@@ -163,7 +163,7 @@ async def test_commits_of_the_listeners_own(site: Site, sender: Dialogue) -> Non
         assert await again.until(2) == ["m4", "m5"]
 
 
-async def test_members_hand_queues_over_in_order(site: Site, sender: Dialogue) -> None:
+async def test_members_hand_queues_over_in_order(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("OrderShare", queues=QUEUES), site.new_group("ordershare")
     everything = Busy()
     consumers = [push(site.namesrv, group, everything, orderly=True) for _ in range(2)]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
-from tests.support.pushing import Inbox, fill, listener_threads, push, texts
+from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, Returned
@@ -30,9 +30,9 @@ SOON = 1
 
 
 @pytest.fixture
-async def sender(site: Site) -> AsyncIterator[Dialogue]:
+async def sender(site: Site) -> AsyncIterator[BrokerClient]:
     client = Client()
-    yield Dialogue(client, site.broker.address)
+    yield BrokerClient(client, site.broker.address)
     await client.close()
 
 
@@ -64,7 +64,7 @@ class Failing:
         return self(messages, context)
 
 
-async def scheduled(sender: Dialogue, level: int) -> int:
+async def scheduled(sender: BrokerClient, level: int) -> int:
     """How many messages the broker has been given to deliver later, with a delay level."""
     fields = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": level - 1}
     answer = check(await sender.ask(RequestCode.GET_MAX_OFFSET, fields))
@@ -81,7 +81,7 @@ def committed(consumer: PushConsumer, topic: str) -> int:
     ids=["later", "false", "raises", "exits"],
 )
 async def test_a_failed_message_comes_again(
-    site: Site, sender: Dialogue, how: Returned | BaseException
+    site: Site, sender: BrokerClient, how: Returned | BaseException
 ) -> None:
     topic = site.create_topic("PushAgain")
     await fill(sender, topic, ["one", "two"], KEYS="k")
@@ -100,7 +100,7 @@ async def test_a_failed_message_comes_again(
     ]
 
 
-async def test_a_coroutine_that_fails(site: Site, sender: Dialogue) -> None:
+async def test_a_coroutine_that_fails(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushAgainLater")
     await fill(sender, topic, ["one"])
     listener = Failing(asyncio.CancelledError())
@@ -111,7 +111,7 @@ async def test_a_coroutine_that_fails(site: Site, sender: Dialogue) -> None:
     assert listener.tries == [("one", 0, topic), ("one", 1, topic)]
 
 
-async def test_the_rest_of_a_batch_comes_again(site: Site, sender: Dialogue) -> None:
+async def test_the_rest_of_a_batch_comes_again(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushPart", queues=1)
     await fill(sender, topic, texts(4), queues=1)
     calls: list[list[str]] = []
@@ -131,7 +131,7 @@ async def test_the_rest_of_a_batch_comes_again(site: Site, sender: Dialogue) -> 
 
 
 @pytest.mark.parametrize("reason", ["tries", "level"])
-async def test_dead_letters(site: Site, sender: Dialogue, reason: str) -> None:
+async def test_dead_letters(site: Site, sender: BrokerClient, reason: str) -> None:
     topic, group = site.create_topic("PushDead"), site.new_group("dead")
     await fill(sender, topic, ["hopeless"], KEYS="k1")
 
@@ -148,7 +148,7 @@ async def test_dead_letters(site: Site, sender: Dialogue, reason: str) -> None:
 
 
 async def test_broadcasting_does_not_retry(
-    site: Site, sender: Dialogue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    site: Site, sender: BrokerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = site.create_topic("PushCastFail")
     await fill(sender, topic, ["one"])
@@ -168,7 +168,7 @@ async def test_broadcasting_does_not_retry(
     assert "drop it" in caplog.text
 
 
-async def test_a_call_that_hangs_is_given_up(site: Site, sender: Dialogue) -> None:
+async def test_a_call_that_hangs_is_given_up(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushHang", queues=1)
     await fill(sender, topic, ["hangs", "goes"], queues=1)
     before = await scheduled(sender, 3)
@@ -190,7 +190,7 @@ async def test_a_call_that_hangs_is_given_up(site: Site, sender: Dialogue) -> No
 
 
 async def test_a_message_that_the_broker_does_not_find_is_sent_as_a_copy(
-    site: Site, sender: Dialogue
+    site: Site, sender: BrokerClient
 ) -> None:
     topic, group = site.create_topic("PushCopy"), site.new_group("copy")
     await fill(sender, topic, ["kept"], KEYS="k1", UNIQ_KEY="U1", TAGS="TagA")

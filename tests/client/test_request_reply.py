@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.support.java import JavaPeers, JavaProgram
 from tests.support.java_clients import JavaClients, Outgoing
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Unpack
 
 import pytest
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster
 from tests.support.polling import until
 
 from goddard.client.errors import (
@@ -459,7 +459,7 @@ async def test_who_waits_for_a_start_that_is_given_up_is_told() -> None:
 async def test_a_new_connection_is_greeted_at_once(host: str) -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
         broker = cluster.broker("a")
-        address = cluster.elsewhere["a"] = f"{host}:{broker.server.port}"
+        address = cluster.address_overrides["a"] = f"{host}:{broker.server.port}"
 
         def greetings() -> int:
             return sum(each.code == RequestCode.HEART_BEAT for each in broker.requests)

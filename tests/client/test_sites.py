@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.support.resources import open_tcp_sockets
+from tests.support.process_resources import open_tcp_sockets
 
 from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route

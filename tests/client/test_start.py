@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster
 
 from goddard.aio import (
     ClientError,

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.support.java import JavaDriver, JavaPeers
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage

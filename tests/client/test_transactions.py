@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
-from tests.support.fakecluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster
 from tests.support.polling import until
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage

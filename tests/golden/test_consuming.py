@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumers import Consumer, ConsumerBench, records_of
+from tests.support.consumer_bench import Consumer, ConsumerBench, records_of
 from tests.support.store import prepared
 
 from goddard.protocol import fastjson

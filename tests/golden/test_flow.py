@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
-from tests.support.parts import BrokerParts, broker_parts, properties_of
 
 from goddard.broker.checkback import GROUP
 from goddard.broker.delay import DelayDelivery

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.java import BROKER_PROPERTIES, JavaPeers
 
 from goddard.broker.broker import Broker
@@ -64,7 +64,7 @@ class Producer:
         # Java tells consumers and producers of one connection alike.
         handlers.set_fallback(lambda request, connection: None)
         self.client = Client(ClientOptions(), handlers)
-        self.talk = Dialogue(self.client, address)
+        self.talk = BrokerClient(self.client, address)
 
     def _check(self, request: RemotingCommand, connection: Connection) -> None:
         header = CheckTransactionRequest.decode(request.fields)
@@ -115,7 +115,7 @@ async def java_broker(peers: JavaPeers, root: Path, port: int) -> AsyncIterator[
     await asyncio.to_thread(broker.stop)
 
 
-async def wait_for(talk: Dialogue, *bodies: bytes, queue_id: int = 0) -> None:
+async def wait_for(talk: BrokerClient, *bodies: bytes, queue_id: int = 0) -> None:
     """Until these were delivered, in this order, and nothing else.
 
     Once or more often: while a decision is on its way to the op log, which on a busy machine takes
@@ -130,7 +130,7 @@ async def wait_for(talk: Dialogue, *bodies: bytes, queue_id: int = 0) -> None:
     assert list(dict.fromkeys(seen)) == list(bodies)
 
 
-async def wait_for_op(talk: Dialogue, half: SendResponse) -> None:
+async def wait_for_op(talk: BrokerClient, half: SendResponse) -> None:
     """Until the broker has noted a decision where the next one will find it."""
     ops: list[Record] = []
     async with asyncio.timeout(60):

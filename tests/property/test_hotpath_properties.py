@@ -12,7 +12,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.clock import ManualClock
-from tests.support.sends import SendBench, send_request
+from tests.support.send_bench import SendBench, send_request
 
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.clock import ManualClock
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record

@@ -15,9 +15,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.broker_parts import BrokerParts, broker_parts
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
-from tests.support.parts import BrokerParts, broker_parts
 from tests.support.store import HOST
 
 from goddard.broker.incoming import Incoming

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered import NumberedTopic, numbers
-from tests.support.sparkreads import retry_worker_start
+from tests.support.numbered_topic import NumberedTopic, numbers
+from tests.support.spark_readers import retry_worker_start
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site

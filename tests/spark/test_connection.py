@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.certificates import make_identity
-from tests.support.sparkreads import ManualStream, read_rows, write_bodies
+from tests.support.spark_readers import ManualStream, read_rows, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError

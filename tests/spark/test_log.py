@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered import NumberedTopic, numbers
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import parse_log, plan, read_split

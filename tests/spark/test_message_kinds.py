@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from tests.support.sparkreads import ManualStream, read_numbers, read_rows, write_delayed
+from tests.support.spark_readers import ManualStream, read_numbers, read_rows, write_delayed
 
 from goddard import (
     Admin,

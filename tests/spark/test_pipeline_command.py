@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from tests.support.numbered import NumberedTopic
+from tests.support.numbered_topic import NumberedTopic
 
 from goddard.cli.commands import goddard
 from goddard.testing.ports import lease_port

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.numbered import NumberedTopic, numbers
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
 from goddard.errors import ConfigError

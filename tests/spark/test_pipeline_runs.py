@@ -14,7 +14,7 @@ import fastavro
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered import NumberedTopic, numbers
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import Message, Producer
 from goddard.pipelines.checkpoints import Checkpoint

@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.support.numbered import NumberedTopic
+from tests.support.numbered_topic import NumberedTopic
 
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.fakecluster import FakeCluster, mute
-from tests.support.numbered import NumberedTopic, numbers, table_numbers
-from tests.support.sparkreads import read_numbers, read_rows, retry_worker_start
+from tests.support.fake_cluster import FakeCluster, mute
+from tests.support.numbered_topic import NumberedTopic, numbers, table_numbers
+from tests.support.spark_readers import read_numbers, read_rows, retry_worker_start
 
 from goddard import Message, MessageQueue, Producer
 from goddard.aio import Producer as AsyncProducer

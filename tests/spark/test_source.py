@@ -7,7 +7,7 @@ import time
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered import NumberedTopic, numbers
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import Message, MessageQueue, Producer
 from goddard.errors import ConfigError

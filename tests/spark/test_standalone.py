@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.java import BRIEF_JVM_FLAGS
-from tests.support.numbered import NumberedTopic
-from tests.support.sparkjob import READY
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_job import READY
 
 from goddard.spark.java import provide_java
 from goddard.testing.cluster import Cluster
@@ -120,7 +120,7 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
         (job / "job.json").write_text(json.dumps(values))
         driver = Process(
             "driver",
-            [sys.executable, "-m", "tests.support.sparkjob", str(job)],
+            [sys.executable, "-m", "tests.support.spark_job", str(job)],
             log=job / "output.log",
             ready=READY,
             env=environment(),

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.numbered import NumberedTopic, table_numbers
-from tests.support.sparkreads import retry_worker_start
+from tests.support.numbered_topic import NumberedTopic, table_numbers
+from tests.support.spark_readers import retry_worker_start
 
 from goddard import Admin, MessageQueue
 from goddard.spark import lag

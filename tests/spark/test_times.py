@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.java import JavaPeers, start_java_broker
-from tests.support.numbered import NumberedTopic
-from tests.support.sparkreads import ManualStream, read_numbers
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_readers import ManualStream, read_numbers
 
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError

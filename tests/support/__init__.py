@@ -1,1 +1,1 @@
-"""What only this project's own tests and benches need: Java, C++ and Spark rigs, fakes, load."""
+"""Helpers for this project's tests and benchmarks: Java, C++ and Spark peers, fakes, load."""

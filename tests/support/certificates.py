@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: self-signed, for 127.0.0.1, each its own authority."""
+"""Self-signed certificates for 127.0.0.1, for TLS tests."""
 
 import datetime as dt
 import hashlib
@@ -22,13 +22,13 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """Of the certificate that the file holds now."""
+        """The SHA-256 fingerprint of the current certificate file."""
         encoded = ssl.PEM_cert_to_DER_cert(self.certificate.read_text())
         return hashlib.sha256(encoded).hexdigest()
 
 
 def make_identity(folder: Path, name: str, password: bytes | None = None) -> Identity:
-    """Make a new certificate; it replaces the one that had this name in this folder."""
+    """Create a certificate; it replaces the one with this name in this folder."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
@@ -45,12 +45,12 @@ def make_identity(folder: Path, name: str, password: bytes | None = None) -> Ide
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    made = Identity(folder / f"{name}.pem", folder / f"{name}.key")
-    made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    identity = Identity(folder / f"{name}.pem", folder / f"{name}.key")
+    identity.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if password is not None:
         encryption = serialization.BestAvailableEncryption(password)
-    made.key.write_bytes(
+    identity.key.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     )
-    return made
+    return identity

@@ -1,6 +1,6 @@
-"""The daemons' commands as a user types them: run to their end, or until they serve.
+"""Run the command line as a user does: commands to their end, daemons until they are ready.
 
-They find nothing of ours in the environment unless a test puts it there.
+The environment has no RocketMQ settings unless a test adds them.
 """
 
 import os
@@ -14,7 +14,7 @@ _TIMEOUT_SECONDS = 60
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's variables, without those that tell a daemon of a home or of name servers."""
+    """The variables of this process without ROCKETMQ_HOME and NAMESRV_ADDR, with changes."""
     dropped = ("ROCKETMQ_HOME", "NAMESRV_ADDR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**kept, **changes}
@@ -34,7 +34,7 @@ def run_to_end(
 
 
 def daemon(folder: Path, command: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
-    """A daemon, not started yet, that prints to ``output.log`` in the folder and runs there."""
+    """A daemon that is not started yet; it runs in the folder and prints to ``output.log``."""
     folder.mkdir(parents=True, exist_ok=True)
     return Process(
         "daemon",

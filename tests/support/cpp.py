@@ -1,8 +1,8 @@
-"""The C++ client of RocketMQ, as PyPI's `rocketmq` 0.4.4 bundles it, in a process of its own.
+"""RocketMQ's C++ client from the PyPI package `rocketmq` 0.4.4, in its own process.
 
 It is not a dependency of the project: the package is installed into a virtual environment below
-``.peers`` when a test first asks for it. It holds a library for x86-64 Linux with glibc only, and
-needs the network once. Where that cannot be had, `why_unavailable` says why.
+``.peers`` on first use, which needs the network. It contains a library for x86-64 Linux with glibc
+only. `why_unavailable` says why the client cannot be used.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LOG_TAIL_BYTES = 3_000
 
 
 def why_unavailable() -> str | None:
-    """One sentence why the C++ client cannot run here, or None when it can (it is then there)."""
+    """Why the C++ client cannot run here; None if it can, and then it is installed."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"the C++ client is built for Linux on x86-64, not {platform.platform()}"
     try:
@@ -38,7 +38,7 @@ def why_unavailable() -> str | None:
 
 
 def interpreter() -> Path:
-    """The Python that has the client; made at the first call."""
+    """The Python of the environment with the client, which is created on the first call."""
     home = peers_dir() / "cpp-client"
     python = home / "bin" / "python"
     stamp = home / "complete"
@@ -71,7 +71,7 @@ def _run(command: list[str]) -> None:
 class CppClients:
     """C++ producers and consumers in one process; see tests/peers/cpp/driver.py for the verbs.
 
-    A request that does not end in time takes the process with it.
+    A request that times out kills the process.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,7 +83,7 @@ class CppClients:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                # It writes its logs below the home folder.
+                # The client writes its logs below the home folder.
                 env={**os.environ, "HOME": str(directory)},
                 start_new_session=True,
             )
@@ -97,7 +97,7 @@ class CppClients:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End of input ends the process."""
+        """Close the input, which ends the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -110,7 +110,7 @@ class CppClients:
         self._process.stdout.close()
 
     def do(self, verb: str, /, timeout: float = 60, **parameters: Any) -> Any:
-        """Run a verb; what it answered. Its failure is an error."""
+        """Run a verb and return its result; a failure raises ProcessError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         watchdog = threading.Timer(timeout, self._process.kill)

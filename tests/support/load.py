@@ -1,8 +1,8 @@
-"""Load whose every message can be accounted for, through broker deaths and restarts.
+"""Load that can be checked for lost messages and order, across broker crashes and restarts.
 
-``KeyedSender`` numbers the messages of each key and sends the next one only when the one before was
-acknowledged, again and again until it is. So the first copies of a key's messages stand in the log
-in order, whatever happened; ``KeyedReader`` reads the queues as consumers do and keeps account.
+``KeyedSender`` numbers the messages of each key. It retries each message until it is acknowledged
+and only then sends the next one, so the first copies of a key's messages are in the log in order.
+``KeyedReader`` reads the queues as consumers do and checks the messages.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.record import iter_records
 from goddard.transport.client import Client
-from tests.support.consumers import pull_fields
-from tests.support.sends import send_request
+from tests.support.consumer_bench import pull_fields
+from tests.support.send_bench import send_request
 
 REQUEST_TIMEOUT_MS: Final = 5_000
 _WAIT_MS: Final = 2_000
@@ -30,7 +30,7 @@ def queue_of(key: str, queues: int) -> int:
 
 
 class KeyedSender:
-    """Sends for each key without a pause until it is cancelled or told to stop."""
+    """Sends messages of each key continuously until it is cancelled or stopped."""
 
     def __init__(
         self, client: Client, address: str, topic: str, *, queues: int, keys: int = 16
@@ -41,17 +41,17 @@ class KeyedSender:
         self._queues = queues
         self._keys = [f"key-{number}" for number in range(keys)]
         self._stopping = False
-        # How many messages of each key were acknowledged.
+        # Number of acknowledged messages of each key.
         self.acknowledged: dict[str, int] = dict.fromkeys(self._keys, 0)
         self.attempts = 0
-        self.refusals: dict[int, int] = defaultdict(int)
+        self.rejections: dict[int, int] = defaultdict(int)
 
     def count(self) -> int:
         """Messages acknowledged so far."""
         return sum(self.acknowledged.values())
 
     def stop(self) -> None:
-        """Nothing new; what was begun is sent until it is acknowledged."""
+        """Send no new messages; pending ones are still retried until they are acknowledged."""
         self._stopping = True
 
     async def run(self) -> None:
@@ -59,10 +59,10 @@ class KeyedSender:
 
     async def _send_key(self, key: str) -> None:
         queue_id = str(queue_of(key, self._queues))
-        begun = 0
-        while not self._stopping or begun > self.acknowledged[key]:
+        started = 0
+        while not self._stopping or started > self.acknowledged[key]:
             number = self.acknowledged[key]
-            begun = number + 1
+            started = number + 1
             request = send_request(
                 self._topic,
                 f"{key}:{number}".encode(),
@@ -81,12 +81,12 @@ class KeyedSender:
         except (GoddardError, OSError):
             return False
         if answer.code != ResponseCode.SUCCESS:
-            self.refusals[answer.code] += 1
+            self.rejections[answer.code] += 1
         return answer.code == ResponseCode.SUCCESS
 
 
 class KeyedReader:
-    """One member of a group that reads every queue with long polls and commits as it goes."""
+    """A consumer that reads every queue with long polling and commits offsets."""
 
     def __init__(self, client: Client, address: str, topic: str, *, queues: int) -> None:
         self._client = client
@@ -96,30 +96,30 @@ class KeyedReader:
         self._next: dict[str, int] = defaultdict(int)
         self.bodies: dict[tuple[int, int], bytes] = {}
         self.received = 0
-        # What should not be: an order broken, or another message at a place already read.
+        # Violations: messages out of order, or a different message at an offset read before.
         self.faults: list[str] = []
 
     def count(self) -> int:
-        """Messages received so far, each counted once."""
+        """The number of distinct messages received."""
         return sum(self._next.values())
 
     @property
     def read(self) -> dict[str, int]:
-        """How many messages of each key were received, each at least once and in order."""
+        """The number of messages of each key that were received, in order."""
         return dict(self._next)
 
     @property
     def stored_twice(self) -> int:
-        """Copies in the log: messages that were sent again because their answer was lost."""
+        """The number of duplicates in the log, sent because a response was lost."""
         return len(self.bodies) - self.count()
 
     @property
-    def delivered_again(self) -> int:
-        """Places that were read again after the committed offset had been lost or was old."""
+    def redelivered(self) -> int:
+        """The number of messages read again because the committed offset was lost or old."""
         return self.received - len(self.bodies)
 
     def forget_offsets(self) -> None:
-        """Go on where the broker says, as a consumer does that was started again."""
+        """Continue at the committed offsets, like a restarted consumer."""
         self._offsets = dict.fromkeys(self._offsets)
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting on the event loop for what nothing announces; ``process.wait_until`` is for threads."""
+"""Poll a condition on the event loop; ``process.wait_until`` does the same in a thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,10 +8,10 @@ _POLL_SECONDS = 0.005
 
 async def until(
     condition: Callable[[], bool],
-    what: str | Callable[[], str] = "what was waited for did not happen",
+    what: str | Callable[[], str] = "the condition did not become true",
     seconds: float = 60.0,
 ) -> None:
-    """Poll until the condition is true; an assertion fails with ``what`` at the end."""
+    """Poll until the condition is true; fail with ``what`` after ``seconds``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not condition():

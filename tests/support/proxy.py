@@ -1,12 +1,12 @@
-"""A TCP proxy that misbehaves on demand, between any two ends on loopback.
+"""A TCP proxy with injected faults, for any connection on loopback.
 
     async with FaultProxy("127.0.0.1:9876") as proxy:
         ...                       # connect to proxy.address
-        proxy.half_open()         # both ends hear nothing more, and no error either
+        proxy.half_open()         # both ends receive neither data nor an error
         proxy.heal()
         await proxy.reset()       # both ends see "connection reset"
 
-It belongs to the loop it was started on. Leaving the block ends every task and socket.
+It belongs to the loop on which it was started. Leaving the block ends all tasks and sockets.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class _Link:
 
 
 class FaultProxy:
-    """Forwards ``127.0.0.1:port`` to ``target`` until told otherwise."""
+    """Forwards ``127.0.0.1:port`` to ``target``."""
 
     def __init__(self, target: str) -> None:
         self._target = split_address(target)
@@ -91,7 +91,7 @@ class FaultProxy:
             self._resetting = False
 
     async def refuse(self) -> None:
-        """Stop listening: new connections are refused, open ones go on."""
+        """Stop listening: new connections are refused, open ones continue."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait((self._accepting,))
@@ -99,7 +99,7 @@ class FaultProxy:
         self._close_listener()
 
     def accept(self) -> None:
-        """Listen, on the same port as before."""
+        """Listen again on the same port."""
         if self._accepting is not None:
             return
         listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
@@ -109,7 +109,7 @@ class FaultProxy:
         self._accepting = self._tasks.spawn(self._accept(listener), "proxy accept")
 
     def delay(self, milliseconds: int) -> None:
-        """Hold each chunk back for so long, in both directions."""
+        """Delay each chunk, in both directions."""
         self._delay_seconds = milliseconds / 1000
 
     def throttle(self, bytes_per_second: int) -> None:
@@ -117,7 +117,7 @@ class FaultProxy:
         self._bytes_per_second = bytes_per_second
 
     def half_open(self) -> None:
-        """Forward nothing and close nothing: a black hole that still acknowledges."""
+        """Forward nothing and close nothing; TCP still acknowledges received data."""
         self._flowing.clear()
 
     def heal(self) -> None:
@@ -150,7 +150,7 @@ class FaultProxy:
             link.task.add_done_callback(partial(self._end, link))
 
     def _end(self, link: _Link, _: asyncio.Task[None]) -> None:
-        # Here and not in the task: a task cancelled before its first step runs no code of its own.
+        # Not in the task itself: a task that is cancelled before its first step runs no code.
         self._links.discard(link)
         link.close(reset=self._resetting)
 

@@ -1,4 +1,4 @@
-"""Small stores for tests: tiny segments, a manual clock, jobs that run when told to."""
+"""Small stores for tests: small segments, a manual clock, jobs that the test controls."""
 
 from collections import deque
 from pathlib import Path
@@ -16,7 +16,7 @@ HOST = Host.parse("127.0.0.1:10911")
 
 
 class InlineWorker:
-    """Runs each job in the caller, at once; while ``is_held``, only when ``run`` is called."""
+    """Runs each job at once in the caller; while ``is_held``, only when ``run`` is called."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -28,7 +28,7 @@ class InlineWorker:
             self.run()
 
     def every(self, interval_ms: int, job: Job) -> None:
-        """Periodic jobs are the test's to call."""
+        """Does nothing: the test calls periodic jobs."""
 
     def run(self) -> None:
         while self._jobs:
@@ -49,7 +49,7 @@ def prepared(
     properties: bytes = b"",
     **fields: Any,
 ) -> PreparedRecord:
-    """A record to append, with the properties that queues and index look at."""
+    """A record to append, with the properties that queues and the index use."""
     for name, value in (("TAGS", tags), ("KEYS", keys), ("UNIQ_KEY", unique_key)):
         if value:
             properties += f"{name}\x01{value}\x02".encode()
@@ -65,7 +65,7 @@ def prepared(
 
 
 class SmallStore:
-    """A MessageStore with every collaborator in the test's hands."""
+    """A MessageStore whose clock, files and workers the test controls."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Writes messages to a store until it is killed, and notes down what was acknowledged.
+"""Write messages to a store until killed, and record the acknowledged ones.
 
-Run as a script it stays, with everything imported, and reads orders, one JSON object a line. For
-each it forks a child that writes, kills it with SIGKILL when its time is up, and answers
-``killed``. A fork costs milliseconds, an interpreter half a second; hundreds of crashes are wanted.
+As a script it reads orders from standard input, one JSON object per line. For each order it forks a
+child that writes, kills it with SIGKILL after its time, and answers ``killed``. Forking takes
+milliseconds, while starting Python takes half a second, and tests run hundreds of crashes.
 
-The notes are a file of lines ``ready``, ``ack <number> <queue> <queue offset> <physical offset>``
-and ``all``; what was written survives the writer, a last line without its end does not count.
+The record file has the lines ``ready``, ``ack <number> <queue> <queue offset> <physical offset>``
+and ``all``. It survives the child; an incomplete last line is ignored.
 """
 
 import json
@@ -38,7 +38,7 @@ HOST = Host.parse("127.0.0.1:10911")
 
 @dataclass(frozen=True)
 class Order:
-    """What one child shall do."""
+    """The task of one child."""
 
     root: str
     notes: str
@@ -47,7 +47,7 @@ class Order:
     first: int = 0
     count: int = 0  # 0: until killed
     seed: int = 0
-    # How long the child lives, opening included; None: until it has written all.
+    # Time until the kill, including opening the store; None: until all messages are written.
     life_seconds: float | None = None
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Order:
 
 
 def record(order: Order, number: int) -> PreparedRecord:
-    """Message ``number``: its body starts with it, and its key is it."""
+    """Message ``number``: its body starts with the number, and its key contains it."""
     size = random.Random(number).randrange(MAX_BODY_BYTES)
     properties = {
         "KEYS": f"key{number}",
@@ -88,7 +88,7 @@ def unique_key(number: int) -> str:
 
 
 def write(order: Order) -> None:
-    """The child's life."""
+    """Runs in the child."""
     notes = os.open(order.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     moves = random.Random(order.seed)
     store = MessageStore(order.config())
@@ -126,7 +126,7 @@ def write(order: Order) -> None:
 
 
 def serve() -> None:
-    """Fork, kill, answer; until standard input ends."""
+    """Fork, kill and answer, until the end of standard input."""
     for line in sys.stdin:
         order = Order(**json.loads(line))
         child = os.fork()
@@ -143,7 +143,7 @@ def serve() -> None:
         finally:
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
-        # A child that ended by itself had an error, which it printed.
+        # A child that was not killed had an error, which it printed.
         print("killed" if os.WIFSIGNALED(status) else "failed", flush=True)
 
 
@@ -157,7 +157,7 @@ def _wait_for_all(order: Order) -> None:
 
 
 class Writer:
-    """The script, from the outside."""
+    """Runs the script in another process."""
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
@@ -171,7 +171,7 @@ class Writer:
             )
 
     def run(self, order: Order) -> None:
-        """Have a child write and be killed."""
+        """Let a child write and kill it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(order)) + "\n")
@@ -198,7 +198,7 @@ def running_writer(errors: Path) -> Iterator[Writer]:
 
 @dataclass(slots=True)
 class Notes:
-    """What a child had noted when it died."""
+    """The contents of a child's record file."""
 
     is_ready: bool
     is_all: bool
@@ -207,7 +207,7 @@ class Notes:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        # The last line may have been cut short by the kill.
+        # The last line may be incomplete because of the kill.
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         acknowledged = {}
         for line in lines:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.absurd import absurd_requests, one_way
-from tests.support.consumers import pull_fields, sql
-from tests.support.dialogue import Dialogue
-from tests.support.rawpeer import StreamPeer
-from tests.support.resources import private_bytes
-from tests.support.sends import send_request
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_bench import pull_fields, sql
+from tests.support.malformed_requests import malformed_requests, one_way
+from tests.support.process_resources import private_bytes
+from tests.support.send_bench import send_request
+from tests.support.stream_peer import StreamPeer
 
 from goddard.config import parse_properties
 from goddard.protocol.bodies import encode_body
@@ -96,7 +96,7 @@ async def test_every_request_spoilt_in_every_way(broker: Daemon, code: int) -> N
         return
     requests = [
         dataclasses.replace(request, opaque=opaque)
-        for opaque, request in enumerate(absurd_requests(code), 1)
+        for opaque, request in enumerate(malformed_requests(code), 1)
     ]
     before = len(tracebacks(broker.home))
     asked = [request for request in requests if not is_undecided(request)]
@@ -177,7 +177,7 @@ def changed(header: SendResponse, name: str, value: int | str) -> SendResponse:
 async def test_halves_without_a_transaction(broker: Daemon) -> None:
     """Ends of transactions that never began, twice ended, of others; halves marked both ways."""
     async with Client(ClientOptions()) as client:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         half = await dialogue.send_half("Halves", b"one")
         plain = await dialogue.send("Halves", b"plain")
         for wrong in (
@@ -275,7 +275,7 @@ async def test_a_flood_from_one_client(broker: Daemon, reads: bool) -> None:
 async def test_consumers_that_never_read(broker: Daemon) -> None:
     """Each asks for gigabytes; what waits for each is bounded."""
     async with Client(ClientOptions()) as client:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         for _ in range(4):
             await dialogue.send("Large", bytes(MIB))
     before = private_bytes(broker.pid)

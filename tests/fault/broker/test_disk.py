@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.files import FaultyFiles
+from tests.support.broker_client import BrokerClient
+from tests.support.faulty_files import FaultyFiles
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
@@ -22,7 +22,7 @@ SEGMENT = 64 * 1024
 TRIES = 1_000
 
 
-async def refusal(dialogue: Dialogue, body: bytes = b"x") -> ResponseError | None:
+async def refusal(dialogue: BrokerClient, body: bytes = b"x") -> ResponseError | None:
     try:
         await dialogue.send("T", body)
     except ResponseError as error:
@@ -30,7 +30,7 @@ async def refusal(dialogue: Dialogue, body: bytes = b"x") -> ResponseError | Non
     return None
 
 
-async def refused(dialogue: Dialogue) -> ResponseError:
+async def refused(dialogue: BrokerClient) -> ResponseError:
     """The refusal, once the broker has noticed."""
     for _ in range(TRIES):
         error = await refusal(dialogue)
@@ -40,7 +40,7 @@ async def refused(dialogue: Dialogue) -> ResponseError:
     raise AssertionError("messages are taken all the same")
 
 
-async def taken(dialogue: Dialogue, body: bytes) -> None:
+async def taken(dialogue: BrokerClient, body: bytes) -> None:
     """Sent, once the broker takes messages again."""
     for _ in range(TRIES):
         if await refusal(dialogue, body) is None:
@@ -49,7 +49,7 @@ async def taken(dialogue: Dialogue, body: bytes) -> None:
     raise AssertionError("no message is taken any more")
 
 
-async def assert_reads(dialogue: Dialogue, first: bytes) -> None:
+async def assert_reads(dialogue: BrokerClient, first: bytes) -> None:
     """Consumers read, commit and look around as ever."""
     (record, *_) = await dialogue.pull("T")
     assert record.body == first
@@ -66,7 +66,7 @@ async def test_the_mark_of_a_full_disk_is_crossed_and_raised_while_running(tmp_p
     with Cluster(tmp_path, brokers=1, properties={"cleanResourceInterval": "100"}) as cluster:
         (broker,) = cluster.brokers
         async with Client(ClientOptions()) as client:
-            dialogue = Dialogue(client, broker.address)
+            dialogue = BrokerClient(client, broker.address)
             await dialogue.send("T", b"first")
 
             async def set_mark(ratio: str) -> None:
@@ -122,7 +122,7 @@ async def test_no_space_for_the_next_file(tmp_path: Path, files: FaultyFiles, fl
         Broker(config_of(tmp_path, flushDiskType=flush)) as broker,
         Client(ClientOptions()) as client,
     ):
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         await dialogue.send("T", b"first")
         files.fail("allocate", errno.ENOSPC, count=1_000_000, path_part="commitlog")
         files.fail("pwrite", errno.ENOSPC, count=1_000_000, path_part="commitlog")
@@ -145,7 +145,7 @@ async def test_a_sync_that_fails_answers_nobody_with_success(
         Broker(config_of(tmp_path, flushDiskType="SYNC_FLUSH")) as broker,
         Client(ClientOptions()) as client,
     ):
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         await dialogue.send("T", b"first")
         files.fail("sync", errno.EIO, count=1_000_000, path_part="commitlog")
         unsure = await refused(dialogue)

@@ -75,9 +75,9 @@ async def test_nothing_acknowledged_is_lost(
         "acknowledged": sender.count(),
         "attempts": sender.attempts,
         "stored_twice": reader.stored_twice,
-        "delivered_again": reader.delivered_again,
+        "redelivered": reader.redelivered,
         "slowest_restart_ms": max(restarts_ms),
-        "refusals": dict(sender.refusals),
+        "refusals": dict(sender.rejections),
     }
     for name, value in figures.items():
         record_property(name, value)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.dialogue import Dialogue
-from tests.support.resources import descriptors, private_bytes
+from tests.support.broker_client import BrokerClient
+from tests.support.process_resources import descriptors, private_bytes
 
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
@@ -23,7 +23,7 @@ _LIST = 500
 _QUEUES_WRITTEN = 2_000
 
 
-async def create(dialogue: Dialogue, topics: list[str], queues: int) -> None:
+async def create(dialogue: BrokerClient, topics: list[str], queues: int) -> None:
     for start in range(0, len(topics), _LIST):
         configs = [
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
@@ -60,7 +60,7 @@ async def test_many(
         before = private_bytes(broker.pid)
         begun = time.monotonic()
         async with Client(ClientOptions()) as client:
-            dialogue = Dialogue(client, broker.address)
+            dialogue = BrokerClient(client, broker.address)
             await create(dialogue, topics, queues)
             timed("created_s", begun)
             begun = time.monotonic()
@@ -82,7 +82,7 @@ async def test_many(
         await asyncio.to_thread(broker.start)
         timed("start_s", begun)
         async with Client(ClientOptions()) as client:
-            dialogue = Dialogue(client, broker.address)
+            dialogue = BrokerClient(client, broker.address)
             for topic, queue_id in written[:: len(written) // 200]:
                 (record,) = await dialogue.receive(topic, 1, queue_id=queue_id)
                 assert record.body == f"{topic}/{queue_id}".encode()

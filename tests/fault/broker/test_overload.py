@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.rawpeer import StreamPeer
-from tests.support.sends import send_request
+from tests.support.send_bench import send_request
+from tests.support.stream_peer import StreamPeer
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import ClientError
 from goddard.client.message import Message

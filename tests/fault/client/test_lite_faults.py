@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.account import (
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fault_checks import (
     FAULTS,
     TIMEOUT_SECONDS,
     TOPIC,
-    Account,
-    fail_and_heal,
-    go_on,
-    linked,
-    sending,
-    settle,
+    Deliveries,
+    inject_fault,
+    proxied_broker,
+    running_sender,
+    wait_for_all,
+    wait_for_progress,
 )
-from tests.support.fakecluster import FakeCluster
 from tests.support.polling import until
 
 from goddard.client.consume.lite import LitePullConsumer
@@ -35,7 +35,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 
-QUICK: dict[str, Any] = {
+SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 100,
     "poll_name_server_interval_ms": 200,
     "persist_offsets_interval_ms": 100,
@@ -49,16 +49,16 @@ QUICK: dict[str, Any] = {
 }
 
 
-async def keep_polling(consumer: LitePullConsumer, account: Account) -> None:
+async def keep_polling(consumer: LitePullConsumer, deliveries: Deliveries) -> None:
     while True:
-        account(await consumer.poll(200))
+        deliveries(await consumer.poll(200))
 
 
 @contextlib.asynccontextmanager
-async def polling(consumer: LitePullConsumer, account: Account) -> AsyncIterator[None]:
+async def polling(consumer: LitePullConsumer, deliveries: Deliveries) -> AsyncIterator[None]:
     """The consumer runs, and a task polls it."""
     async with consumer:
-        task = asyncio.create_task(keep_polling(consumer, account))
+        task = asyncio.create_task(keep_polling(consumer, deliveries))
         try:
             yield
         finally:
@@ -68,12 +68,12 @@ async def polling(consumer: LitePullConsumer, account: Account) -> AsyncIterator
             task.result()
 
 
-def reader() -> Account:
-    return Account("lite", is_orderly=True)
+def reader() -> Deliveries:
+    return Deliveries("lite", is_orderly=True)
 
 
 def lite(namesrv: str, group: str, **options: Any) -> LitePullConsumer:
-    consumer = LitePullConsumer(group, name_servers=namesrv, **QUICK | options)
+    consumer = LitePullConsumer(group, name_servers=namesrv, **SHORT_INTERVALS | options)
     consumer.subscribe(TOPIC)
     return consumer
 
@@ -81,72 +81,75 @@ def lite(namesrv: str, group: str, **options: Any) -> LitePullConsumer:
 async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        account = reader()
-        async with sending(broker.address) as sender:
-            async with polling(lite(cluster.namesrv, "Killed"), account):
+        deliveries = reader()
+        async with running_sender(broker.address) as sender:
+            async with polling(lite(cluster.namesrv, "Killed"), deliveries):
                 for _ in range(2):
-                    await go_on([account])
+                    await wait_for_progress([deliveries])
                     broker.kill()
                     await asyncio.to_thread(broker.start)
-                await go_on([account])
-                await settle(sender, [account])
-            assert account.again == 0
+                await wait_for_progress([deliveries])
+                await wait_for_all(sender, [deliveries])
+            assert deliveries.redelivered == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
-    account = reader()
+    deliveries = reader()
     with Cluster(tmp_path) as cluster:
-        async with linked(cluster) as link, polling(lite(cluster.namesrv, "Links"), account):
-            await go_on([account])
-            await fail_and_heal(link, fault)
-            await go_on([account])
-            await settle(link.sender, [account])
-            assert account.again == 0
+        async with (
+            proxied_broker(cluster) as link,
+            polling(lite(cluster.namesrv, "Links"), deliveries),
+        ):
+            await wait_for_progress([deliveries])
+            await inject_fault(link, fault)
+            await wait_for_progress([deliveries])
+            await wait_for_all(link.sender, [deliveries])
+            assert deliveries.redelivered == 0
 
 
 async def test_the_name_server_is_gone_for_a_while(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,), (name_server,) = cluster.brokers, cluster.name_servers
-        account = reader()
+        deliveries = reader()
         async with (
-            sending(broker.address) as sender,
-            polling(lite(cluster.namesrv, "Nameless"), account),
+            running_sender(broker.address) as sender,
+            polling(lite(cluster.namesrv, "Nameless"), deliveries),
         ):
-            await go_on([account])
+            await wait_for_progress([deliveries])
             name_server.kill()
-            await go_on([account])
+            await wait_for_progress([deliveries])
             await asyncio.to_thread(name_server.start)
-            await go_on([account])
-            await settle(sender, [account])
-            assert account.again == 0
+            await wait_for_progress([deliveries])
+            await wait_for_all(sender, [deliveries])
+            assert deliveries.redelivered == 0
 
 
 async def test_consumers_come_and_go(tmp_path: Path) -> None:
     """What a member had not committed comes again to whoever has the queue next."""
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        account = reader()
-        async with sending(broker.address) as sender:
-            async with polling(lite(cluster.namesrv, "Members"), account):
-                await go_on([account])
+        deliveries = reader()
+        async with running_sender(broker.address) as sender:
+            async with polling(lite(cluster.namesrv, "Members"), deliveries):
+                await wait_for_progress([deliveries])
                 second = lite(cluster.namesrv, "Members")
-                async with polling(second, account):
+                async with polling(second, deliveries):
                     await until(lambda: len(second.assignment()) == 2, "the queues are shared")
-                    await go_on([account])
-                await go_on([account])
-            async with polling(lite(cluster.namesrv, "Members"), account):
-                await go_on([account])
-                await settle(sender, [account])
+                    await wait_for_progress([deliveries])
+                await wait_for_progress([deliveries])
+            async with polling(lite(cluster.namesrv, "Members"), deliveries):
+                await wait_for_progress([deliveries])
+                await wait_for_all(sender, [deliveries])
 
 
 async def test_stopping_while_the_broker_is_dead_takes_no_time_to_speak_of(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        account = reader()
+        deliveries = reader()
         consumer = lite(cluster.namesrv, "Orphan")
-        async with sending(broker.address), polling(consumer, account):
-            await go_on([account])
+        async with running_sender(broker.address), polling(consumer, deliveries):
+            await wait_for_progress([deliveries])
             broker.kill()
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await consumer.stop()
@@ -204,16 +207,16 @@ async def test_a_broker_that_answers_garbage() -> None:
         RequestCode.UNREGISTER_CLIENT,
     ):
         handlers.register(code, lambda request, _: request.reply())
-    account = reader()
+    deliveries = reader()
     async with Server(ServerOptions(), handlers) as broker, FakeCluster(queues=1) as cluster:
-        cluster.elsewhere["broker-g"] = f"127.0.0.1:{broker.port}"
+        cluster.address_overrides["broker-g"] = f"127.0.0.1:{broker.port}"
         consumer = LitePullConsumer(
-            "Garbage", name_servers=cluster.namesrv, **QUICK | {"pull_error_delay_ms": 10}
+            "Garbage", name_servers=cluster.namesrv, **SHORT_INTERVALS | {"pull_error_delay_ms": 10}
         )
         consumer.assign([queue])
-        async with polling(consumer, account):
-            await until(lambda: account.count == 1, "the one good message comes")
+        async with polling(consumer, deliveries):
+            await until(lambda: deliveries.count == 1, "the one good message comes")
             await until(lambda: len(asked) > 12, "pulling goes on")
-    assert account.places == {(0, 0): 1}
+    assert deliveries.offsets == {(0, 0): 1}
     assert asked[:10] == [0] * 10
     assert set(asked[10:]) == {1}

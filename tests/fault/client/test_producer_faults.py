@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.fakecluster import FakeCluster, mute
-from tests.support.online import eventually
+from tests.support.fake_cluster import FakeCluster, mute
+from tests.support.idle_consumer import eventually
+from tests.support.process_resources import open_tcp_sockets
 from tests.support.proxy import FaultProxy
-from tests.support.reading import TopicReader
-from tests.support.resources import open_tcp_sockets
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import ClientError, NoRouteError, SendFailedError
 from goddard.client.message import Message
@@ -168,7 +168,7 @@ async def test_links_that_break_under_sends(tmp_path: Path, how: str) -> None:
         broker = site.start_goddard_broker(cluster)
         topic = site.create_topic("links")
         async with FaultProxy(broker.address) as proxy, FakeCluster(topics=(topic,)) as routes:
-            routes.elsewhere["broker-goddard"] = proxy.address
+            routes.address_overrides["broker-goddard"] = proxy.address
             async with Producer(
                 "g", name_servers=routes.namesrv, async_retries=100, send_timeout_ms=60_000
             ) as producer:
@@ -191,7 +191,7 @@ async def test_a_black_hole_is_left_for_another_broker() -> None:
         FakeCluster("a", "b", queues=1) as cluster,
         FaultProxy(cluster.broker("a").address) as proxy,
     ):
-        cluster.elsewhere["a"] = proxy.address
+        cluster.address_overrides["a"] = proxy.address
         async with Producer(
             "g", name_servers=cluster.namesrv, max_timeout_per_try_ms=1_000, send_timeout_ms=60_000
         ) as producer:
@@ -210,7 +210,7 @@ async def test_a_black_hole_is_left_for_another_broker() -> None:
 
 async def test_what_waits_behind_a_broken_link_fails_together() -> None:
     async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
-        cluster.elsewhere["a"] = proxy.address
+        cluster.address_overrides["a"] = proxy.address
         async with Producer(
             "g", name_servers=cluster.namesrv, async_retries=0, retries=0
         ) as producer:
@@ -227,7 +227,7 @@ async def test_what_waits_behind_a_broken_link_fails_together() -> None:
 
 async def test_a_slow_link_only_takes_time() -> None:
     async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
-        cluster.elsewhere["a"] = proxy.address
+        cluster.address_overrides["a"] = proxy.address
         proxy.delay(50)
         async with Producer("g", name_servers=cluster.namesrv, send_timeout_ms=60_000) as producer:
             results = await asyncio.gather(
@@ -247,7 +247,7 @@ async def test_servers_that_speak_nonsense(caplog: pytest.LogCaptureFixture) -> 
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         async with FakeCluster("a", "b") as cluster:
-            cluster.elsewhere["a"] = address
+            cluster.address_overrides["a"] = address
             names = f"{address};{cluster.namesrv}"
             async with Producer("g", name_servers=names) as producer:
                 with caplog.at_level(logging.WARNING):

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.account import (
+from tests.support.fault_checks import (
     FAULTS,
     QUEUES,
     TIMEOUT_SECONDS,
     TOPIC,
-    Account,
-    fail_and_heal,
-    go_on,
-    linked,
-    sending,
-    settle,
+    Deliveries,
+    inject_fault,
+    proxied_broker,
+    running_sender,
+    wait_for_all,
+    wait_for_progress,
 )
+from tests.support.name_server_client import NameServerClient
 from tests.support.polling import until
-from tests.support.pushing import listener_threads, push
-from tests.support.registrant import Registrant
+from tests.support.push_consumers import listener_threads, push
 
 from goddard.client.consume.push import PushConsumer
 from goddard.protocol.bodies import encode_body
@@ -58,16 +58,18 @@ RECORD = encode_record(
         store_host=Host(b"\x7f\0\0\1", 2),
     )
 )
-QUICK: dict[str, Any] = {"heartbeat_interval_ms": 500, "api_timeout_ms": 1_500}
+SHORT_INTERVALS: dict[str, Any] = {"heartbeat_interval_ms": 500, "api_timeout_ms": 1_500}
 
 
-def accounts() -> list[Account]:
-    return [Account("concurrent", is_orderly=False), Account("orderly", is_orderly=True)]
+def groups() -> list[Deliveries]:
+    return [Deliveries("concurrent", is_orderly=False), Deliveries("orderly", is_orderly=True)]
 
 
-def member(namesrv: str, account: Account, **options: Any) -> PushConsumer:
-    group = f"Group-{account.name}"
-    consumer = push(namesrv, group, account, orderly=account.is_orderly, **QUICK | options)
+def member(namesrv: str, deliveries: Deliveries, **options: Any) -> PushConsumer:
+    group = f"Group-{deliveries.name}"
+    consumer = push(
+        namesrv, group, deliveries, orderly=deliveries.is_orderly, **SHORT_INTERVALS | options
+    )
     consumer.subscribe(TOPIC)
     return consumer
 
@@ -75,39 +77,39 @@ def member(namesrv: str, account: Account, **options: Any) -> PushConsumer:
 async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        noted = accounts()
-        async with sending(broker.address) as sender, contextlib.AsyncExitStack() as stack:
-            for account in noted:
+        noted = groups()
+        async with running_sender(broker.address) as sender, contextlib.AsyncExitStack() as stack:
+            for deliveries in noted:
                 # Two members of each group, which share the queues and must not mix them up.
                 for _ in range(2):
-                    await stack.enter_async_context(member(cluster.namesrv, account))
+                    await stack.enter_async_context(member(cluster.namesrv, deliveries))
             for _ in range(2):
-                await go_on(noted)
+                await wait_for_progress(noted)
                 broker.kill()
                 await asyncio.to_thread(broker.start)
-            await go_on(noted)
-            await settle(sender, noted)
+            await wait_for_progress(noted)
+            await wait_for_all(sender, noted)
     assert listener_threads() == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
-    noted = accounts()
+    noted = groups()
     with Cluster(tmp_path) as cluster:
-        async with linked(cluster) as link, contextlib.AsyncExitStack() as stack:
-            for account in noted:
-                await stack.enter_async_context(member(cluster.namesrv, account))
+        async with proxied_broker(cluster) as link, contextlib.AsyncExitStack() as stack:
+            for deliveries in noted:
+                await stack.enter_async_context(member(cluster.namesrv, deliveries))
             for _ in range(2):
-                await go_on(noted)
-                await fail_and_heal(link, fault)
-            await go_on(noted)
-            await settle(link.sender, noted)
+                await wait_for_progress(noted)
+                await inject_fault(link, fault)
+            await wait_for_progress(noted)
+            await wait_for_all(link.sender, noted)
     assert listener_threads() == []
 
 
 MEMBER = """
 import asyncio, os, sys
-from tests.support.pushing import push
+from tests.support.push_consumers import push
 
 def listener(messages, context):
     for message in messages:
@@ -132,53 +134,53 @@ async def test_a_member_is_killed_and_another_takes_over(tmp_path: Path, name: s
     with Cluster(tmp_path) as cluster:
         cluster.start_name_server()
         broker = cluster.start_broker(properties=properties)
-        account = Account(name, is_orderly=name == "orderly")
-        async with sending(broker.address) as sender:
-            await consume_until_killed(cluster.namesrv, account)
-            async with member(cluster.namesrv, account) as survivor:
-                await go_on([account])
-                await settle(sender, [account])
+        deliveries = Deliveries(name, is_orderly=name == "orderly")
+        async with running_sender(broker.address) as sender:
+            await consume_until_killed(cluster.namesrv, deliveries)
+            async with member(cluster.namesrv, deliveries) as survivor:
+                await wait_for_progress([deliveries])
+                await wait_for_all(sender, [deliveries])
                 taken = {queue.queue_id for queue in survivor.assigned_queues()}
         assert taken == set(range(QUEUES))
     assert listener_threads() == []
 
 
-async def consume_until_killed(namesrv: str, account: Account) -> None:
+async def consume_until_killed(namesrv: str, deliveries: Deliveries) -> None:
     """Have another process consume for a while, and kill it in the middle."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", MEMBER, namesrv, f"Group-{account.name}", TOPIC, account.name),
+        *("-c", MEMBER, namesrv, f"Group-{deliveries.name}", TOPIC, deliveries.name),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while account.count < 500:
-                note(account, await process.stdout.readline())
+            while deliveries.count < 500:
+                note(deliveries, await process.stdout.readline())
     finally:
         process.kill()
         rest = await process.stdout.read()
         await process.wait()
     for line in rest.splitlines(keepends=True):
-        note(account, line)
+        note(deliveries, line)
 
 
-def note(account: Account, line: bytes) -> None:
+def note(deliveries: Deliveries, line: bytes) -> None:
     """Note a line of a member; the last one may be cut short by its end."""
     if line.endswith(b"\n"):
         queue_id, queue_offset, body = line.decode().split()
-        account.note(int(queue_id), int(queue_offset), body)
+        deliveries.record(int(queue_id), int(queue_offset), body)
 
 
 async def test_stopping_while_the_broker_is_dead(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        noted = accounts()
-        async with sending(broker.address):
-            consumers = [member(cluster.namesrv, account) for account in noted]
+        noted = groups()
+        async with running_sender(broker.address):
+            consumers = [member(cluster.namesrv, deliveries) for deliveries in noted]
             for consumer in consumers:
                 await consumer.start()
-            await go_on(noted)
+            await wait_for_progress(noted)
             broker.kill()
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 for consumer in consumers:
@@ -226,12 +228,12 @@ async def test_a_broker_that_talks_nonsense(tmp_path: Path) -> None:
 
     handlers = Handlers()
     handlers.set_fallback(answer)
-    account = Account("concurrent", is_orderly=False)
+    deliveries = Deliveries("concurrent", is_orderly=False)
     with Cluster(tmp_path) as cluster:
         name_server = cluster.start_name_server()
-        registrant = Registrant(int(name_server.address.rpartition(":")[2]))
+        registrant = NameServerClient(int(name_server.address.rpartition(":")[2]))
         server = Server(ServerOptions(), handlers)
-        consumer = member(cluster.namesrv, account, pull_error_delay_ms=10)
+        consumer = member(cluster.namesrv, deliveries, pull_error_delay_ms=10)
         client_id = consumer.client_id
         async with server, contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(registrant.close)
@@ -241,7 +243,7 @@ async def test_a_broker_that_talks_nonsense(tmp_path: Path) -> None:
                 )
             )
             async with consumer:
-                await until(lambda: account.count > 0, "sense")
+                await until(lambda: deliveries.count > 0, "sense")
                 await until(lambda: pulls > len(answers), "it goes on")
-    assert account.places == {(0, 7): 1}
+    assert deliveries.offsets == {(0, 7): 1}
     assert listener_threads() == []

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.reading import TopicReader
+from tests.support.topic_reader import TopicReader
 
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.transactions import TransactionProducer, TransactionState

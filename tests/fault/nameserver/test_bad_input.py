@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.registrant import Registrant
+from tests.support.name_server_client import NameServerClient
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
@@ -45,8 +45,8 @@ async def server(tmp_path: Path) -> AsyncIterator[NameServer]:
 
 
 @pytest.fixture
-async def peer(server: NameServer) -> AsyncIterator[Registrant]:
-    made = Registrant(server.port)
+async def peer(server: NameServer) -> AsyncIterator[NameServerClient]:
+    made = NameServerClient(server.port)
     yield made
     await made.close()
 
@@ -66,12 +66,14 @@ async def send_raw(server: NameServer, data: bytes) -> bytes:
     return heard
 
 
-async def assert_serves(peer: Registrant) -> None:
+async def assert_serves(peer: NameServerClient) -> None:
     assert (await peer.register()).code == 0
     assert await peer.route("T1") is not None
 
 
-async def test_garbage_closes_that_connection_only(server: NameServer, peer: Registrant) -> None:
+async def test_garbage_closes_that_connection_only(
+    server: NameServer, peer: NameServerClient
+) -> None:
     await assert_serves(peer)
     chance = random.Random(7)
     for data in (
@@ -89,7 +91,7 @@ async def test_garbage_closes_that_connection_only(server: NameServer, peer: Reg
         await assert_serves(peer)
 
 
-async def test_unknown_codes_are_answered(peer: Registrant) -> None:
+async def test_unknown_codes_are_answered(peer: NameServerClient) -> None:
     for code in (0, 1, 9999, -1, 32767, 200050):
         answer = await peer.ask(code)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -97,7 +99,7 @@ async def test_unknown_codes_are_answered(peer: Registrant) -> None:
 
 
 @pytest.mark.parametrize("code", HANDLED)
-async def test_no_header_and_no_body_is_answered(peer: Registrant, code: int) -> None:
+async def test_no_header_and_no_body_is_answered(peer: NameServerClient, code: int) -> None:
     answer = await peer.ask(code)
     assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
     if answer.code == ResponseCode.SYSTEM_ERROR:
@@ -106,7 +108,9 @@ async def test_no_header_and_no_body_is_answered(peer: Registrant, code: int) ->
 
 
 @pytest.mark.parametrize("code", HANDLED)
-async def test_garbage_in_every_field_and_body_is_answered(peer: Registrant, code: int) -> None:
+async def test_garbage_in_every_field_and_body_is_answered(
+    peer: NameServerClient, code: int
+) -> None:
     names = [
         *IDENTITY, "topic", "cluster", "namespace", "key", "value", "compressed", "bodyCrc32",
         "heartbeatTimeoutMillis", "enableActingMaster", "acceptStandardJsonOnly", "epoch",
@@ -128,7 +132,7 @@ async def test_garbage_in_every_field_and_body_is_answered(peer: Registrant, cod
     ],
 )
 async def test_a_field_of_the_wrong_type_is_reported(
-    server: NameServer, peer: Registrant, name: str, value: str
+    server: NameServer, peer: NameServerClient, name: str, value: str
 ) -> None:
     answer = await peer.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, name: value})
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -154,7 +158,7 @@ async def test_a_field_of_the_wrong_type_is_reported(
     ],
 )
 async def test_a_malformed_registration_changes_nothing(
-    server: NameServer, peer: Registrant, body: bytes, compressed: str
+    server: NameServer, peer: NameServerClient, body: bytes, compressed: str
 ) -> None:
     fields = {**IDENTITY, "compressed": compressed}
     answer = await peer.ask(RequestCode.REGISTER_BROKER, fields, body)
@@ -174,13 +178,17 @@ async def test_duplicate_opaques_are_each_answered(server: NameServer) -> None:
     assert [(answer.opaque, answer.code) for answer in answers] == [(7, 0), (7, 0), (7, 17)]
 
 
-async def test_a_response_without_request_is_ignored(server: NameServer, peer: Registrant) -> None:
+async def test_a_response_without_request_is_ignored(
+    server: NameServer, peer: NameServerClient
+) -> None:
     stray = RemotingCommand(0, opaque=99, flag=1)
     assert await send_raw(server, encode_frame(stray)) == b""
     await assert_serves(peer)
 
 
-async def test_a_slow_sender_does_not_delay_others(server: NameServer, peer: Registrant) -> None:
+async def test_a_slow_sender_does_not_delay_others(
+    server: NameServer, peer: NameServerClient
+) -> None:
     frame = encode_frame(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
@@ -196,7 +204,7 @@ async def test_a_slow_sender_does_not_delay_others(server: NameServer, peer: Reg
         writer.close()
 
 
-async def test_too_large_configurations_and_values_are_rejected(peer: Registrant) -> None:
+async def test_too_large_configurations_and_values_are_rejected(peer: NameServerClient) -> None:
     answer = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"a=" + b"x" * 65_536)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     for number in range(17):
@@ -219,7 +227,7 @@ async def test_too_large_configurations_and_values_are_rejected(peer: Registrant
     "body", [b'{"x":[' + b"[]," * 1_000_000 + b"0]", b"{0:[" + b"0," * 1_000_000 + b"0]}"]
 )
 async def test_large_bodies_in_the_slow_dialect_are_rejected(
-    peer: Registrant, code: int, fields: dict[str, str], body: bytes
+    peer: NameServerClient, code: int, fields: dict[str, str], body: bytes
 ) -> None:
     """Bodies on which Python would spend seconds are refused by their size."""
     answer = await peer.ask(code, fields, body)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support.java import JavaPeers
-from tests.support.numbered import NumberedTopic
-from tests.support.sparkreads import ManualStream, read_numbers, write_bodies
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_readers import ManualStream, read_numbers, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.numbered import NumberedTopic
-from tests.support.sparkjob import READY
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_job import READY
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
@@ -48,7 +48,7 @@ class Job:
         (folder / "job.json").write_text(json.dumps(values))
         self.process = Process(
             "Spark job",
-            [sys.executable, "-m", "tests.support.sparkjob", str(folder)],
+            [sys.executable, "-m", "tests.support.spark_job", str(folder)],
             log=folder / "output.log",
             ready=READY,
             start_timeout=_SECONDS,

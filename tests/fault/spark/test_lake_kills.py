@@ -19,7 +19,7 @@ from typing import Any
 import deltalake
 import pytest
 from pyiceberg.catalog import load_catalog
-from tests.support.numbered import NumberedTopic
+from tests.support.numbered_topic import NumberedTopic
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.numbered import NumberedTopic
+from tests.support.numbered_topic import NumberedTopic
 
 from goddard.cli.commands import goddard
 from goddard.testing.cluster import Cluster

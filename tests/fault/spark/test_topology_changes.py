@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.support.registrant import Registrant
-from tests.support.sparkreads import ManualStream
+from tests.support.name_server_client import NameServerClient
+from tests.support.spark_readers import ManualStream
 
 from goddard import Admin, Message, MessageQueue, Producer
 from goddard.client.errors import ClientError
@@ -132,7 +132,7 @@ def test_lagging_slave_does_not_reset_offsets(pair: Pair) -> None:
     assert stream.run_batch() == list(range(10))
     # The second broker is registered as a slave of the first, under another address.
     address = f"localhost:{pair.site.brokers['second'].port}"
-    slave = Registrant(pair.site.name_server.port)
+    slave = NameServerClient(pair.site.name_server.port)
     with asyncio.Runner() as runner:
         answer = runner.run(slave.register(topic, "T", name="first", broker_id=1, address=address))
         assert answer.code == ResponseCode.SUCCESS, answer.remark

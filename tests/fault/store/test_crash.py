@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 from tests.support.store_writer import Notes, Order, running_writer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.support.files import Fault, FaultyFiles
+from tests.support.faulty_files import Fault, FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record

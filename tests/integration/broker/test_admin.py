@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -79,7 +79,7 @@ async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client)
     async with NameServer(name_server_config) as name_server:
         address = f"127.0.0.1:{name_server.port}"
         async with Broker(config(tmp_path, namesrvAddr=address)) as broker:
-            dialogue = Dialogue(client, broker.address)
+            dialogue = BrokerClient(client, broker.address)
             check(await dialogue.ask(CREATE, topic_fields("T")))
             await wait_perm(address, "T", 6)
             await dialogue.send("T", b"1")
@@ -102,7 +102,7 @@ async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client)
 
 async def test_ten_thousand_topics(tmp_path: Path, client: Client) -> None:
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         wanted = [TopicConfig(topic_name=f"Topic{number}") for number in range(10_000)]
         body = encode_body(TopicConfigList(wanted))
         check(await dialogue.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body))
@@ -114,7 +114,7 @@ async def test_ten_thousand_topics(tmp_path: Path, client: Client) -> None:
             check(await dialogue.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}))
     # All are there again, and so are the queues of those that had messages.
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         answer = check(await dialogue.ask(RequestCode.GET_ALL_TOPIC_CONFIG, {"topicSeq": 0}))
         assert int(answer.fields["totalTopicNum"]) >= 10_000
         assert len(await dialogue.pull("Topic9999")) == 1
@@ -122,7 +122,7 @@ async def test_ten_thousand_topics(tmp_path: Path, client: Client) -> None:
 
 async def test_figures_of_what_was_sent_and_got(tmp_path: Path, client: Client) -> None:
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         for number in range(5):
             await dialogue.send("T", b"%d" % number)
         assert len(await dialogue.pull("T")) == 5

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.support.consumers import pull_fields
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_bench import pull_fields
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -105,7 +105,7 @@ def summary(answer: RemotingCommand) -> Any:
 
 
 @asynccontextmanager
-async def golden_broker(folder: Path) -> AsyncIterator[Dialogue]:
+async def golden_broker(folder: Path) -> AsyncIterator[BrokerClient]:
     config = BrokerConfig.from_properties(
         {
             "brokerName": "broker-golden",
@@ -121,12 +121,12 @@ async def golden_broker(folder: Path) -> AsyncIterator[Dialogue]:
     async with Broker(config) as broker:
         client = Client(ClientOptions())
         try:
-            yield Dialogue(client, broker.address)
+            yield BrokerClient(client, broker.address)
         finally:
             await client.close()
 
 
-async def fill(dialogue: Dialogue, recorded: list[Exchange]) -> None:
+async def fill(dialogue: BrokerClient, recorded: list[Exchange]) -> None:
     """Give the broker the topics, groups and progress that the recorded answers tell of."""
 
     def told(code: RequestCode) -> Any:

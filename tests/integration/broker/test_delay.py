@@ -5,8 +5,8 @@ import re
 import time
 from pathlib import Path
 
+from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
-from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -31,7 +31,7 @@ def config(folder: Path, **properties: str) -> BrokerConfig:
 
 async def test_a_message_comes_when_its_delay_is_over(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         sent = time.monotonic()
         for number in range(20):
             await talk.send("TopicA", b"%d" % number, {"DELAY": "1", "TAGS": "T"})
@@ -44,7 +44,7 @@ async def test_a_message_comes_when_its_delay_is_over(tmp_path: Path) -> None:
 async def test_levels_do_not_wait_for_each_other(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"two hours", {"DELAY": "18"})
         await talk.send("TopicA", b"beyond the last level", {"DELAY": "99"})
         await talk.send("TopicA", b"a minute", {"DELAY": "5"})
@@ -60,7 +60,7 @@ async def test_a_restart_in_mid_delay(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Client(ClientOptions()) as client:
         async with Broker(config(tmp_path), clock=clock) as broker:
-            talk = Dialogue(client, broker.address)
+            talk = BrokerClient(client, broker.address)
             await talk.send("TopicA", b"early", {"DELAY": "1"})
             await talk.send("TopicA", b"late", {"DELAY": "2"})
             clock.advance(1_000)
@@ -73,14 +73,14 @@ async def test_a_restart_in_mid_delay(tmp_path: Path) -> None:
         }
         clock.advance(4_000)
         async with Broker(config(tmp_path), clock=clock) as broker:
-            records = await Dialogue(client, broker.address).receive("TopicA", 2)
+            records = await BrokerClient(client, broker.address).receive("TopicA", 2)
             assert [record.body for record in records] == [b"early", b"late"]
 
 
 async def test_with_synchronous_flushing(tmp_path: Path) -> None:
     settings = config(tmp_path, flushDiskType="SYNC_FLUSH")
     async with Broker(settings) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"x", {"DELAY": "1"})
         (record,) = await talk.receive("TopicA", 1)
         assert record.body == b"x"
@@ -90,11 +90,11 @@ async def test_a_killed_broker_delivers_after_its_restart(tmp_path: Path) -> Non
     with Cluster(tmp_path, brokers=1) as cluster:
         broker = cluster.brokers[0]
         async with Client(ClientOptions()) as client:
-            talk = Dialogue(client, broker.address)
+            talk = BrokerClient(client, broker.address)
             for number in range(10):
                 await talk.send("TopicA", b"%d" % number, {"DELAY": "1"})
             broker.kill()
         broker.start()
         async with Client(ClientOptions()) as client:
-            records = await Dialogue(client, broker.address).receive("TopicA", 10)
+            records = await BrokerClient(client, broker.address).receive("TopicA", 10)
             assert [record.body for record in records[:10]] == [b"%d" % n for n in range(10)]

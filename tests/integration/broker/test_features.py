@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
-from tests.support.dialogue import Dialogue
 
 from goddard.broker import settings
 from goddard.broker.broker import Broker
@@ -104,7 +104,7 @@ async def test_from_the_name_server_to_the_consumer(tmp_path: Path, client: Clie
     with Cluster(tmp_path, brokers=2) as cluster:
         addresses = {name: ids[0] for name, ids in query_brokers(cluster.namesrv).items()}
         assert addresses.keys() == {"broker-0", "broker-1"}
-        chosen = Dialogue(client, addresses["broker-1"])
+        chosen = BrokerClient(client, addresses["broker-1"])
         fields = {
             "topic": "Orders",
             "defaultTopic": "TBW102",
@@ -129,7 +129,7 @@ async def test_from_the_name_server_to_the_consumer(tmp_path: Path, client: Clie
 async def test_a_store_after_the_first_message(tmp_path: Path, client: Client) -> None:
     root = tmp_path / "store"
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         await dialogue.send("Orders", bytes(1000), {"KEYS": "k"}, queue_id=2)
         # The next segment is there before it is needed, a segment's length further on.
         await appears(root / "commitlog" / f"{SEGMENT:020}")
@@ -158,7 +158,7 @@ def test_the_log_is_mapped_into_memory(tmp_path: Path) -> None:
 
         async def send_and_read() -> None:
             async with Client(ClientOptions()) as client:
-                dialogue = Dialogue(client, broker.address)
+                dialogue = BrokerClient(client, broker.address)
                 await dialogue.send("Orders", b"tea")
                 await dialogue.receive("Orders", 1)
 
@@ -172,7 +172,7 @@ async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, clie
     root = tmp_path / "store"
     topics = ("Orders", "Bills", "Letters")
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         for number in range(30):
             await dialogue.send(topics[number % 3], b"%d" % number, {"KEYS": f"k{number}"})
     queues = [root / "consumequeue" / topic / "0" / f"{0:020}" for topic in topics]
@@ -180,7 +180,7 @@ async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, clie
     for name in ("consumequeue", "index"):
         shutil.rmtree(root / name)
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         for number, topic in enumerate(topics):
             bodies = [record.body for record in await dialogue.pull(topic)]
             assert bodies == [b"%d" % each for each in range(number, 30, 3)]
@@ -197,7 +197,7 @@ async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, clie
 
 async def test_a_created_topic_looks_as_rocketmq_makes_it(tmp_path: Path, client: Client) -> None:
     async with Broker(config(tmp_path)) as broker:
-        await Dialogue(client, broker.address).send("Orders", b"tea")
+        await BrokerClient(client, broker.address).send("Orders", b"tea")
         topics = tmp_path / "store" / "config" / "topics.json"
         await asyncio.to_thread(
             wait_until, lambda: '"Orders"' in topics.read_text(), 10, "Orders in topics.json"
@@ -211,11 +211,11 @@ async def test_a_created_topic_looks_as_rocketmq_makes_it(tmp_path: Path, client
 async def test_sends_do_not_wait_for_pulls(tmp_path: Path, client: Client) -> None:
     """A thousand pulls that are held and many that read megabytes: a send takes its usual time."""
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as other:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         for _ in range(8):
             await dialogue.send("Large", bytes(100_000))
         await dialogue.send("Orders", b"first", queue_id=1)
-        reader = Dialogue(other, broker.address)
+        reader = BrokerClient(other, broker.address)
         pulls = [
             asyncio.create_task(reader.pull("Orders", 0, queue_id=0, wait_ms=20_000))
             for _ in range(1_000)
@@ -237,7 +237,7 @@ async def test_what_the_log_tells_of_a_send(
 ) -> None:
     """For who looks for a message: every send and what is stored, when debugging."""
     async with Broker(config(tmp_path)) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         with caplog.at_level(logging.INFO, logger="goddard.broker"):
             await dialogue.send("Orders", b"tea")
         text = "\n".join(caplog.messages)
@@ -271,7 +271,7 @@ async def test_a_slow_append_is_told(
             return append(records, whole=whole)
 
         monkeypatch.setattr(broker.store, "append", slow)
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
         await dialogue.send("Orders", b"tea")
         assert re.search(r"not in lock elapsed time\(ms\)=501, bodyLength=\d+", caplog.text)
         answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
@@ -310,7 +310,7 @@ async def test_appends_of_many_clients_leave_no_gap(tmp_path: Path) -> None:
 
         async def send_all(number: int) -> None:
             client = await stack.enter_async_context(Client(ClientOptions()))
-            dialogue = Dialogue(client, broker.address)
+            dialogue = BrokerClient(client, broker.address)
             for _ in range(25):
                 await dialogue.send(f"T{number}", bytes(1 + number))
 
@@ -326,7 +326,7 @@ async def test_appends_of_many_clients_leave_no_gap(tmp_path: Path) -> None:
 async def test_statistics_count_what_clients_send_and_pull(tmp_path: Path, client: Client) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000)
     async with Broker(config(tmp_path), clock=clock) as broker:
-        dialogue = Dialogue(client, broker.address)
+        dialogue = BrokerClient(client, broker.address)
 
         async def runtime(*names: str) -> list[int]:
             answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))

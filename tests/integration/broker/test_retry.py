@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
-from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -36,7 +36,7 @@ def config(folder: Path, **properties: str) -> BrokerConfig:
 async def test_from_the_first_try_to_the_dead_letters(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"poison", {"KEYS": "k1"})
         (record,) = await talk.receive("TopicA", 1)
         for attempt, delay_ms in enumerate((10_000, 30_000, 60_000), 1):
@@ -55,7 +55,7 @@ async def test_from_the_first_try_to_the_dead_letters(tmp_path: Path) -> None:
 
 async def test_a_consumer_that_gives_up_at_once(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"poison")
         (record,) = await talk.receive("TopicA", 1)
         check(await talk.send_back(record, "G", -1))
@@ -77,7 +77,10 @@ async def test_a_question_and_its_answer(tmp_path: Path) -> None:
         Client(ClientOptions(), handlers) as asking,
         Client(ClientOptions()) as replying,
     ):
-        asker, replier = Dialogue(asking, broker.address), Dialogue(replying, broker.address)
+        asker, replier = (
+            BrokerClient(asking, broker.address),
+            BrokerClient(replying, broker.address),
+        )
         await asker.heartbeat("Askers", client_id="asker@1")
         marks = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker@1", "TTL": "3000"}
         await asker.send("Questions", b"how much?", marks)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
-from tests.support.dialogue import Dialogue
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -83,7 +83,7 @@ class Producer:
 
 async def test_commit_and_rollback(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         kept = await talk.send_half(TOPIC, b"kept")
         dropped = await talk.send_half(TOPIC, b"dropped")
         assert kept.transaction_id == "U-kept"
@@ -105,7 +105,7 @@ async def test_a_live_producer_is_asked_and_its_answer_counts(tmp_path: Path) ->
         Broker(config(tmp_path), clock=clock) as broker,
         Producer(decisions) as producer,
     ):
-        talk = Dialogue(producer.client, broker.address)
+        talk = BrokerClient(producer.client, broker.address)
         await talk.heartbeat("P")
         now_ms = clock.now_ms()
         for body in (b"commit", b"rollback", b"unknown"):
@@ -134,7 +134,7 @@ async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart
         Broker(config(tmp_path), clock=clock) as broker,
         Client(ClientOptions()) as client,
     ):
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         decided = await talk.send_half(TOPIC, b"decided")
         await talk.send_half(TOPIC, b"open")
         check(await talk.end(decided, COMMIT))
@@ -143,7 +143,7 @@ async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart
         Broker(config(tmp_path), clock=clock) as broker,
         Producer({b"open": int(COMMIT)}) as producer,
     ):
-        talk = Dialogue(producer.client, broker.address)
+        talk = BrokerClient(producer.client, broker.address)
         await talk.heartbeat("P")
         # Born by the real clock of this test, it is a message of the future: asked at once.
         assert await producer.next_asked() == b"open"
@@ -156,7 +156,7 @@ async def test_a_killed_broker_asks_about_what_it_does_not_know(tmp_path: Path) 
     with Cluster(tmp_path, brokers=1, properties=checks) as cluster:
         broker = cluster.brokers[0]
         async with Client(ClientOptions()) as client:
-            talk = Dialogue(client, broker.address)
+            talk = BrokerClient(client, broker.address)
             for number in range(5):
                 half = await talk.send_half(TOPIC, b"decided %d" % number)
                 check(await talk.end(half, ROLLBACK if number % 2 else COMMIT))
@@ -165,7 +165,7 @@ async def test_a_killed_broker_asks_about_what_it_does_not_know(tmp_path: Path) 
             broker.kill()
         broker.start()
         async with Producer({b"open": int(COMMIT)}) as producer:
-            talk = Dialogue(producer.client, broker.address)
+            talk = BrokerClient(producer.client, broker.address)
             await talk.heartbeat("P")
             while await producer.next_asked() != b"open":
                 pass
@@ -178,13 +178,13 @@ async def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
     settings = config(tmp_path, rejectTransactionMessage="true")
     async with Broker(settings) as broker, Client(ClientOptions()) as client:
         with pytest.raises(NoPermissionError):
-            await Dialogue(client, broker.address).send_half(TOPIC, b"x")
+            await BrokerClient(client, broker.address).send_half(TOPIC, b"x")
 
 
 async def test_with_synchronous_flushing(tmp_path: Path) -> None:
     settings = config(tmp_path, flushDiskType="SYNC_FLUSH")
     async with Broker(settings) as broker, Client(ClientOptions()) as client:
-        talk = Dialogue(client, broker.address)
+        talk = BrokerClient(client, broker.address)
         half = await talk.send_half(TOPIC, b"x")
         check(await talk.end(half, COMMIT))
         (record,) = await talk.receive(TOPIC, 1)

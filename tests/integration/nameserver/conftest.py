@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.registrant import Registrant
+from tests.support.name_server_client import NameServerClient
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
@@ -49,12 +49,12 @@ async def server(start: Callable[..., Awaitable[NameServer]]) -> NameServer:
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Callable[[NameServer], Registrant]]:
+async def connect() -> AsyncIterator[Callable[[NameServer], NameServerClient]]:
     """Make peers of a name server; each has a connection of its own."""
-    made: list[Registrant] = []
+    made: list[NameServerClient] = []
 
-    def make(server: NameServer) -> Registrant:
-        made.append(Registrant(server.port))
+    def make(server: NameServer) -> NameServerClient:
+        made.append(NameServerClient(server.port))
         return made[-1]
 
     yield make
@@ -63,5 +63,7 @@ async def connect() -> AsyncIterator[Callable[[NameServer], Registrant]]:
 
 
 @pytest.fixture
-async def peer(server: NameServer, connect: Callable[[NameServer], Registrant]) -> Registrant:
+async def peer(
+    server: NameServer, connect: Callable[[NameServer], NameServerClient]
+) -> NameServerClient:
     return connect(server)

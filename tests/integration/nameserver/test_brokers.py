@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.support.clock import ManualClock
+from tests.support.name_server_client import NameServerClient, loads, registration
 from tests.support.polling import until
-from tests.support.rawpeer import StreamPeer
-from tests.support.registrant import Registrant, loads, registration
+from tests.support.stream_peer import StreamPeer
 
 from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.server import NameServer
@@ -22,7 +22,7 @@ from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 
 Start = Callable[..., Awaitable[NameServer]]
-Connect = Callable[[NameServer], Registrant]
+Connect = Callable[[NameServer], NameServerClient]
 
 IDENTITY = {
     "brokerName": "broker-a",
@@ -34,7 +34,7 @@ IDENTITY = {
 
 @pytest.mark.parametrize("compressed", [False, True])
 async def test_a_registered_broker_is_in_the_route_and_the_cluster(
-    peer: Registrant, compressed: bool
+    peer: NameServerClient, compressed: bool
 ) -> None:
     answer = await peer.register("T1", "T2", compressed=compressed)
     assert (answer.code, answer.remark, answer.ext_fields) == (0, None, {})
@@ -70,7 +70,7 @@ async def test_two_brokers_with_four_queues_give_eight(
     assert len(route["brokerDatas"]) == 2
 
 
-async def test_a_missing_topic_gets_rocketmqs_response(peer: Registrant) -> None:
+async def test_a_missing_topic_gets_rocketmqs_response(peer: NameServerClient) -> None:
     answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Missing"})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert answer.remark == (
@@ -91,7 +91,7 @@ async def test_a_missing_topic_gets_rocketmqs_response(peer: Registrant) -> None
     ],
 )
 async def test_broker_ids_are_quoted_for_clients_that_support_it(
-    peer: Registrant, version: int, fields: dict[str, str], quoted: bool
+    peer: NameServerClient, version: int, fields: dict[str, str], quoted: bool
 ) -> None:
     await peer.register()
     answer = await peer.ask(
@@ -101,7 +101,7 @@ async def test_broker_ids_are_quoted_for_clients_that_support_it(
     assert expected in bytes(answer.body)
 
 
-async def test_a_body_whose_checksum_is_wrong_is_refused(peer: Registrant) -> None:
+async def test_a_body_whose_checksum_is_wrong_is_refused(peer: NameServerClient) -> None:
     body = encode_register_body(registration("T1", "T2"))
     crc = zlib.crc32(body) & 0x7FFFFFFF
     good = await peer.register("T1", "T2", fields={"bodyCrc32": str(crc)})
@@ -110,14 +110,16 @@ async def test_a_body_whose_checksum_is_wrong_is_refused(peer: Registrant) -> No
     assert (bad.code, bad.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
 
 
-async def test_a_single_topic_before_a_full_registration_is_rejected(peer: Registrant) -> None:
+async def test_a_single_topic_before_a_full_registration_is_rejected(
+    peer: NameServerClient,
+) -> None:
     answer = await peer.register("T1")
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
     info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert bytes(info.body) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 
-async def test_the_body_of_the_oldest_brokers_is_the_topic_table(peer: Registrant) -> None:
+async def test_the_body_of_the_oldest_brokers_is_the_topic_table(peer: NameServerClient) -> None:
     table = registration("T1", "T2").topic_config_serialize_wrapper
     fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}
     answer = await peer.ask(RequestCode.REGISTER_BROKER, fields, encode_body(table), version=36)
@@ -131,7 +133,7 @@ async def test_a_slave_receives_its_master(server: NameServer, connect: Connect)
     assert answer.ext_fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-async def test_query_data_version_reports_changes(peer: Registrant) -> None:
+async def test_query_data_version_reports_changes(peer: NameServerClient) -> None:
     version = json.dumps({"counter": 1, "stateVersion": 0, "timestamp": 1}).encode()
     answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
     assert (answer.ext_fields, bytes(answer.body)) == ({"changed": "true"}, b"")
@@ -144,7 +146,7 @@ async def test_query_data_version_reports_changes(peer: Registrant) -> None:
     assert answer.ext_fields == {"changed": "true"}
 
 
-async def test_unregistering_takes_effect_before_the_response(peer: Registrant) -> None:
+async def test_unregistering_takes_effect_before_the_response(peer: NameServerClient) -> None:
     await peer.register()
     answer = await peer.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)
     assert answer.code == ResponseCode.SUCCESS
@@ -354,7 +356,9 @@ async def test_registrations_of_one_connection_take_effect_in_order(
     assert not server.routes.live
 
 
-async def test_a_oneway_registration_takes_effect_without_a_response(peer: Registrant) -> None:
+async def test_a_oneway_registration_takes_effect_without_a_response(
+    peer: NameServerClient,
+) -> None:
     await peer.register("T1", "T2")
     body = encode_register_body(registration("T9", counter=2))
     fields = {**IDENTITY, "haServerAddr": "10.0.0.1:10912"}

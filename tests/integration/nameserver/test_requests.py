@@ -7,30 +7,30 @@ from pathlib import Path
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.registrant import Registrant, loads
+from tests.support.name_server_client import NameServerClient, loads
 
 from goddard.config import parse_properties
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 
 Start = Callable[..., Awaitable[NameServer]]
-Connect = Callable[[NameServer], Registrant]
+Connect = Callable[[NameServer], NameServerClient]
 
 ORDER = "ORDER_TOPIC_CONFIG"
 
 
-async def put(peer: Registrant, namespace: str, key: str, value: str) -> None:
+async def put(peer: NameServerClient, namespace: str, key: str, value: str) -> None:
     fields = {"namespace": namespace, "key": key, "value": value}
     answer = await peer.ask(RequestCode.PUT_KV_CONFIG, fields)
     assert (answer.code, answer.remark, answer.ext_fields) == (0, None, None)
 
 
-async def update(peer: Registrant, text: str) -> tuple[int, str | None]:
+async def update(peer: NameServerClient, text: str) -> tuple[int, str | None]:
     answer = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, text.encode())
     return answer.code, answer.remark
 
 
-async def configuration(peer: Registrant) -> dict[str, str]:
+async def configuration(peer: NameServerClient) -> dict[str, str]:
     answer = await peer.ask(RequestCode.GET_NAMESRV_CONFIG)
     return parse_properties(str(answer.body, "utf-8"))
 
@@ -59,7 +59,7 @@ async def test_topic_lists(server: NameServer, connect: Connect) -> None:
         assert loads(await peer.ask(code)) == {"topicList": []}
 
 
-async def test_lists_can_be_switched_off_while_running(peer: Registrant) -> None:
+async def test_lists_can_be_switched_off_while_running(peer: NameServerClient) -> None:
     assert await update(peer, "enableTopicList=false\nenableAllTopicList=false") == (0, None)
     for code, fields in (
         (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None),
@@ -73,7 +73,7 @@ async def test_lists_can_be_switched_off_while_running(peer: Registrant) -> None
 # Permissions and topics
 
 
-async def test_write_permission_is_wiped_and_added(peer: Registrant) -> None:
+async def test_write_permission_is_wiped_and_added(peer: NameServerClient) -> None:
     await peer.register("T1", "T2", "T3")
     fields = {"brokerName": "broker-a"}
     answer = await peer.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, fields)
@@ -88,7 +88,7 @@ async def test_write_permission_is_wiped_and_added(peer: Registrant) -> None:
     assert route["queueDatas"][0]["perm"] == 6
 
 
-async def test_topics_are_deleted_and_registered(peer: Registrant) -> None:
+async def test_topics_are_deleted_and_registered(peer: NameServerClient) -> None:
     await peer.register("T1", "T2")
     route = await peer.route("T1")
     fields = {"topic": "T1", "clusterName": "DefaultCluster"}
@@ -108,7 +108,7 @@ async def test_topics_are_deleted_and_registered(peer: Registrant) -> None:
 # Key-value configuration
 
 
-async def test_kv_pairs_are_put_listed_and_deleted(peer: Registrant) -> None:
+async def test_kv_pairs_are_put_listed_and_deleted(peer: NameServerClient) -> None:
     key = {"namespace": "NSX", "key": "k1"}
     answer = await peer.ask(RequestCode.GET_KV_CONFIG, key)
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
@@ -137,7 +137,7 @@ async def test_kv_pairs_survive_a_restart(start: Start, connect: Connect) -> Non
     assert loads(answer) == {"table": {f"k{n}": f"ü{n}\n" for n in range(100)}}
 
 
-async def test_order_settings_reach_clients_and_brokers(peer: Registrant) -> None:
+async def test_order_settings_reach_clients_and_brokers(peer: NameServerClient) -> None:
     await peer.register()
     await put(peer, ORDER, "T1", "broker-a:4")
     # Clients get them if order messages are enabled, brokers unless that is disabled.
@@ -157,7 +157,7 @@ async def test_order_settings_reach_clients_and_brokers(peer: Registrant) -> Non
     assert bytes((await peer.register()).body) == b""
 
 
-async def test_a_kv_request_without_its_fields_is_refused(peer: Registrant) -> None:
+async def test_a_kv_request_without_its_fields_is_refused(peer: NameServerClient) -> None:
     answer = await peer.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "value": "v"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == "the header field key is missing"
@@ -168,7 +168,9 @@ async def test_a_kv_request_without_its_fields_is_refused(peer: Registrant) -> N
 # Configuration
 
 
-async def test_the_configuration_has_rocketmqs_names(server: NameServer, peer: Registrant) -> None:
+async def test_the_configuration_has_rocketmqs_names(
+    server: NameServer, peer: NameServerClient
+) -> None:
     shown = await configuration(peer)
     assert shown["listenPort"] == str(server.port)
     assert shown["scanNotActiveBrokerInterval"] == "5000"
@@ -176,7 +178,7 @@ async def test_the_configuration_has_rocketmqs_names(server: NameServer, peer: R
 
 
 async def test_an_update_takes_effect_is_stored_and_ignores_unknown_names(
-    server: NameServer, peer: Registrant
+    server: NameServer, peer: NameServerClient
 ) -> None:
     text = "needWaitForService=true\nunheardOf=1\nscanNotActiveBrokerInterval=1000\n"
     assert await update(peer, text) == (0, None)
@@ -228,7 +230,9 @@ async def test_a_shorter_scan_interval_takes_effect_immediately(
         ("a=\\u12", "malformed \\uxxxx escape: \\u12"),
     ],
 )
-async def test_a_wrong_value_changes_nothing(peer: Registrant, text: str, remark: str) -> None:
+async def test_a_wrong_value_changes_nothing(
+    peer: NameServerClient, text: str, remark: str
+) -> None:
     before = await configuration(peer)
     code, found = await update(peer, f"orderMessageEnable=true\n{text}")
     assert (code, found) == (ResponseCode.SYSTEM_ERROR, remark)
@@ -254,7 +258,7 @@ async def test_a_wrong_value_changes_nothing(peer: Registrant, text: str, remark
     ],
 )
 async def test_the_attack_of_cve_2023_37582_is_refused(
-    server: NameServer, peer: Registrant, tmp_path: Path, text: str
+    server: NameServer, peer: NameServerClient, tmp_path: Path, text: str
 ) -> None:
     """A peer names the file that the configuration is written to, and what is written there."""
     place = tmp_path / "place" / "crontab"
@@ -272,7 +276,7 @@ async def test_the_attack_of_cve_2023_37582_is_refused(
     assert parse_properties(_text(Path(server.settings.current.config_store_path)))
 
 
-async def test_a_line_break_in_a_value_is_refused(peer: Registrant) -> None:
+async def test_a_line_break_in_a_value_is_refused(peer: NameServerClient) -> None:
     code, remark = await update(peer, "productEnvName=x\\nkvConfigPath\\=/tmp/evil")
     assert code == ResponseCode.SYSTEM_ERROR
     assert remark == "productEnvName: a value has no control characters"

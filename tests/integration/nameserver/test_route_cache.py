@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.registrant import Registrant
+from tests.support.name_server_client import NameServerClient
 
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
@@ -63,7 +63,7 @@ def query(opaque: object, topic: str = "T1", **fields: str) -> bytes:
     )
 
 
-async def test_only_the_opaque_differs_between_answers(peer: Registrant, raw: Raw) -> None:
+async def test_only_the_opaque_differs_between_answers(peer: NameServerClient, raw: Raw) -> None:
     await peer.register()
     opaques = [0, 1, 9, 10, 99, 12345, 2**31 - 1, 7, 7, 1_000_000_000]
     first = await raw.ask(*(query(opaque) for opaque in opaques))
@@ -76,7 +76,7 @@ async def test_only_the_opaque_differs_between_answers(peer: Registrant, raw: Ra
     assert first[0].code == 0
 
 
-async def test_a_change_is_seen_by_the_next_query(peer: Registrant, raw: Raw) -> None:
+async def test_a_change_is_seen_by_the_next_query(peer: NameServerClient, raw: Raw) -> None:
     async def queues() -> list[tuple[str, int, int]] | None:
         answers = await raw.ask(query(1), query(2))
         assert answers[0].body == answers[1].body
@@ -99,7 +99,7 @@ async def test_a_change_is_seen_by_the_next_query(peer: Registrant, raw: Raw) ->
 
 
 async def test_settings_and_order_conf_are_seen_by_the_next_query(
-    peer: Registrant, raw: Raw
+    peer: NameServerClient, raw: Raw
 ) -> None:
     await peer.register()
     await raw.ask(query(1))
@@ -113,7 +113,7 @@ async def test_settings_and_order_conf_are_seen_by_the_next_query(
     assert answer.remark == "name server not ready"
 
 
-async def test_variants_of_a_query_do_not_share_an_answer(peer: Registrant, raw: Raw) -> None:
+async def test_variants_of_a_query_do_not_share_an_answer(peer: NameServerClient, raw: Raw) -> None:
     await peer.register("T1", "T2", "T11")
     for _ in range(2):
         answers = await raw.ask(
@@ -149,20 +149,22 @@ async def test_variants_of_a_query_do_not_share_an_answer(peer: Registrant, raw:
     ],
 )
 async def test_unusual_headers_get_their_own_opaque(
-    peer: Registrant, raw: Raw, header: str
+    peer: NameServerClient, raw: Raw, header: str
 ) -> None:
     await peer.register()
     answers = await raw.ask(*(frame_of(header % opaque) for opaque in (1, 2, 3)))
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (2, 0), (3, 0)]
 
 
-async def test_a_topic_that_looks_like_an_opaque_is_a_topic(peer: Registrant, raw: Raw) -> None:
+async def test_a_topic_that_looks_like_an_opaque_is_a_topic(
+    peer: NameServerClient, raw: Raw
+) -> None:
     await peer.register('"opaque":7,', "T2")
     answers = await raw.ask(query(1, '"opaque":7,'), query(2, '"opaque":7,'))
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (2, 0)]
 
 
-async def test_negative_opaques_are_answered(peer: Registrant, raw: Raw) -> None:
+async def test_negative_opaques_are_answered(peer: NameServerClient, raw: Raw) -> None:
     await peer.register()
     answers = await raw.ask(query(1), query(-1), query(-(2**31)))
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (-1, 0), (-(2**31), 0)]
@@ -170,7 +172,7 @@ async def test_negative_opaques_are_answered(peer: Registrant, raw: Raw) -> None
 
 @pytest.mark.parametrize("opaque", ["2147483648", "99999999999999999999", "01", "1e3x", ""])
 async def test_invalid_opaques_are_rejected(
-    server: NameServer, peer: Registrant, raw: Raw, opaque: str
+    server: NameServer, peer: NameServerClient, raw: Raw, opaque: str
 ) -> None:
     header = '{"code":105,"extFields":{"topic":"T1"},"opaque":%s,"version":493}'
     await peer.register()
@@ -182,7 +184,7 @@ async def test_invalid_opaques_are_rejected(
         await raw.ask(query(1))
 
 
-async def test_a_oneway_query_is_not_answered(peer: Registrant, raw: Raw) -> None:
+async def test_a_oneway_query_is_not_answered(peer: NameServerClient, raw: Raw) -> None:
     await peer.register()
     header = '{"code":105,"extFields":{"topic":"T1"},"flag":2,"opaque":%d,"version":493}'
     raw.writer.write(frame_of(header % 1) + frame_of(header % 2))
@@ -190,7 +192,7 @@ async def test_a_oneway_query_is_not_answered(peer: Registrant, raw: Raw) -> Non
     assert [answer.opaque for answer in answers] == [3]
 
 
-async def test_a_query_does_not_overtake_earlier_requests(peer: Registrant, raw: Raw) -> None:
+async def test_a_query_does_not_overtake_earlier_requests(peer: NameServerClient, raw: Raw) -> None:
     """The whole of this arrives in one chunk: delete, then ask."""
     await peer.register()
     await raw.ask(query(1))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.support.certificates import make_identity
-from tests.support.registrant import Registrant
+from tests.support.name_server_client import NameServerClient
 
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
@@ -30,7 +30,7 @@ async def shown_certificate(port: int) -> str:
 
 async def test_tls_and_plain_on_one_port_and_a_new_certificate(
     start: Callable[..., Awaitable[NameServer]],
-    connect: Callable[[NameServer], Registrant],
+    connect: Callable[[NameServer], NameServerClient],
     tmp_path: Path,
 ) -> None:
     identity = make_identity(tmp_path, "server")

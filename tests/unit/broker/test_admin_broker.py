@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench, body_of
+from tests.support.admin_bench import AdminBench, body_of
 
 from goddard.broker.admin_broker import size_text
 from goddard.config import parse_properties

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench, body_of
-from tests.support.consumers import Consumer, records_of, tags
+from tests.support.admin_bench import AdminBench, body_of
+from tests.support.consumer_bench import Consumer, records_of, tags
 
 from goddard.broker import admin_clients
 from goddard.protocol.bodies import ConsumeType, MessageModel

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench
-from tests.support.consumers import tags
+from tests.support.admin_bench import AdminBench
+from tests.support.consumer_bench import tags
 from tests.support.headers import REQUEST_HEADERS
 
 from goddard.broker import admin_clients

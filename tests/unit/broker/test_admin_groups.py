@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench, body_of
-from tests.support.consumers import tags
+from tests.support.admin_bench import AdminBench, body_of
+from tests.support.consumer_bench import tags
 
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig, SubscriptionGroupList

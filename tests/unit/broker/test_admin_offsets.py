@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench, body_of
-from tests.support.consumers import bodies_of, pull_fields, tags
+from tests.support.admin_bench import AdminBench, body_of
+from tests.support.consumer_bench import bodies_of, pull_fields, tags
 
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode

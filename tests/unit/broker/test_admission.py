@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.files import FaultyFiles
-from tests.support.sends import SendBench, send_request
+from tests.support.faulty_files import FaultyFiles
+from tests.support.send_bench import SendBench, send_request
 
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import encode_frame

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.consumers import Consumer, ConsumerBench, sql, tags
+from tests.support.consumer_bench import Consumer, ConsumerBench, sql, tags
 
 from goddard.broker.filters import ConsumerFilters
 from goddard.broker.settings import BrokerConfig, Settings

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.clock import ManualClock
-from tests.support.parts import BrokerParts, broker_parts, properties_of
 from tests.support.store import HOST, prepared
 
 from goddard.broker.delay import DelayDelivery

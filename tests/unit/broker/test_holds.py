@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumers import ConsumerBench, bodies_of, pull_fields, sql, tags
+from tests.support.consumer_bench import ConsumerBench, bodies_of, pull_fields, sql, tags
 
 from goddard.broker import holds as holds_module
 from goddard.broker.holds import Hold

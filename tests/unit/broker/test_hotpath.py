@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer
-from tests.support.sends import SendBench, send_request
+from tests.support.send_bench import SendBench, send_request
 
 from goddard.broker import hotpath
 from goddard.broker.send import MAX_BATCH_MESSAGES

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumers import ConsumerBench, tags
+from tests.support.consumer_bench import ConsumerBench, tags
 
 from goddard.broker.locks import LOCK_LIFE_MS, QueueLocks
 from goddard.protocol import fastjson

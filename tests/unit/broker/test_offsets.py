@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumers import ConsumerBench, pull_fields
+from tests.support.consumer_bench import ConsumerBench, pull_fields
 
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 

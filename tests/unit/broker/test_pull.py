@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.consumers import ConsumerBench, bodies_of, pull_fields, records_of, sql, tags
+from tests.support.consumer_bench import (
+    ConsumerBench,
+    bodies_of,
+    pull_fields,
+    records_of,
+    sql,
+    tags,
+)
 
 from goddard.broker.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
 from goddard.protocol.bodies import ConsumeType, MessageModel

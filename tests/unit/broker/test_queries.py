@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.administration import AdminBench, body_of
-from tests.support.consumers import bodies_of, records_of, sql, tags
+from tests.support.admin_bench import AdminBench, body_of
+from tests.support.consumer_bench import bodies_of, records_of, sql, tags
 
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 

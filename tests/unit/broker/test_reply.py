@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.memory import RawPeer, join_raw
-from tests.support.parts import BrokerParts, broker_parts, properties_of
 
 from goddard.broker.admission import Admission
 from goddard.broker.reply import Replies

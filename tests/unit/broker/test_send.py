@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.support.sends import SendBench, send_request
+from tests.support.send_bench import SendBench, send_request
 
 from goddard.broker.incoming import Incoming
 from goddard.broker.send import MAX_BATCH_MESSAGES

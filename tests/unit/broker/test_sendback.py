@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.memory import RawPeer, join_raw
-from tests.support.parts import BrokerParts, broker_parts, properties_of
 from tests.support.store import HOST, prepared
 
 from goddard.broker.delay import DelayDelivery

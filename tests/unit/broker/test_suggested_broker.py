@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumers import ConsumerBench, pull_fields
+from tests.support.consumer_bench import ConsumerBench, pull_fields
 
 from goddard.protocol.codes import RequestCode
 

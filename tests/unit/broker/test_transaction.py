@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
-from tests.support.parts import BrokerParts, broker_parts, properties_of
 from tests.support.store import HOST, prepared
 
 from goddard.broker.checkback import GROUP

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
-from tests.support.registrant import registration
+from tests.support.name_server_client import registration
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.brokers import Brokers

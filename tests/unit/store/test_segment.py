@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import InlineWorker
 
 from goddard.store.errors import StoreFullError, StoreLayoutError
@@ -205,7 +205,7 @@ def test_faulty_files_drop_unsynced_changes_at_a_crash(tmp_path: Path) -> None:
     files.crash()
     found = {path.name: path.read_bytes() for path in root.iterdir()}
     assert found == {"new": b"one", "old": b"old"}, "the deletion was not synced either"
-    with pytest.raises(OSError, match="off"):
+    with pytest.raises(OSError, match="crashed"):
         files.sync(fd)
     os.close(fd)
     os.close(unnamed)

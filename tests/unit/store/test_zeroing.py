@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.files import FaultyFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.store import InlineWorker
 
 from goddard.store.files import Data, SystemFiles

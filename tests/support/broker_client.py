@@ -1,4 +1,4 @@
-"""A client's side of the talk with a broker, request by request, for integration tests."""
+"""Send single requests to one broker, for integration tests."""
 
 import asyncio
 import time
@@ -20,14 +20,14 @@ from goddard.protocol.message import format_properties
 from goddard.protocol.record import Record, iter_records
 from goddard.protocol.responses import check
 from goddard.transport.client import Client
-from tests.support.consumers import pull_fields
+from tests.support.consumer_bench import pull_fields
 
 TIMEOUT_MS = 10_000
 _WAIT_FLAG = 2
 
 
-class Dialogue:
-    """What a producer and consumer says to one broker."""
+class BrokerClient:
+    """The requests of producers and consumers to one broker."""
 
     def __init__(self, client: Client, address: str) -> None:
         self.client = client
@@ -95,7 +95,7 @@ class Dialogue:
     async def pull(
         self, topic: str, queue_offset: int = 0, *, queue_id: int = 0, wait_ms: int = 0
     ) -> list[Record]:
-        """Messages of a queue from an offset on; waits for the first if there is none."""
+        """Messages of a queue from an offset on; ``wait_ms``: how long to wait for the first."""
         fields = pull_fields(topic, queue_offset, queueId=queue_id)
         if wait_ms:
             fields["sysFlag"] |= _WAIT_FLAG
@@ -107,12 +107,12 @@ class Dialogue:
     async def receive(
         self, topic: str, count: int, *, queue_id: int = 0, timeout_seconds: float = 60.0
     ) -> list[Record]:
-        """The first messages of a queue, once there are so many."""
+        """Wait until a queue has ``count`` messages, and return them."""
         found: list[Record] = []
         async with asyncio.timeout(timeout_seconds):
             while len(found) < count:
                 records = await self.pull(topic, len(found), queue_id=queue_id, wait_ms=1_000)
                 found += records
-                if not records:  # a topic that does not exist yet is answered at once
+                if not records:  # a pull of a topic that does not exist yet returns at once
                     await asyncio.sleep(0.05)
         return found

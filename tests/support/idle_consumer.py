@@ -1,6 +1,6 @@
-"""A consumer that is online but consumes nothing: it says heartbeats and answers what it is asked.
+"""An idle consumer: it sends heartbeats and answers the broker's requests, but never pulls.
 
-For tests of those who look at consumers from outside.
+For tests of requests about consumers.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ _POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 
-async def eventually(look: Callable[[], Awaitable[T]], timeout_seconds: float = 30.0) -> T:
-    """What one sees when looking again and again until there is something."""
+async def eventually(query: Callable[[], Awaitable[T]], timeout_seconds: float = 30.0) -> T:
+    """Repeat a query until its result is true, and return the result."""
     async with asyncio.timeout(timeout_seconds):
         while True:
-            seen = await look()
-            if seen:
-                return seen
+            result = await query()
+            if result:
+                return result
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class OnlineConsumer:
-    """Use as a context manager: the consumer is online inside."""
+class IdleConsumer:
+    """Use as a context manager; the consumer is registered inside the block."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class OnlineConsumer:
         handlers = Handlers()
         handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ignore)
         handlers.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._ignore)
-        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._tell)
-        handlers.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._tell_offsets)
+        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        handlers.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._consumer_status)
         handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
         self._client = Client(handlers=handlers)
 
@@ -101,9 +101,9 @@ class OnlineConsumer:
         return QueueKey(broker_name="anywhere", queue_id=1, topic=self.topic)
 
     def _ignore(self, request: RemotingCommand, connection: Connection) -> None:
-        """These are one-way."""
+        """One-way requests need no response."""
 
-    def _tell(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+    def _running_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         info = ConsumerRunningInfo(
             properties={"PROP_CONSUME_TYPE": self._consume_type.value},
             mq_table={self._queue(): ProcessQueueInfo(commit_offset=7)},
@@ -111,7 +111,7 @@ class OnlineConsumer:
         )
         return request.reply(body=encode_body(info))
 
-    def _tell_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+    def _consumer_status(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         return request.reply(
             body=encode_body(ClientOffsets(message_queue_table={self._queue(): 9}))
         )

@@ -1,7 +1,7 @@
-"""The sending side of a broker without a broker: a real store, real tables, no sockets.
+"""The broker's sending side without a broker process: a real store, real tables, no sockets.
 
-``SendBench`` joins everything between a connection and the store. Frames go in through a peer in
-memory, with or without the hot path.
+``SendBench`` connects all parts between a connection and the store. Requests arrive over a memory
+transport, with or without the hot path.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tests.support.store import SmallStore
 
 
 class CountedPuts:
-    """Statistics that a test can look at."""
+    """Records the statistics that the broker reports."""
 
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
@@ -44,7 +44,7 @@ class CountedPuts:
 
 
 class SendBench:
-    """Make it inside a running loop; use as a context manager."""
+    """Create it inside a running loop; use it as a context manager."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class SendBench:
         return join_raw(self.handlers, on_frames=self.hot_path.on_frames if hot else None)
 
     async def ask(self, *requests: RemotingCommand, hot: bool = False) -> list[RemotingCommand]:
-        """Send requests in one chunk; the answers to those that are answered, by opaque."""
+        """Send requests in one chunk; returns the responses (none for one-way), by opaque."""
         peer, connection = self.connect(hot=hot)
         peer.transport.write(b"".join(map(encode_frame, requests)))
         answered = [request for request in requests if not request.is_oneway]
@@ -135,7 +135,7 @@ class SendBench:
         return sorted(answers, key=lambda answer: answer.opaque)
 
     def records(self) -> list[Record]:
-        """Everything in the log."""
+        """All records in the log."""
         return [
             decode_record(view)[0]
             for entry in self.store.log.scan(0)
@@ -144,7 +144,7 @@ class SendBench:
 
 
 def real_store(root: Path, **settings: Any) -> MessageStore:
-    """A store with threads of its own, as a broker has it."""
+    """A store with its own threads, as in a broker."""
     return MessageStore(StoreConfig(root=root, **({"segment_bytes": 64 << 20} | settings)))
 
 
@@ -159,8 +159,11 @@ def send_request(
     code: int = RequestCode.SEND_MESSAGE_V2,
     **changes: Any,
 ) -> RemotingCommand:
-    """A send as Java's client writes it; ``changes`` go to fields (None leaves one out) and to the
-    command (``oneway``, ``opaque``, ``serialize_type``, ``version``)."""
+    """A send request as Java's client encodes it.
+
+    ``changes`` replace fields (None removes one) or attributes of the command (``oneway``,
+    ``opaque``, ``serialize_type``, ``version``).
+    """
     is_oneway = changes.pop("oneway", False)
     command: dict[str, Any] = {
         name: changes.pop(name)

@@ -1,4 +1,4 @@
-"""A peer that writes what it is told over a real socket, fast or rudely, and counts what comes."""
+"""A remoting peer on a real socket that writes arbitrary bytes and records the responses."""
 
 import asyncio
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class StreamPeer:
         await self._writer.drain()
 
     async def receive(self, opaques: Iterable[int]) -> None:
-        """Until all of these are answered or the other end closes."""
+        """Read until all of these are answered or the other end closes."""
         missing = set(opaques) - self.answers.keys()
         while missing and not self.is_closed:
             try:
@@ -57,7 +57,7 @@ class StreamPeer:
     async def ask(
         self, request: RemotingCommand, timeout_seconds: float = 10
     ) -> RemotingCommand | None:
-        """The answer, or None when the other end closed instead."""
+        """The response; None if the other end closed the connection."""
         self.write(encode_frame(request))
         async with asyncio.timeout(timeout_seconds):
             await self.receive([request.opaque])

@@ -1,7 +1,7 @@
-"""A peer of a name server for tests: registers as a broker, asks as a client, over one connection.
+"""A name server client for tests: it registers as a broker and queries routes over one connection.
 
-It goes through our own transport, which ``testing.wire`` does not; it keeps its connection, which a
-broker has to.
+Unlike ``testing.wire`` it uses the project's transport, and it keeps its connection open, as a
+broker must.
 """
 
 import json
@@ -36,13 +36,13 @@ def registration(*topics: str, counter: int = 1) -> RegisterBrokerBody:
 
 
 def loads(answer: RemotingCommand) -> Any:
-    """The JSON body of a good answer."""
+    """The JSON body of a successful response."""
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return fastjson.loads(bytes(answer.body))
 
 
-class Registrant:
-    """One connection to a name server, made by the first request."""
+class NameServerClient:
+    """One connection to a name server, opened by the first request."""
 
     def __init__(self, port: int) -> None:
         self.address = f"127.0.0.1:{port}"
@@ -87,7 +87,7 @@ class Registrant:
         )
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """A topic's route in wire names; None when it has none."""
+        """A topic's route with wire names; None if there is none."""
         answer = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None

@@ -1,4 +1,4 @@
-"""What tests of push consumers share: a listener that keeps what it gets, ways to fill topics."""
+"""Helpers for tests of push consumers: a recording listener, and functions that fill topics."""
 
 import asyncio
 import threading
@@ -8,11 +8,11 @@ from typing import Any
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import ConsumeFrom
-from tests.support.dialogue import Dialogue
+from tests.support.broker_client import BrokerClient
 from tests.support.polling import until
 
 TIMEOUT_SECONDS = 40
-QUICK: dict[str, Any] = {
+SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 300,
     "poll_name_server_interval_ms": 300,
     "heartbeat_interval_ms": 1_000,
@@ -24,12 +24,12 @@ QUICK: dict[str, Any] = {
 
 
 def push(namesrv: str, group: str, listener: Callable[..., Any], **options: Any) -> PushConsumer:
-    """A consumer whose intervals are short."""
-    return PushConsumer(group, name_servers=namesrv, listener=listener, **QUICK | options)
+    """A push consumer with short intervals."""
+    return PushConsumer(group, name_servers=namesrv, listener=listener, **SHORT_INTERVALS | options)
 
 
 class Inbox:
-    """A listener that keeps what it gets; ``later`` is the same for coroutines."""
+    """A listener that records its messages; ``later`` is the coroutine version."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -48,15 +48,15 @@ class Inbox:
         return [message.body.decode() for message in list(self.messages)]
 
     async def until(self, count: int) -> list[str]:
-        """The bodies, once there are so many."""
+        """Wait for ``count`` messages and return all bodies."""
         await until(lambda: len(self.messages) >= count, lambda: f"{count}; got {self.bodies}")
         return self.bodies
 
 
 async def fill(
-    sender: Dialogue, topic: str, bodies: Iterable[str], *, queues: int = 4, **properties: str
+    sender: BrokerClient, topic: str, bodies: Iterable[str], *, queues: int = 4, **properties: str
 ) -> None:
-    """Send texts, one queue after the other."""
+    """Send texts to the queues in turn."""
     for number, body in enumerate(bodies):
         await sender.send(topic, body.encode(), properties, queue_id=number % queues)
 
@@ -66,5 +66,5 @@ def texts(count: int, start: int = 0) -> list[str]:
 
 
 def listener_threads() -> list[str]:
-    """Threads of this process that listeners run in."""
+    """The names of this process's listener threads."""
     return [each.name for each in threading.enumerate() if each.name.startswith("consume-")]

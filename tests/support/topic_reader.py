@@ -1,9 +1,9 @@
-"""Reads what a topic holds, without a group and without a consumer of any kind.
+"""Read all messages of a topic, without a consumer group.
 
     async with TopicReader(namesrv, topic) as reader:
-        messages = await reader.until(10)       # every message there is, once there are ten
+        messages = await reader.until(10)       # all messages, when there are at least ten
 
-Messages of one queue come in their order; each is returned once more by every call.
+Messages of one queue are in order; every call returns all messages again.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _NAME = "topic-reader"
 
 
 class TopicReader:
-    """All messages of a topic, so far. Made where a loop runs."""
+    """All messages of a topic so far. Create it inside a running loop."""
 
     def __init__(self, namesrv: str, topic: str) -> None:
         self._topic = topic
         options = session_options(namesrv, {"instance_name": f"{_NAME}-{topic}"})
         self._session = Session(options, clock=SystemClock())
         self._puller = Puller(self._session, _NAME)
-        self._everything = SubscriptionData(topic=topic, sub_string="*")
+        self._subscription = SubscriptionData(topic=topic, sub_string="*")
         self._next_offsets: dict[MessageQueue, int] = {}
         self._seen: list[ReceivedMessage] = []
 
@@ -44,7 +44,7 @@ class TopicReader:
         await self._session.stop()
 
     async def until(self, count: int, timeout_seconds: float = 30.0) -> list[ReceivedMessage]:
-        """Every message, when there are so many; those there are when the time is over."""
+        """All messages, when there are at least ``count``, or after the timeout."""
         return await self.until_true(lambda messages: len(messages) >= count, timeout_seconds)
 
     async def until_true(
@@ -63,7 +63,7 @@ class TopicReader:
             for queue in queues:
                 await self._read_queue(queue)
         except GoddardError:
-            # A broker that is being started again; the deadline is the caller's.
+            # The broker may be restarting; the caller's deadline ends the wait.
             return
 
     async def _read_queue(self, queue: MessageQueue) -> None:
@@ -72,7 +72,7 @@ class TopicReader:
             result = await self._puller.pull(
                 queue,
                 at,
-                self._everything,
+                self._subscription,
                 max_messages=32,
                 suspend_ms=0,
                 timeout_ms=5_000,

@@ -1,6 +1,6 @@
 """A streaming job in its own process, for tests that kill it: from a topic to a table and a topic.
 
-    python -m tests.support.sparkjob FOLDER     # FOLDER contains job.json
+    python -m tests.support.spark_job FOLDER     # FOLDER contains job.json
 
 ``job.json`` has ``master``, ``source`` and ``sink``, optionally Spark's ``settings`` and ``code``,
 an archive of the package for the executors. The job runs until a file ``stop`` exists. Then it
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from goddard.spark import spark_session
 from goddard.spark.rows import ROW_PROPERTY
-from tests.support.numbered import numbers
+from tests.support.numbered_topic import numbers
 
 READY = "the queries are running"
 _POLL_SECONDS = 1

@@ -1,4 +1,4 @@
-"""What processes hold: memory and descriptors of any, as Linux tells them; sockets of this one."""
+"""Resources of processes: memory and descriptors (Linux), and this process's TCP sockets."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that belongs to the process alone (RssAnon); mapped files are not among it."""
+    """Private memory of a process (RssAnon), without mapped files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -21,22 +21,24 @@ def descriptors(pid: int) -> int:
 
 
 def open_tcp_sockets() -> dict[int, str]:
-    """This process's TCP sockets by inode, each with its two ends."""
+    """This process's TCP sockets: inode to local and remote address."""
     found: dict[int, str] = {}
     for path in Path("/dev/fd").iterdir():
-        # The listing's own descriptor is gone by now, and others may go any moment.
+        # The descriptor of the listing is closed by now, and others may be closed at any time.
         with contextlib.suppress(OSError):
             status = os.fstat(int(path.name))
             if not stat.S_ISSOCK(status.st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(path.name))) as copy:
                 if copy.family in (socket.AF_INET, socket.AF_INET6):
-                    found[status.st_ino] = f"{_end(copy.getsockname)} -> {_end(copy.getpeername)}"
+                    found[status.st_ino] = (
+                        f"{_address(copy.getsockname)} -> {_address(copy.getpeername)}"
+                    )
     return found
 
 
-def _end(ask: Callable[[], object]) -> str:
+def _address(query: Callable[[], object]) -> str:
     try:
-        return str(ask())
+        return str(query())
     except OSError:
-        return "nothing"
+        return "none"

@@ -1,6 +1,6 @@
-"""The requests of mqadmin without a broker: what ``ConsumerBench`` has, and the administration.
+"""The broker's administration without a broker process: ``ConsumerBench`` with admin requests.
 
-File work runs in the default executor of the loop.
+File operations run in the default executor of the loop.
 """
 
 from pathlib import Path
@@ -16,11 +16,11 @@ from goddard.broker.stats import Stats
 from goddard.protocol import fastjson
 from goddard.protocol.frame import RemotingCommand
 from goddard.store.tables import DelayOffsetTable
-from tests.support.consumers import ConsumerBench
+from tests.support.consumer_bench import ConsumerBench
 
 
 class AdminBench(ConsumerBench):
-    """Make it inside a running loop; use as a context manager."""
+    """Create it inside a running loop; use it as a context manager."""
 
     def __init__(
         self, root: Path, *, properties: dict[str, str] | None = None, **store_settings: Any
@@ -67,6 +67,6 @@ class AdminBench(ConsumerBench):
 
 
 def body_of(answer: RemotingCommand) -> Any:
-    """The JSON of an answer that says success."""
+    """The JSON body of a successful response."""
     assert answer.code == 0, (answer.code, answer.remark)
     return fastjson.loads(bytes(answer.body))

@@ -1,8 +1,8 @@
-"""A file layer that fails on demand, and one day loses everything that was never synced.
+"""A file layer with injected failures, and with power cuts that lose unsynced data.
 
 ``FaultyFiles`` works on a real directory. It keeps a copy of what each sync made durable: file
-contents by ``sync``, names by ``sync_directory``. ``crash`` puts the directory back to that state,
-as a power cut would, and every later call through this object fails. Meant for small files.
+contents by ``sync``, names by ``sync_directory``. ``crash`` restores the directory to that state,
+as after a power cut, and every later call through this object fails. For small files only.
 """
 
 import errno
@@ -18,23 +18,23 @@ from goddard.store.files import Data, DiskUsage, FileFacts, SystemFiles
 
 PAGE_BYTES = 4096
 
-# Decides whether a page that was written but not synced survives; gets the path and page number.
+# (path, page number) to whether a written but unsynced page survives a crash.
 KeepPage: TypeAlias = Callable[[Path, int], bool]
 
 
 @dataclass(slots=True)
 class Fault:
-    """Fails matching calls: ``skip`` go through first, then ``count`` fail."""
+    """Fails matching calls: the first ``skip`` calls succeed, the next ``count`` fail."""
 
     operation: str
     code: int
     skip: int = 0
     count: int = 1
     path_part: str = ""
-    short_bytes: int = 0  # of a failing write, this much reaches the file
-    wait: Callable[[], None] | None = None  # the call is not failed but held up by this
+    short_bytes: int = 0  # a failing write still writes this number of bytes
+    wait: Callable[[], None] | None = None  # called instead of failing, to delay the call
 
-    def strikes(self, operation: str, path: Path) -> bool:
+    def applies(self, operation: str, path: Path) -> bool:
         if operation != self.operation or self.count == 0 or self.path_part not in str(path):
             return False
         if self.skip > 0:
@@ -65,7 +65,7 @@ class FaultyFiles(SystemFiles):
         self.calls: list[tuple[str, Path]] = []
         self.is_crashed = False
         self.has_file_system_sync = True
-        self.used: float | None = None  # the disk ratio to report, instead of the true one
+        self.used: float | None = None  # reported instead of the real disk usage ratio
         self._paths: dict[int, Path] = {}
         self._content: dict[int, bytes] = {}  # by inode
         self._names: dict[Path, dict[str, int]] = {}  # by directory: name and inode
@@ -86,7 +86,7 @@ class FaultyFiles(SystemFiles):
         path_part: str = "",
         short_bytes: int = 0,
     ) -> Fault:
-        """Make calls of a kind fail: open, pread, pwrite, truncate, allocate, map, sync, …"""
+        """Let calls of an operation fail: open, pread, pwrite, truncate, allocate, map, sync, …"""
         fault = Fault(operation, code, skip, count, path_part, short_bytes)
         self.faults.append(fault)
         return fault
@@ -100,7 +100,7 @@ class FaultyFiles(SystemFiles):
         count: int = 1,
         path_part: str = "",
     ) -> Fault:
-        """Make calls of a kind take as long as ``wait`` does; it may move a clock instead."""
+        """Let calls of an operation call ``wait`` first, which may block or advance a clock."""
         fault = Fault(operation, 0, skip, count, path_part, wait=wait)
         self.faults.append(fault)
         return fault
@@ -113,10 +113,10 @@ class FaultyFiles(SystemFiles):
 
     def _enter(self, operation: str, path: Path) -> Fault | None:
         if self.is_crashed:
-            raise OSError(errno.EIO, "the machine is off")
+            raise OSError(errno.EIO, "the machine has crashed")
         self.calls.append((operation, path))
         for fault in self.faults:
-            if fault.strikes(operation, path):
+            if fault.applies(operation, path):
                 if fault.wait is not None:
                     fault.wait()
                     continue
@@ -197,20 +197,20 @@ class FaultyFiles(SystemFiles):
 
     def rename(self, source: Path, target: Path) -> None:
         self._enter("rename", source)
-        self._bury(target)
+        self._keep_inode(target)
         super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
         self._enter("unlink", path)
-        self._bury(path)
+        self._keep_inode(path)
         super().unlink(path)
 
-    def _bury(self, path: Path) -> None:
-        """Keep a file that loses its name: its inode, by which it is known here, stays its own."""
+    def _keep_inode(self, path: Path) -> None:
+        """Keep another link to a file that loses its name, so that its inode is not reused."""
         if path.exists():
-            grave = self.root.with_name(f"{self.root.name}.unlinked")
-            grave.mkdir(exist_ok=True)
-            (grave / str(len(list(grave.iterdir())))).hardlink_to(path)
+            folder = self.root.with_name(f"{self.root.name}.unlinked")
+            folder.mkdir(exist_ok=True)
+            (folder / str(len(list(folder.iterdir())))).hardlink_to(path)
 
     def remove_directory(self, path: Path) -> None:
         self._enter("remove_directory", path)
@@ -236,7 +236,7 @@ class FaultyFiles(SystemFiles):
         return DiskUsage(1000, used, 1000 - used)
 
     def crash(self, keep_page: KeepPage | None = None) -> None:
-        """Cut the power. ``keep_page`` lets some unsynced pages reach the disk all the same."""
+        """Simulate a power cut. ``keep_page`` selects unsynced pages that survive."""
         self.is_crashed = True
         written = {
             path.stat().st_ino: path.read_bytes() for path in self.root.rglob("*") if path.is_file()

@@ -1,7 +1,7 @@
-"""The consuming side of a broker without a broker: a real store, real tables, no sockets.
+"""The broker's consuming side without a broker process: a real store, real tables, no sockets.
 
-``ConsumerBench`` joins what heartbeats, pulls, offsets and locks need; requests go in through a
-peer in memory. Time is the test's.
+``ConsumerBench`` connects the parts for heartbeats, pulls, offsets and locks. Requests arrive over
+a memory transport, and the test controls the clock.
 """
 
 import itertools
@@ -42,7 +42,7 @@ from tests.support.store import SmallStore, prepared
 
 
 class CountedGets:
-    """Statistics that a test can look at."""
+    """Records the statistics that the broker reports."""
 
     def __init__(self) -> None:
         self.gets: dict[tuple[str, str], tuple[int, int]] = {}
@@ -60,7 +60,7 @@ class CountedGets:
 
 
 def tags(topic: str, expression: str = "*", version: int = 1) -> SubscriptionData:
-    """A tag subscription as Java clients make it."""
+    """A tag subscription as Java clients send it."""
     parsed = parse_tags(expression)
     return SubscriptionData(
         topic=topic,
@@ -78,7 +78,7 @@ def sql(topic: str, expression: str, version: int = 1) -> SubscriptionData:
 
 
 class Consumer:
-    """A client of the bench."""
+    """A client connected to a ``ConsumerBench``."""
 
     def __init__(self, bench: "ConsumerBench", *, hot: bool) -> None:
         self.peer = RawPeer()
@@ -89,7 +89,7 @@ class Consumer:
             on_frames=bench.hot_path.on_frames if hot else None,
         )
         join(self.peer, self.connection)
-        # What the broker sent on its own, and answers that were not waited for yet.
+        # Requests from the broker, and responses that no call has waited for yet.
         self.pushed: list[RemotingCommand] = []
         self._answers: dict[int, RemotingCommand] = {}
         self._opaques = itertools.count(1)
@@ -127,7 +127,7 @@ class Consumer:
         return await self.answer(self.send(code, fields, body, **options))
 
     async def next_push(self) -> RemotingCommand:
-        """What the broker sends next on its own."""
+        """The next request from the broker."""
         while not self.pushed:
             (command,) = await self.peer.receive(1)
             if command.is_response:
@@ -161,7 +161,7 @@ class Consumer:
 
 
 class ConsumerBench:
-    """Make it inside a running loop; use as a context manager."""
+    """Create it inside a running loop; use it as a context manager."""
 
     def __init__(
         self, root: Path, *, properties: dict[str, str] | None = None, **store_settings: Any
@@ -248,7 +248,7 @@ class ConsumerBench:
 
 
 def pull_fields(topic: str, queue_offset: int = 0, **fields: Any) -> dict[str, Any]:
-    """The fields of a pull that brings its subscription along and does not wait."""
+    """The fields of a pull with a subscription that does not wait for messages."""
     return {
         "consumerGroup": "G",
         "topic": topic,

@@ -1,7 +1,7 @@
-"""Requests no client would send: every field of every header missing, mistyped and out of range.
+"""Malformed requests: every field of every header missing, of a wrong type or out of range.
 
-``absurd_requests`` starts from a request that would do, and spoils one thing at a time, so that
-what is spoilt is reached behind the checks of everything else.
+``malformed_requests`` starts from a valid request and changes one field at a time, so that the
+checks of the other fields do not hide the effect.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand
 from tests.support.headers import REQUEST_HEADERS
 
-ABSURD_VALUES: Final = (
+MALFORMED_VALUES: Final = (
     "",
     "x",
     "-1",
@@ -41,7 +41,7 @@ ABSURD_VALUES: Final = (
     "a\x01b\x02" * 50,
     "v" * 40_000,
 )
-ABSURD_BODIES: Final = (
+MALFORMED_BODIES: Final = (
     b"\x00",
     b"\xff" * 64,
     b"{",
@@ -95,7 +95,7 @@ _NUMBERS: Final = {
 
 
 def plausible_fields(code: int) -> dict[str, str]:
-    """Every field of a code's header with a value that its type allows."""
+    """Every field of a code's header with a value that is valid for its type."""
     header = REQUEST_HEADERS.get(RequestCode(code))
     if header is None:
         return {}
@@ -112,24 +112,24 @@ def plausible_fields(code: int) -> dict[str, str]:
     return fields
 
 
-def absurd_requests(code: int) -> Iterator[RemotingCommand]:
-    """All of them for one code, none of them one-way."""
-    good = plausible_fields(code)
+def malformed_requests(code: int) -> Iterator[RemotingCommand]:
+    """All malformed requests for one code; none of them is one-way."""
+    valid = plausible_fields(code)
     yield RemotingCommand(code)
-    yield RemotingCommand(code, good)
-    yield RemotingCommand(code, good, serialize_type=SerializeType.ROCKETMQ)
-    for name in good:
-        without = {other: value for other, value in good.items() if other != name}
+    yield RemotingCommand(code, valid)
+    yield RemotingCommand(code, valid, serialize_type=SerializeType.ROCKETMQ)
+    for name in valid:
+        without = {other: value for other, value in valid.items() if other != name}
         yield RemotingCommand(code, without, b"body")
-        for value in ABSURD_VALUES:
-            yield RemotingCommand(code, good | {name: value}, b"body")
-    for value in ABSURD_VALUES[:20]:
-        yield RemotingCommand(code, dict.fromkeys(good, value), b"body")
+        for value in MALFORMED_VALUES:
+            yield RemotingCommand(code, valid | {name: value}, b"body")
+    for value in MALFORMED_VALUES[:20]:
+        yield RemotingCommand(code, dict.fromkeys(valid, value), b"body")
         yield RemotingCommand(
-            code, dict.fromkeys(good, value), serialize_type=SerializeType.ROCKETMQ
+            code, dict.fromkeys(valid, value), serialize_type=SerializeType.ROCKETMQ
         )
-    for body in ABSURD_BODIES:
-        yield RemotingCommand(code, good, body)
+    for body in MALFORMED_BODIES:
+        yield RemotingCommand(code, valid, body)
         yield RemotingCommand(code, {}, body)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a broker around a small store, for tests of one part without a whole broker."""
+"""Parts of a broker around a small store, for tests of one part without a complete broker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,10 +24,10 @@ from tests.support.store import SmallStore
 
 
 class BrokerParts:
-    """Store, tables and writer; the clock moves when told to, and the store's workers run inline.
+    """Store, tables and writer; the test advances the clock, and the store's workers run inline.
 
-    A second one on the same directory is the broker after a restart: tables load what the first
-    saved.
+    A second instance on the same directory is the broker after a restart: it loads the saved
+    tables.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BrokerParts:
         return self.store.put(record)
 
     def records(self, topic: str, queue_id: int = 0) -> list[Record]:
-        """Every message that consumers of a queue can see."""
+        """All messages that are visible to consumers of a queue."""
         found: list[Record] = []
         queue_offset = self.store.min_offset(topic, queue_id)
         while (result := self.store.get(topic, queue_id, queue_offset, 32)).records:
@@ -77,9 +77,9 @@ async def broker_parts(
     store: dict[str, Any] | None = None,
     **config: Any,
 ) -> AsyncIterator[BrokerParts]:
-    """Parts around an open store, with these settings of the store and of the broker.
+    """Parts around an open store, with settings for the store and for the broker.
 
-    ``crash``: the store is abandoned at the end, tables unsaved.
+    ``crash``: at the end the store is abandoned and the tables are not saved.
     """
     parts = BrokerParts(root, clock, config, store or {})
     parts.store.open()

@@ -1,11 +1,11 @@
-"""A cluster that answers as it is told: for what a real one does too seldom to be tested with.
+"""A fake cluster with scripted responses, for cases that rarely happen with a real one.
 
     async with FakeCluster("broker-a", "broker-b") as cluster:
         cluster.broker("broker-a").answer = lambda request: request.reply(ResponseCode.SYSTEM_BUSY)
         ...                       # name_servers=cluster.namesrv
 
-It serves routes over real sockets and keeps every request that comes. Unless told otherwise a
-broker stores nothing and answers sends with SEND_OK.
+It serves routes over real sockets and records every request. By default a broker stores nothing and
+answers sends with SEND_OK.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Answerer = Callable[[RemotingCommand], RemotingCommand | Awaitable[RemotingComma
 
 
 async def mute(request: RemotingCommand) -> None:
-    """An answer that never comes."""
+    """Never answers."""
     await asyncio.Event().wait()
 
 
@@ -55,7 +55,7 @@ class FakeBroker:
         self.silent: set[int] = set()
         self.requests: list[RemotingCommand] = []
         self.connections: list[Connection] = []
-        # Set when the first request of a code has come.
+        # Set when the first request with a code has arrived.
         self.asked: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self._stored = 0
         handlers = Handlers()
@@ -71,7 +71,7 @@ class FakeBroker:
         return [request for request in self.requests if request.code in _SENDS]
 
     def store(self, request: RemotingCommand) -> RemotingCommand:
-        """What a broker answers to a send that it took."""
+        """The response to a successful send."""
         header = decode_send(request.fields)
         self._stored += 1
         fields = {
@@ -82,7 +82,7 @@ class FakeBroker:
         return request.reply(ext_fields=fields)
 
     def stored_as(self, code: ResponseCode) -> Answerer:
-        """An answer that has stored the message, but says that all is not well."""
+        """Responses that store the message and have another code, such as FLUSH_DISK_TIMEOUT."""
 
         def answer(request: RemotingCommand) -> RemotingCommand:
             response = self.store(request)
@@ -110,16 +110,15 @@ class FakeCluster:
 
     def __init__(self, *brokers: str, queues: int = 4, topics: tuple[str, ...] = ("T",)) -> None:
         self._brokers = {name: FakeBroker(name) for name in brokers}
-        self._gone: list[FakeBroker] = []
-        # Brokers that somebody else runs, or addresses to give out instead of a broker's own: for a
-        # proxy between it and its clients.
-        self.elsewhere: dict[str, str] = {}
+        self._removed: list[FakeBroker] = []
+        # Addresses of brokers outside this cluster, or that replace a broker's own (for a proxy).
+        self.address_overrides: dict[str, str] = {}
         self.queues = queues
         self.topics = set(topics)
         self.order_conf: str | None = None
         self.perm = int(Permission.READ | Permission.WRITE)
         self.route_requests: list[str] = []
-        # Answers what is asked about routes, if it is set.
+        # Responds to route requests, if set.
         self.answer_route: Answerer | None = None
         self._exits = contextlib.AsyncExitStack()
         handlers = Handlers()
@@ -134,8 +133,8 @@ class FakeCluster:
         return self._brokers[name]
 
     def forget(self, name: str) -> None:
-        """Leave a broker out of the routes from now on; it goes on running."""
-        self._gone.append(self._brokers.pop(name))
+        """Remove a broker from the routes; it continues to run."""
+        self._removed.append(self._brokers.pop(name))
 
     @property
     def brokers(self) -> list[FakeBroker]:
@@ -164,7 +163,7 @@ class FakeCluster:
             remark = f"No topic route info in name server for the topic: {topic}"
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
         addresses = {name: broker.address for name, broker in self._brokers.items()}
-        addresses |= self.elsewhere
+        addresses |= self.address_overrides
         route = TopicRoute(
             order_topic_conf=self.order_conf,
             queue_datas=[
