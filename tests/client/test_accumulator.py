@@ -9,7 +9,7 @@ from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import ClientError, InvalidMessageError
 from goddard.client.message import Message
-from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.values import SendStatus
 from goddard.testing.cluster import Cluster

@@ -7,10 +7,10 @@ from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.produce.producer import Producer
-from goddard.client.produce.transactions import TransactionProducer, TransactionState
-from goddard.client.values import ConsumeFrom
+from goddard.client.produce.transactions import TransactionProducer
+from goddard.client.values import ConsumeFrom, TransactionState
 from goddard.testing.site import Site
 
 

@@ -17,11 +17,11 @@ from goddard.client.errors import (
     NotRunningError,
 )
 from goddard.client.message import Message
-from goddard.client.produce.backpressure import BackPressureOptions
-from goddard.client.produce.hooks import ForbiddenContext, MessageType, SendContext, SendMode
+from goddard.client.produce.hooks import ForbiddenContext, MessageType, SendContext
+from goddard.client.produce.options import BackPressureOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.produce.selectors import by_hash, by_random, by_sharding_key
-from goddard.client.values import MessageQueue, SendStatus, ServiceState
+from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.hashing import java_hash
@@ -139,7 +139,7 @@ async def test_queues_are_chosen(site: Site) -> None:
             await producer.send(Message(topic, b"x"), selector=lambda q, m, k: q[k], key=99)
         with pytest.raises(ClientError, match="Not a MessageQueue: 7"):
             await producer.send(Message(topic, b"x"), selector=lambda q, m, k: number, key=1)
-        with pytest.raises(TypeError, match="a Message is wanted to send, not 7"):
+        with pytest.raises(TypeError, match="a Message is required, not 7"):
             await producer.send(number)
         with pytest.raises(ClientError, match="topic not equal mq's topic"):
             await producer.send(Message(topic, b"x"), queue=MessageQueue("other", "b", 0))

@@ -10,9 +10,9 @@ from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.produce.batching import AccumulatorOptions
+from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.produce.producer import Producer
-from goddard.client.produce.transactions import TransactionProducer, TransactionState
+from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.trace.records import (
     ConsumeEnd,
     ConsumeOutcome,
@@ -24,7 +24,7 @@ from goddard.client.trace.records import (
     decode_trace,
 )
 from goddard.client.trace.tracer import TraceOptions
-from goddard.client.values import ConsumeFrom, SendStatus
+from goddard.client.values import ConsumeFrom, SendStatus, TransactionState
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

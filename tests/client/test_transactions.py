@@ -13,8 +13,8 @@ from tests.support.topic_reader import TopicReader
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.produce.transactions import TransactionProducer, TransactionState
-from goddard.client.values import ConsumeFrom, SendStatus, ServiceState
+from goddard.client.produce.transactions import TransactionProducer
+from goddard.client.values import ConsumeFrom, SendStatus, ServiceState, TransactionState
 from goddard.errors import ConfigError
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.site import Site

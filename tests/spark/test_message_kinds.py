@@ -24,7 +24,7 @@ from goddard.client.produce.encoding import SendSettings, prepare_batch, send_co
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import QueueMappingItem, TopicConfig, TopicQueueMappingDetail
 from goddard.protocol.codes import ResponseCode
-from goddard.protocol.message import BatchEntry
+from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.spark.options import parse_sink
 from goddard.spark.write import write_batches
 from goddard.testing.process import wait_until
@@ -148,7 +148,7 @@ def test_inner_batches_are_read(site: Site) -> None:
         entries = [
             BatchEntry(b"%d" % number, b"TAGS\x01t\x02", 0) for number in range(begin, begin + 10)
         ]
-        batch = prepare_batch(topic, topic, entries, "", wait=True)
+        batch = prepare_batch(topic, topic, encode_batch(entries), (), wait=True)
         # Like Java's producer: the batch has its own unique id.
         batch = batch._replace(properties=batch.properties + f"UNIQ_KEY\x01{begin:032X}\x02")
         now_ms = int(time.time() * 1000)

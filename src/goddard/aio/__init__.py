@@ -35,14 +35,13 @@ from goddard.client.listeners.listener import OrderlyContext as OrderlyContext
 from goddard.client.message import Message as Message
 from goddard.client.message import ReceivedMessage as ReceivedMessage
 from goddard.client.options import Credentials as Credentials
-from goddard.client.produce.backpressure import BackPressureOptions as BackPressureOptions
-from goddard.client.produce.batching import AccumulatorOptions as AccumulatorOptions
+from goddard.client.produce.options import AccumulatorOptions as AccumulatorOptions
+from goddard.client.produce.options import BackPressureOptions as BackPressureOptions
 from goddard.client.produce.producer import Producer as Producer
 from goddard.client.produce.request_reply import create_reply as create_reply
 from goddard.client.produce.transactions import TransactionListener as TransactionListener
 from goddard.client.produce.transactions import TransactionProducer as TransactionProducer
 from goddard.client.produce.transactions import TransactionResult as TransactionResult
-from goddard.client.produce.transactions import TransactionState as TransactionState
 from goddard.client.trace.tracer import TraceOptions as TraceOptions
 from goddard.client.values import ConsumeFrom as ConsumeFrom
 from goddard.client.values import MessageModel as MessageModel
@@ -50,6 +49,7 @@ from goddard.client.values import MessageQueue as MessageQueue
 from goddard.client.values import SendResult as SendResult
 from goddard.client.values import SendStatus as SendStatus
 from goddard.client.values import ServiceState as ServiceState
+from goddard.client.values import TransactionState as TransactionState
 from goddard.errors import ConfigError as ConfigError
 from goddard.errors import GoddardError as GoddardError
 from goddard.errors import RemotingError as RemotingError

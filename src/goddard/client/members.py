@@ -11,7 +11,6 @@ from typing import Final, Protocol, TypeAlias
 
 from goddard.client.errors import ClientError
 from goddard.client.message import ReceivedMessage
-from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import decode_body, encode_body
 from goddard.protocol.bodies_client import (
@@ -54,14 +53,12 @@ class ProducerMember(Protocol):
     def group(self) -> str: ...
 
     def published_topics(self) -> Iterable[str]:
-        """The topics whose routes are to be kept fresh."""
+        """The topics whose routes are refreshed."""
 
-    def route_changed(self, topic: str, route: PublishRoute) -> None: ...
-
-    async def check_transaction(
+    def check_transaction(
         self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
     ) -> None:
-        """A broker (``address``) asks what became of a half message."""
+        """Answer the broker at an address that asks what became of a half message."""
 
 
 class ConsumerMember(Protocol):
@@ -148,7 +145,7 @@ class Members:
         handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly)
         handlers.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._reply_message)
 
-    async def _check_transaction(self, request: RemotingCommand, connection: Connection) -> None:
+    def _check_transaction(self, request: RemotingCommand, connection: Connection) -> None:
         header = CheckTransactionRequest.decode(request.fields)
         record, _ = decode_record(request.body)
         group = decode_properties(record.properties).get(PROPERTY_PRODUCER_GROUP, "")
@@ -157,7 +154,7 @@ class Members:
             _logger.warning("checkTransactionState, pick producer by group[%s] failed", group)
             return
         message = ReceivedMessage.from_record(record, header.bname or "")
-        await producer.check_transaction(message, header, connection.remote)
+        producer.check_transaction(message, header, connection.remote)
 
     def _notify_consumer_ids(self, request: RemotingCommand, connection: Connection) -> None:
         header = NotifyConsumerIdsRequest.decode(request.fields)

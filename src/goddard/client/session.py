@@ -332,11 +332,6 @@ class Session:
         if not self._known.set(topic, route):
             return
         _logger.info("the route of %s changed", topic)
-        for producer in list(self.members.producers.values()):
-            if topic in producer.published_topics():
-                publish = self._known.published(topic)
-                assert publish is not None
-                producer.route_changed(topic, publish)
         for consumer in list(self.members.consumers.values()):
             if topic in consumer.subscribed_topics():
                 consumer.route_changed(topic, self._known.to_subscribe(topic))

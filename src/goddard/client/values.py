@@ -10,9 +10,11 @@ __all__ = (
     "ConsumeFrom",
     "MessageModel",
     "MessageQueue",
+    "SendMode",
     "SendResult",
     "SendStatus",
     "ServiceState",
+    "TransactionState",
 )
 
 
@@ -50,6 +52,14 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
+class SendMode(Enum):
+    """How a message is sent: waiting for the result, with a future, or without an answer."""
+
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    ONEWAY = "ONEWAY"
+
+
 class SendResult(NamedTuple):
     """Where a message went.
 
@@ -81,6 +91,15 @@ class ConsumeFrom(Enum):
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class TransactionState(Enum):
+    """What becomes of a half message. The values are RocketMQ's names."""
+
+    COMMIT = "COMMIT_MESSAGE"
+    ROLLBACK = "ROLLBACK_MESSAGE"
+    # Not known yet: the broker asks later.
+    UNKNOWN = "UNKNOW"
 
 
 class ServiceState(Enum):

@@ -247,17 +247,22 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
     """Encode the body of a batch send."""
     parts: list[bytes] = []
     for body, properties, flag in entries:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ProtocolError(
-                f"properties of {len(properties)} bytes are longer than {MAX_PROPERTIES_BYTES}"
-            )
-        size = BATCH_ENTRY_BYTES + len(body) + len(properties)
-        try:
-            parts.append(_BATCH_HEAD.pack(size, 0, 0, flag, len(body)))
-        except struct.error as error:
-            raise ProtocolError(f"a number does not fit its field of a batch: {error}") from error
-        parts += (body, _I16.pack(len(properties)), properties)
+        parts += encode_batch_entry(body, properties, flag)
     return b"".join(parts)
+
+
+def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes, ...]:
+    """Encode one message of a batch body, in parts that follow each other."""
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise ProtocolError(
+            f"properties of {len(properties)} bytes are longer than {MAX_PROPERTIES_BYTES}"
+        )
+    size = BATCH_ENTRY_BYTES + len(body) + len(properties)
+    try:
+        head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
+    except struct.error as error:
+        raise ProtocolError(f"a number does not fit its field of a batch: {error}") from error
+    return head, body, _I16.pack(len(properties)), properties
 
 
 def iter_batch(body: Buffer) -> Iterator[BatchEntry]:

@@ -7,7 +7,8 @@ from typing import Any
 from tests.support.topic_reader import TopicReader
 
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.produce.transactions import TransactionProducer, TransactionState
+from goddard.client.produce.transactions import TransactionProducer
+from goddard.client.values import TransactionState
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process
 from goddard.testing.site import BROKER_PROPERTIES, Site

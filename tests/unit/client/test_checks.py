@@ -9,9 +9,8 @@ from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.push import PushConsumer
 from goddard.client.consume.subscriptions import Sql, Tags
 from goddard.client.produce.producer import Producer
-from goddard.client.produce.transaction_hooks import TransactionState
 from goddard.client.produce.transactions import TransactionProducer
-from goddard.client.values import MessageQueue
+from goddard.client.values import MessageQueue, TransactionState
 
 SERVER = "127.0.0.1:9876"
 QUEUE = MessageQueue("T", "b", 0)

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from goddard.client.produce.encoding import prepare_batch, split_batch
 from goddard.errors import GoddardError
-from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
+from goddard.protocol.message import (
+    PROPERTY_UNIQUE_ID,
+    decode_batch,
+    decode_properties,
+    encode_batch,
+)
 from goddard.spark.encode import MessageIds, encode
 from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, messages
 
@@ -91,7 +96,7 @@ def encode_by_rows(
         counter = (ids.first + number) % 65_536
         message.properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
     ((_, entries),) = split_batch(row_messages, context.namespace, 1 << 30)
-    return prepare_batch("T", "T", entries, "", wait=True).body
+    return prepare_batch("T", "T", encode_batch(entries), (), wait=True).body
 
 
 def encode_by_columns(

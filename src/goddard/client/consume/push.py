@@ -30,10 +30,10 @@ from goddard.client.listeners.hooks import ConsumeHook, with_hooks
 from goddard.client.listeners.listener import check_listener
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionKeywords, check_kind, check_range, session_options
+from goddard.client.produce.running import open_tracer
 from goddard.client.session import Session
 from goddard.client.trace.hooks import ConsumeTracing
 from goddard.client.trace.tracer import TraceOptions, Tracer
-from goddard.client.trace.tracers import consume_tracer
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError, GoddardError
@@ -468,7 +468,7 @@ class PushConsumer:
         hooks = list(self._consume_hooks)
         if self._trace is not None:
             group = session.without_namespace(self._group)
-            self._tracer = consume_tracer(self._trace, session, group)
+            self._tracer = open_tracer(self._trace, session, group, "CONSUME")
             hooks.append(ConsumeTracing(self._tracer, session))
         timeout_ms = self._consumption_options.timeout_ms
         return with_hooks(

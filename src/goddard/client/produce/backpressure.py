@@ -1,36 +1,19 @@
-"""A limit on what is being sent: so many messages and so many bytes without a result.
+"""Limits how many messages, and how many bytes, are sent and have no result yet.
 
-Who finds no room waits for it, in the order of coming, for as long as the send may take. Belongs to
-a loop.
+Callers wait in FIFO order for a permit, at most as long as their send may take. Belongs to an event
+loop.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
 
 from goddard.client.errors import TooManyRequestsError
-from goddard.client.options import check_range
-
-_MIN_MESSAGES: Final = 10
-_MIN_BYTES: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackPressureOptions:
-    """RocketMQ's defaults and least values."""
-
-    max_messages: int = 1024
-    max_bytes: int = 100 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        check_range("max_messages of the back-pressure", self.max_messages, _MIN_MESSAGES)
-        check_range("max_bytes of the back-pressure", self.max_bytes, _MIN_BYTES)
+from goddard.client.produce.options import BackPressureOptions
 
 
 class SendPermits:
-    """Who may send now, and who waits. ``release`` must follow every success of the others."""
+    """The permits of one producer. ``release`` must follow every permit that was acquired."""
 
     __slots__ = ("_bytes_left", "_max_bytes", "_messages_left", "_waiting")
 
@@ -44,7 +27,7 @@ class SendPermits:
         return len(self._waiting)
 
     def try_acquire(self, size_bytes: int) -> bool:
-        """Take a place if there is one and nobody waits for it already."""
+        """Take a permit if one is free and no other caller waits."""
         size = min(size_bytes, self._max_bytes)
         if self._waiting or self._messages_left < 1 or self._bytes_left < size:
             return False
@@ -53,19 +36,19 @@ class SendPermits:
         return True
 
     async def acquire(self, size_bytes: int, timeout_ms: int) -> None:
-        """Wait for a place; TooManyRequestsError if none is free in time."""
+        """Wait for a permit; TooManyRequestsError if none is free in time."""
         if self.try_acquire(size_bytes):
             return
-        # One message may be larger than all together may be; then it goes when nothing else does.
+        # A message larger than the limit for all together is sent when no other is.
         size = min(size_bytes, self._max_bytes)
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (size, place)
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, permit)
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await place
+                await permit
         except BaseException as error:
-            if place.done() and not place.cancelled():
+            if permit.done() and not permit.cancelled():
                 self.release(size_bytes)
             else:
                 with contextlib.suppress(ValueError):
@@ -75,7 +58,7 @@ class SendPermits:
                 lacks = "Num" if self._messages_left < 1 else "Size"
                 raise TooManyRequestsError(
                     f"send message tryAcquire semaphoreAsync{lacks} timeout",
-                    advice="the brokers are slower than the sends; send fewer at a time",
+                    advice="the brokers are slower than the sends: send fewer at a time",
                 ) from None
             raise
 
@@ -88,8 +71,8 @@ class SendPermits:
     def _admit(self) -> None:
         waiting = self._waiting
         while waiting and self._messages_left > 0 and self._bytes_left >= waiting[0][0]:
-            size, place = waiting.popleft()
-            if not place.done():  # else it gave up
+            size, permit = waiting.popleft()
+            if not permit.done():  # else its caller gave up
                 self._messages_left -= 1
                 self._bytes_left -= size
-                place.set_result(None)
+                permit.set_result(None)

@@ -1,7 +1,7 @@
-"""Slow and failing brokers are left alone for a while: how long, and which queue to take instead.
+"""How long slow and failing brokers are avoided, and which queue is chosen instead.
 
-The time of each send tells how long its broker is to be avoided, by a table. Pure: the time comes
-as an argument.
+The latency of each send gives the time for which its broker is avoided, by a table. Pure: the
+current time is an argument.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,10 @@ from goddard.client.values import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class FaultTimes:
-    """From this latency on, avoid a broker for that long; a failure counts as ``isolation_ms``."""
+    """From each latency on, avoid a broker for the time at the same position.
+
+    A failure counts as a latency of ``isolation_ms``.
+    """
 
     latency_ms: tuple[int, ...]
     unavailable_ms: tuple[int, ...]
@@ -29,14 +32,14 @@ class FaultTimes:
 TIMES_5: Final = FaultTimes(
     (50, 100, 550, 1800, 3000, 5000, 15000), (0, 0, 2000, 5000, 6000, 10000, 30000), 10_000
 )
-"""RocketMQ 5's: forgives soon."""
+"""The table of RocketMQ 5: up to half a minute."""
 
 TIMES_4: Final = FaultTimes(
     (50, 100, 550, 1000, 2000, 3000, 15000),
     (0, 0, 30000, 60000, 120000, 180000, 600000),
     30_000,
 )
-"""RocketMQ 4's: up to ten minutes."""
+"""The table of RocketMQ 4: up to ten minutes."""
 
 
 class _Fault(NamedTuple):
@@ -45,8 +48,8 @@ class _Fault(NamedTuple):
     check_from_ms: int
 
 
-class Faults:
-    """What is known about brokers, by name."""
+class BrokerHealth:
+    """Latencies and failures of brokers, by broker name."""
 
     __slots__ = ("_faults", "_times")
 
@@ -64,11 +67,11 @@ class Faults:
         reachable: bool = True,
         check_interval_ms: int = 2_000,
     ) -> None:
-        """A send took so long; ``isolate``: it failed."""
+        """Record the latency of a send; ``isolate``: it failed."""
         counted_ms = self._times.isolation_ms if isolate else latency_ms
         avoid_ms = self._times.unavailable_for(counted_ms)
         if not avoid_ms and reachable:
-            # A healthy broker is not worth remembering.
+            # Only brokers with a fault are kept.
             self._faults.pop(broker_name, None)
         else:
             self._faults[broker_name] = _Fault(
@@ -84,7 +87,7 @@ class Faults:
         return fault is None or fault.is_reachable
 
     def to_check(self, now_ms: int) -> list[str]:
-        """Brokers that were unreachable, and that it is time to try."""
+        """Unreachable brokers that are due to be probed."""
         return [
             name
             for name, fault in self._faults.items()
@@ -92,7 +95,7 @@ class Faults:
         ]
 
     def checked(self, broker_name: str, now_ms: int, *, reachable: bool, interval_ms: int) -> None:
-        """What a try of such a broker showed."""
+        """Record the outcome of a probe."""
         fault = self._faults.get(broker_name)
         if fault is not None:
             self._faults[broker_name] = _Fault(
@@ -105,8 +108,8 @@ class Faults:
     def choose(
         self, route: PublishRoute, position: int, last_broker: str | None, now_ms: int
     ) -> MessageQueue:
-        """The next queue of a broker that is available and not the last one; else of one that can
-        be reached; else simply the next."""
+        """The next queue of a broker that is available and not the last one; else of a reachable
+        one that is not the last one; else the next in turn."""
         return (
             choose_queue(
                 route,
@@ -137,7 +140,7 @@ def choose_queue(
 
 
 def next_queue(route: PublishRoute, position: int, last_broker: str | None) -> MessageQueue:
-    """Round robin, past the queues of the broker tried last if there are others."""
+    """Round robin, without the queues of the last broker if there are others."""
     queues = route.queues
     if last_broker is not None and len(route.by_broker) > 1:
         other = choose_queue(route, position, lambda name: name != last_broker)

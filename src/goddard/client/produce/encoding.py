@@ -1,9 +1,8 @@
-"""A message on its way out: checked, encoded, and the broker's answer to it read. Pure.
+"""Checks and encodes messages to send, and reads the broker's answers. Pure.
 
-Sends travel as SEND_MESSAGE_V2 (310), batches as SEND_BATCH_MESSAGE (320), replies as
-SEND_REPLY_MESSAGE_V2 (325); all have the same header with names of one letter. Of a producer's
-frames only a few parts change from message to message, so a ``FrameTemplate`` holds the others as
-bytes.
+Messages are sent as SEND_MESSAGE_V2 (310), batches as SEND_BATCH_MESSAGE (320), replies as
+SEND_REPLY_MESSAGE_V2 (325); all have the same header with names of one letter. Only a few parts of
+a producer's frames differ from message to message; a ``FrameTemplate`` holds the others as bytes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +32,6 @@ from goddard.protocol.message import (
     BatchEntry,
     TransactionType,
     decode_properties,
-    encode_batch,
     encode_properties,
     format_properties,
     iter_batch,
@@ -46,7 +44,7 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _PREPARED: Final = int(TransactionType.PREPARED)
 _FRAME_PREFIX: Final = Struct(">iI")
-# Goddard's brokers take no more in one request.
+# Goddard's brokers refuse more in one request.
 MAX_BATCH_MESSAGES: Final = 32_768
 _BATCH_FAILED: Final = "Failed to initiate the MessageBatch"
 _MAX_NUMBER_CHARS: Final = 19
@@ -97,7 +95,7 @@ class Outgoing(NamedTuple):
 def check_topic(topic: object) -> str:
     """A topic that may be sent to; InvalidMessageError says why not, in RocketMQ's words."""
     if not isinstance(topic, str):
-        raise InvalidMessageError(f"The specified topic is {topic!r}; it has to be text")
+        raise InvalidMessageError(f"The specified topic is {topic!r}; it must be a str")
     problem = topic_problem(topic)
     if problem is not None:
         raise InvalidMessageError(problem)
@@ -111,15 +109,15 @@ def check_body(body: object, max_bytes: int) -> None:
         if body is None:
             raise InvalidMessageError("the message body is null")
         if isinstance(body, str):
-            raise TypeError("the message body is text; give bytes: body.encode()")
-        raise TypeError(f"the message body is {type(body).__name__}; give bytes")
+            raise TypeError("the message body is a str; give bytes: body.encode()")
+        raise TypeError(f"the message body is a {type(body).__name__}; give bytes")
     if not body:
         raise InvalidMessageError("the message body length is zero")
     if len(body) > max_bytes:
         raise InvalidMessageError(
             f"the message body size over max value, MAX: {max_bytes}",
             advice=f"it has {len(body)} bytes; send less at a time, or raise max_message_bytes "
-            "here and maxMessageSize at the brokers",
+            "of the producer and maxMessageSize of the brokers",
         )
 
 
@@ -169,7 +167,7 @@ def prepare(
 
 
 def compress_body(body: bytes, settings: SendSettings) -> bytes | None:
-    """None if that makes nothing smaller. Slow for long bodies: these are for a thread."""
+    """The compressed body; None if it is not smaller. Slow for large bodies: use a thread."""
     compressed = compress(body, settings.compression, settings.compression_level)
     return compressed if len(compressed) < len(body) else None
 
@@ -180,14 +178,14 @@ def _properties_text(properties: dict[str, str]) -> str:
     except ProtocolError as error:
         raise InvalidMessageError(str(error)) from error
     except TypeError as error:
-        raise InvalidMessageError(f"properties are text: {error}") from error
+        raise InvalidMessageError(f"properties must be text: {error}") from error
     if text.isascii():
         size = len(text)
     else:
         try:
             size = len(text.encode())
         except UnicodeEncodeError as error:
-            raise InvalidMessageError(f"the message properties are no text: {error}") from error
+            raise InvalidMessageError(f"the message properties are not text: {error}") from error
     if size > MAX_PROPERTIES_BYTES:
         raise InvalidMessageError(
             f"the message properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}"
@@ -210,7 +208,7 @@ def check_batch_topic(topic: str) -> None:
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Messages that may share a request; each is checked on its own as well."""
+    """Check that messages may share a request; each is checked on its own as well."""
     if not messages:
         raise InvalidMessageError(f"{_BATCH_FAILED}: it is empty")
     first = messages[0]
@@ -237,7 +235,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 def split_batch(
     messages: Iterable[Message], namespace: str, max_bytes: int
 ) -> Iterator[tuple[list[Message], list[BatchEntry]]]:
-    """Messages in their order, as many to a request as fit; one alone may be larger."""
+    """Split messages, in order, into requests of at most ``max_bytes``, or one larger message."""
     chunk: list[Message] = []
     entries: list[BatchEntry] = []
     size = 0
@@ -262,19 +260,15 @@ def split_batch(
 
 
 def prepare_batch(
-    topic: str, user_topic: str, entries: list[BatchEntry], message_ids: str, *, wait: bool
+    topic: str, user_topic: str, body: bytes, message_ids: Sequence[str], *, wait: bool
 ) -> Outgoing:
-    return batch_of(topic, user_topic, encode_batch(entries), message_ids, wait=wait)
-
-
-def batch_of(topic: str, user_topic: str, body: bytes, message_ids: str, *, wait: bool) -> Outgoing:
-    """A batch whose body is encoded already; ``message_ids`` are joined by commas."""
+    """A batch whose body is encoded already."""
     text = format_properties({PROPERTY_WAIT: "true" if wait else "false"})
-    return Outgoing(_SEND_BATCH, topic, body, text, 0, 0, message_ids, user_topic)
+    return Outgoing(_SEND_BATCH, topic, body, text, 0, 0, ",".join(message_ids), user_topic)
 
 
 def decoded_batch(topic: str, body: bytes) -> list[Message]:
-    """The messages of an encoded batch, for hooks to look at."""
+    """The messages of an encoded batch, for hooks."""
     messages = []
     for entry in iter_batch(body):
         message = Message(topic, entry.body, flag=entry.flag)
@@ -283,22 +277,19 @@ def decoded_batch(topic: str, body: bytes) -> list[Message]:
     return messages
 
 
-def batch_results(result: SendResult, count: int) -> list[SendResult]:
+def split_result(result: SendResult, message_ids: Sequence[str]) -> list[SendResult]:
     """The result of a batch, for each of its messages."""
-    message_ids = result.message_id.split(",")
-    offset_ids = result.offset_message_id.split(",")
-    if len(message_ids) != count:
-        # A topic of whole batches (queue.type BatchCQ) has one id for all.
-        message_ids = [result.message_id] * count
-    if len(offset_ids) != count:
-        offset_ids = [result.offset_message_id] * count
+    status, _, stored_ids, queue, queue_offset, transaction, region, trace_on, handle = result
+    offset_ids = stored_ids.split(",")
+    if len(offset_ids) != len(message_ids):
+        # A topic that stores batches whole (queue.type BatchCQ) has one id for all.
+        offset_ids = [stored_ids] * len(message_ids)
     return [
-        result._replace(
-            message_id=message_ids[each],
-            offset_message_id=offset_ids[each],
-            queue_offset=result.queue_offset + each,
+        SendResult(
+            *(status, message_id, offset_id, queue, queue_offset + each),
+            *(transaction, region, trace_on, handle),
         )
-        for each in range(count)
+        for each, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
     ]
 
 
@@ -328,7 +319,7 @@ def send_command(
 
 
 class FrameTemplate:
-    """Frames of plain sends to one queue: the same bytes as those of ``send_command``."""
+    """Encodes plain sends to one queue, into the same bytes as ``send_command``."""
 
     __slots__ = ("_header",)
 
@@ -359,7 +350,7 @@ class FrameTemplate:
 
 
 def has_template(out: Outgoing) -> bool:
-    """Whether a FrameTemplate makes this message's frame."""
+    """Whether a FrameTemplate can encode this message."""
     return out.code == _SEND and out.max_reconsume_times is None and not out.reconsume_times
 
 
@@ -369,7 +360,8 @@ def has_template(out: Outgoing) -> bool:
 def read_result(
     out: Outgoing, queue: MessageQueue, response: RemotingCommand, address: str
 ) -> SendResult:
-    """Where the message went; BrokerError if the broker refused it, ProtocolError for nonsense."""
+    """The result of a send. BrokerError if the broker refused it; ProtocolError if the answer
+    cannot be read."""
     status = _STATUSES.get(response.code)
     if status is None:
         raise BrokerError(response.code, response.remark, address)
@@ -393,5 +385,5 @@ def read_result(
 
 def _number(text: str | None, address: str) -> int:
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > _MAX_NUMBER_CHARS:
-        raise ProtocolError(f"{address} answered a send with {text!r} where a number belongs")
+        raise ProtocolError(f"{address} answered a send with {text!r} instead of a number")
     return int(text)

@@ -1,4 +1,4 @@
-"""Options of a producer, with RocketMQ's defaults, checked when it is made."""
+"""The options of a producer, with RocketMQ's defaults; checked when it is created."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -6,8 +6,6 @@ from typing import Any, Final, cast
 
 from goddard.client.checks import check_hooks, several
 from goddard.client.options import SessionKeywords, check_kind, check_range
-from goddard.client.produce.backpressure import BackPressureOptions
-from goddard.client.produce.batching import AccumulatorOptions
 from goddard.client.produce.broker_health import FaultTimes
 from goddard.client.produce.hooks import ForbiddenHook, SendHook
 from goddard.client.trace.tracer import TraceOptions
@@ -31,7 +29,7 @@ RETRY_CODES: Final = frozenset(
         )
     }
 )
-"""What a broker may answer that another broker may not: the send is tried again."""
+"""Answers of a broker after which the send is tried again, at another broker if there is one."""
 
 _MAX_TRIES: Final = 1_000
 _LEVELS: Final = {
@@ -39,6 +37,43 @@ _LEVELS: Final = {
     CompressionKind.LZ4: (0, 16),
     CompressionKind.ZSTD: (1, 22),
 }
+_MAX_DELAY_MS: Final = 30_000
+_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
+_MIN_MESSAGES: Final = 10
+_MIN_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackPressureOptions:
+    """Limits for sends without a result yet. Defaults and minimums are RocketMQ's."""
+
+    max_messages: int = 1024
+    max_bytes: int = 100 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        check_range("max_messages of the back-pressure", self.max_messages, _MIN_MESSAGES)
+        check_range("max_bytes of the back-pressure", self.max_bytes, _MIN_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatorOptions:
+    """How long messages wait for others, and how large a batch is. Defaults are those of RocketMQ's
+    ``autoBatch``.
+
+    ``max_held_bytes`` is for all messages that have no result yet; beyond it messages are sent
+    alone.
+    """
+
+    max_delay_ms: int = 10
+    max_batch_bytes: int = 32 * 1024
+    max_held_bytes: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        check_range("max_delay_ms of the accumulator", self.max_delay_ms, 1, _MAX_DELAY_MS)
+        check_range("max_batch_bytes of the accumulator", self.max_batch_bytes, 1, _MAX_BATCH_BYTES)
+        check_range("max_held_bytes of the accumulator", self.max_held_bytes, 1)
+
+
 _KINDS: Final[dict[str, type[object]]] = {
     "avoid_slow_brokers": FaultTimes,
     "back_pressure": BackPressureOptions,
@@ -76,19 +111,20 @@ class ProducerKeywords(SessionKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """What a producer does with its messages.
+    """How a producer sends messages.
 
-    ``send_timeout_ms`` is for all tries of a send together; ``max_timeout_per_try_ms`` limits each
-    but the last. ``retries`` are those of ``send``, ``async_retries`` those of ``send_soon``.
-    ``retry_when_not_stored`` also tries again when a broker stored the message less safely than it
-    should (any status but SEND_OK), which may store it twice. ``topics``: their routes are fetched
-    at the start. ``default_topic`` and ``default_queues`` are for topics that brokers create
-    themselves.
+    ``send_timeout_ms`` is for all attempts of a send together; ``max_timeout_per_try_ms`` limits
+    each attempt but the last. ``retries`` are those of ``send``, ``async_retries`` those of
+    ``send_soon``. ``retry_when_not_stored`` also retries when a broker stored the message less
+    safely than configured (any status but SEND_OK), which may store it twice. ``topics``: their
+    routes are fetched at the start. ``default_topic`` and ``default_queues`` are for topics that
+    brokers create automatically.
 
-    ``avoid_slow_brokers`` leaves slow and failing brokers alone for a while, by one of
-    ``faults.TIMES_5`` and ``faults.TIMES_4``; ``detect_brokers`` then asks unreachable ones from
-    time to time. ``back_pressure`` makes ``send_soon`` wait for room, ``accumulate`` lets messages
-    of many callers share requests, ``trace`` writes down what became of each message.
+    ``avoid_slow_brokers`` avoids slow and failing brokers for a time, given by
+    ``broker_health.TIMES_5`` or ``broker_health.TIMES_4``; ``detect_brokers`` then probes
+    unreachable brokers periodically. ``back_pressure`` limits the messages of ``send_soon`` that
+    have no result yet, ``accumulate`` sends messages of many callers in one request, ``trace``
+    records every send in a trace topic.
     """
 
     send_timeout_ms: int = 3_000

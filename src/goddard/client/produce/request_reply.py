@@ -1,10 +1,11 @@
-"""Request and reply: a message that wants an answer, and the answer to one.
+"""Request and reply: messages that wait for a reply, and replies to them.
 
-A request is a message with a correlation id and the asker's client id. Whoever consumes it sends a
-reply, which the broker does not store but pushes to the asker; it is matched by the correlation id.
-The broker can push only to a client that it knows, so it gets a heartbeat before the first request.
+A request is a message with a correlation id and the client id of its producer. A consumer of it
+sends a reply, which the broker does not store but pushes to that client, where the correlation id
+tells which request it answers. A broker pushes only to clients that it knows, so it gets a
+heartbeat before the first request to a topic.
 
-``Requests`` belongs to one producer and its loop.
+``Requests`` belongs to one producer and its event loop.
 """
 
 import asyncio
@@ -37,15 +38,15 @@ from goddard.protocol.message import (
 from goddard.protocol.names import reply_topic
 
 _REPLY: Final = "reply"
-# As many as may be in flight on a connection.
+# As many requests as one connection may have without a response.
 _MAX_WAITING: Final = 65_535
 
 SendRequest = Callable[[Message, int], Awaitable[SendResult]]
-"""Sends a message within so many milliseconds."""
+"""Sends a message within a number of milliseconds."""
 
 
 def create_reply(request: Message | ReceivedMessage, body: bytes) -> Message:
-    """The reply to a request that was consumed; sending it answers who asked."""
+    """Create the reply to a consumed request; send it to answer the request."""
     properties = request.properties
     cluster = properties.get(PROPERTY_CLUSTER)
     if cluster is None:
@@ -62,7 +63,7 @@ def create_reply(request: Message | ReceivedMessage, body: bytes) -> Message:
 
 
 class Requests:
-    """The requests of one producer that wait for their replies."""
+    """The requests of one producer that wait for a reply."""
 
     __slots__ = ("_send", "_session", "_waiting")
 
@@ -75,7 +76,7 @@ class Requests:
         return len(self._waiting)
 
     def take(self, reply: ReceivedMessage) -> bool:
-        """A reply that a broker pushed; false if nobody here waits for it."""
+        """Take a reply that a broker pushed; false if no request here waits for it."""
         future = self._waiting.pop(reply.get(PROPERTY_CORRELATION_ID) or "", None)
         if future is None or future.done():
             return False
@@ -83,10 +84,10 @@ class Requests:
         future.set_result(reply)
         return True
 
-    async def ask(self, message: Message, timeout_ms: int) -> ReceivedMessage:
-        """Send a request and wait for its reply; the time is for both together."""
+    async def request(self, message: Message, timeout_ms: int) -> ReceivedMessage:
+        """Send a request and wait for its reply; the timeout is for both together."""
         if len(self._waiting) >= _MAX_WAITING:
-            raise TooManyRequestsError(f"{len(self._waiting)} requests wait for a reply already")
+            raise TooManyRequestsError(f"{len(self._waiting)} requests already wait for a reply")
         clock = self._session.clock
         started_ms = clock.monotonic_ms()
         correlation_id = str(uuid.uuid4())
@@ -98,7 +99,7 @@ class Requests:
         is_sent = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._introduce(message.topic)
+                await self._announce(message.topic)
                 left_ms = timeout_ms - (clock.monotonic_ms() - started_ms)
                 await self._send(message, max(1, left_ms))
                 is_sent = True
@@ -117,17 +118,18 @@ class Requests:
             self._waiting.pop(correlation_id, None)
 
     def stop(self) -> None:
-        """Nobody will be answered any more."""
+        """Fail the requests that wait for a reply."""
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(ClientError("the producer was stopped before the reply came"))
 
-    async def _introduce(self, topic: str) -> None:
+    async def _announce(self, topic: str) -> None:
+        """Have the brokers of a new topic know this client."""
         session = self._session
         wire_topic = session.with_namespace(topic)
         if session.known_publish_route(wire_topic) is None:
-            # Without a route the send will fail, and say why.
+            # Without a route the send fails and reports the reason.
             with contextlib.suppress(ClientError, RemotingError):
                 await session.refresh_route(wire_topic)
             await session.heartbeat()

@@ -1,12 +1,13 @@
-"""Sending something until a broker has it: try after try, each at another broker if there is one.
+"""When a send is tried again, and what its caller gets at the end. Pure.
 
-What a try's outcome means for the next one is RocketMQ's (``sendDefaultImpl``), and so are the
-texts. Belongs to the event loop.
+A ``PendingSend`` is one message or batch on its way: how many attempts were made, at which brokers,
+and what became of them. Its ``RetryPolicy`` says after which outcomes another attempt is made. All
+ways of sending use both; rules and error texts are those of RocketMQ's ``sendDefaultImpl``.
 """
 
-import logging
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from goddard.client.errors import (
     BrokerError,
@@ -18,12 +19,8 @@ from goddard.client.errors import (
 )
 from goddard.client.message import Message
 from goddard.client.produce.encoding import Outgoing
-from goddard.client.produce.hooks import SendMode
-from goddard.client.produce.options import ProducerOptions
-from goddard.client.produce.sender import Courier
-from goddard.client.routes import PublishRoute
-from goddard.client.values import MessageQueue, SendResult, SendStatus
-from goddard.clock import Clock
+from goddard.client.produce.selectors import Selector
+from goddard.client.values import MessageQueue, SendMode, SendResult, SendStatus
 from goddard.errors import (
     ConnectFailedError,
     GoddardError,
@@ -35,11 +32,13 @@ from goddard.errors import (
 )
 from goddard.protocol.codes import ResponseCode
 
-_logger: Final = logging.getLogger("goddard.client")
+_NO_TIME: Final = "no time was left for an attempt: raise timeout_ms, or send_timeout_ms"
 
-_NO_TIME: Final = "no time was left for a try: raise timeout_ms, or send_timeout_ms"
-# Failures after which a message is certainly not stored.
-_NOT_SENT: Final = (
+ATTEMPT_ERRORS: Final = (RemotingError, ProtocolError, BrokerNotFoundError, BrokerError)
+"""What an attempt may fail with; any other exception ends the send as it is."""
+
+# After one of these the message is certainly not stored.
+_NOT_STORED: Final = (
     OverloadedError,
     ConnectFailedError,
     ServerShuttingDownError,
@@ -48,106 +47,161 @@ _NOT_SENT: Final = (
 )
 
 
-class Tries:
-    """The tries of one producer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """``max_timeout_per_attempt_ms`` limits each attempt but the last.
 
-    def __init__(self, courier: Courier, options: ProducerOptions, clock: Clock) -> None:
-        self._courier = courier
-        self._options = options
-        self._clock = clock
+    ``retries_overload``: try another broker when too much is waiting for this one already.
+    ``retries_unsafe``: try again when the status of a result is not SEND_OK.
+    """
 
-    async def deliver(
+    max_attempts: int = 1
+    retry_codes: frozenset[int] = frozenset()
+    retries_overload: bool = True
+    retries_unsafe: bool = False
+    max_timeout_per_attempt_ms: int | None = None
+
+    def accepts(self, status: SendStatus) -> bool:
+        """Whether a result of this status ends the send."""
+        return status is SendStatus.SEND_OK or not self.retries_unsafe
+
+    def retries(self, error: GoddardError) -> bool:
+        """Whether another attempt may follow this error."""
+        if isinstance(error, BrokerError):
+            return error.code in self.retry_codes
+        if isinstance(error, OverloadedError):
+            return self.retries_overload
+        return True
+
+
+class PendingSend:
+    """One send: its message or batch, its attempts so far, and their outcomes.
+
+    ``topic`` is the brokers' name of the topic. ``is_queue_chosen``: the caller gave the queue, a
+    selector or a key, so that all attempts go to that queue. ``out`` and ``queue`` are set when the
+    message is prepared and its queue is known.
+    """
+
+    __slots__ = (
+        "attempts",
+        "brokers",
+        "error",
+        "is_ended",
+        "is_queue_chosen",
+        "key",
+        "may_be_stored",
+        "messages",
+        "mode",
+        "out",
+        "policy",
+        "queue",
+        "result",
+        "selector",
+        "started_ms",
+        "timeout_ms",
+        "topic",
+    )
+
+    def __init__(
         self,
-        out: Outgoing,
+        policy: RetryPolicy,
+        mode: SendMode,
         messages: Sequence[Message],
-        fixed: MessageQueue | None,
+        topic: str,
         started_ms: int,
         timeout_ms: int,
-    ) -> SendResult:
-        """Try until a broker has it, or all tries or the time are used up."""
-        own, courier = self._options, self._courier
-        tries = 1 if fixed is not None else 1 + own.retries
-        brokers: list[str] = []
-        stored: SendResult | None = None
-        failure: GoddardError | None = None
-        # A try without an answer may have been stored all the same.
-        was_sent = False
-        while len(brokers) < tries:
-            left_ms = timeout_ms - (self._clock.monotonic_ms() - started_ms)
-            if left_ms <= 0:
-                break
-            route: PublishRoute | None = None
-            if fixed is None:
-                try:
-                    route = await courier.route(out.topic, left_ms)
-                except ClientError:
-                    if not brokers:
-                        raise
-                    # What became of it before says more.
-                    break
-                left_ms = max(1, timeout_ms - (self._clock.monotonic_ms() - started_ms))
-            if own.max_timeout_per_try_ms is not None and len(brokers) < tries - 1:
-                left_ms = min(left_ms, own.max_timeout_per_try_ms)
-            last_broker = brokers[-1] if brokers else None
-            queue = fixed if route is None else courier.choose(route, last_broker)
-            assert queue is not None
-            brokers.append(queue.broker_name)
-            tried_ms = self._clock.monotonic_ms()
-            try:
-                stored = await courier.carry(out, messages, queue, left_ms, SendMode.SYNC)
-            except (RemotingError, ProtocolError, BrokerNotFoundError, BrokerError) as error:
-                if isinstance(error, BrokerError) and (
-                    fixed is not None or error.code not in own.retry_codes
-                ):
-                    if stored is not None:
-                        return stored
-                    raise
-                _logger.warning(
-                    "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: "
-                    "%s",
-                    started_ms,
-                    self._clock.monotonic_ms() - tried_ms,
-                    queue,
-                    error,
-                )
-                failure = error
-                was_sent = was_sent or not isinstance(error, _NOT_SENT)
-                continue
-            if stored.status is SendStatus.SEND_OK or not own.retry_when_not_stored:
-                return stored
-        if stored is not None:
-            return stored
-        if failure is None:
-            raise TooManyRequestsError("sendDefaultImpl call timeout", advice=_NO_TIME)
-        if isinstance(failure, OverloadedError) and not was_sent:
-            raise TooManyRequestsError(str(failure), address=failure.address) from failure
-        raise self._failure(out, brokers, failure, started_ms, tries) from failure
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: Any = None,
+    ) -> None:
+        self.policy = policy
+        self.mode = mode
+        self.messages = messages
+        self.topic = topic
+        self.started_ms = started_ms
+        self.timeout_ms = timeout_ms
+        self.queue = queue
+        self.selector = selector
+        self.key = key
+        self.is_queue_chosen = queue is not None or selector is not None or key is not None
+        self.out: Outgoing | None = None
+        self.attempts = 0
+        self.brokers: tuple[str, ...] = ()
+        self.result: SendResult | None = None
+        self.error: GoddardError | None = None
+        self.may_be_stored = False
+        self.is_ended = False
 
-    def _failure(
-        self,
-        out: Outgoing,
-        brokers: Sequence[str],
-        failure: GoddardError,
-        started_ms: int,
-        tries: int,
-    ) -> SendFailedError:
-        cost_ms = self._clock.monotonic_ms() - started_ms
-        text = (
-            f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, "
-            f"Topic: {out.user_topic}, BrokersSent: [{', '.join(brokers)}]"
+    def left_ms(self, now_ms: int) -> int:
+        return self.started_ms + self.timeout_ms - now_ms
+
+    def may_try(self, now_ms: int) -> bool:
+        """Whether another attempt is to be made."""
+        return (
+            not self.is_ended
+            and self.attempts < self.policy.max_attempts
+            and self.left_ms(now_ms) > 0
         )
-        if len(brokers) < tries:
+
+    def begin(self, now_ms: int) -> int:
+        """Count an attempt; the milliseconds that it may take."""
+        self.attempts += 1
+        left_ms = max(1, self.left_ms(now_ms))
+        limit_ms = self.policy.max_timeout_per_attempt_ms
+        if limit_ms is not None and self.attempts < self.policy.max_attempts:
+            return min(left_ms, limit_ms)
+        return left_ms
+
+    def answered(self, result: SendResult) -> None:
+        """An attempt has a result."""
+        self.result = result
+        self.is_ended = self.policy.accepts(result.status)
+        self._count_broker()
+
+    def failed(self, error: GoddardError) -> None:
+        """An attempt failed; ``error`` is one of ATTEMPT_ERRORS."""
+        self.error = error
+        self.may_be_stored = self.may_be_stored or not isinstance(error, _NOT_STORED)
+        self.is_ended = not self.policy.retries(error)
+        self._count_broker()
+
+    def _count_broker(self) -> None:
+        if self.queue is not None:
+            self.brokers += (self.queue.broker_name,)
+
+    def outcome(self, now_ms: int) -> SendResult:
+        """What the caller gets when no attempt is left: the last result, or an exception."""
+        if self.result is not None:
+            return self.result
+        failure = self.failure(now_ms)
+        # The broker's own refusal has no other cause.
+        raise failure from (self.error if failure is not self.error else None)
+
+    def failure(self, now_ms: int) -> ClientError:
+        """The exception of a send without a result."""
+        error = self.error
+        if error is None:
+            return TooManyRequestsError("sendDefaultImpl call timeout", advice=_NO_TIME)
+        if isinstance(error, BrokerError) and not self.policy.retries(error):
+            return error
+        if isinstance(error, OverloadedError) and not self.may_be_stored:
+            return TooManyRequestsError(str(error), address=error.address)
+        text = (
+            f"Send [{self.attempts}] times, still failed, cost [{now_ms - self.started_ms}]ms, "
+            f"Topic: {'' if self.out is None else self.out.user_topic}, "
+            f"BrokersSent: [{', '.join(self.brokers)}]: {getattr(error, 'message', error)}"
+        )
+        if not self.is_ended and self.attempts < self.policy.max_attempts:
             text = f"sendDefaultImpl call timeout. {text}"
         return SendFailedError(
-            f"{text}: {getattr(failure, 'message', failure)}",
-            code=code_of(failure),
-            tries=len(brokers),
-            address=getattr(failure, "address", ""),
+            text,
+            code=_code_of(error),
+            tries=self.attempts,
+            address=getattr(error, "address", ""),
         )
 
 
-def code_of(error: Exception) -> int:
-    """RocketMQ's code of a failure that is the client's own."""
+def _code_of(error: GoddardError) -> int:
     if isinstance(error, ClientError):
         return error.code
     if isinstance(error, RequestTimeoutError):

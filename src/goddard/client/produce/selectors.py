@@ -1,4 +1,4 @@
-"""Which queue a message goes to: hash, random, or a function of the user's own. Pure.
+"""Which queue a message goes to: by hash, at random, or by the user's own function. Pure.
 
 A selector gets the queues to choose from, the message and the ``key`` that was given with it, and
 returns one of the queues.
@@ -8,7 +8,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from goddard.client.errors import ClientError
 from goddard.client.message import Message
+from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
 from goddard.protocol.hashing import java_hash
 
@@ -16,10 +18,10 @@ Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQu
 
 
 def by_hash(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
-    """Equal keys in one queue: the one that RocketMQ's SelectMessageQueueByHash chooses.
+    """Equal keys go to one queue: the one that RocketMQ's SelectMessageQueueByHash chooses.
 
-    Text and whole numbers hash as in Java, so that producers of both kinds agree; anything else
-    counts as its ``str``.
+    Text and whole numbers are hashed as in Java, so that producers of both kinds agree; of anything
+    else, its ``str``.
     """
     return queue_of_hash(queues, key)
 
@@ -29,12 +31,36 @@ def queue_of_hash(queues: Sequence[MessageQueue], key: Any) -> MessageQueue:
 
 
 def by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
-    """By the hash of the message's own ``sharding_key``; without one, by the key given."""
+    """By the hash of ``key``; without one, by that of the message's own ``sharding_key``."""
     return by_hash(queues, message, message.sharding_key if key is None else key)
 
 
 def by_random(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
     return random.choice(queues)
+
+
+def select_queue(
+    route: PublishRoute, message: Message, selector: Selector | None, key: Any
+) -> MessageQueue:
+    """The queue that a selector chooses; without one, by the hash of ``key``."""
+    queues: Sequence[MessageQueue] = route.queues
+    if message.topic != route.topic:
+        # A selector sees topics as its user knows them, without namespace.
+        queues = [queue._replace(topic=message.topic) for queue in queues]
+    try:
+        chosen = (selector or by_hash)(queues, message, key)
+    except Exception as error:
+        raise ClientError(f"select message queue threw exception. {error!r}") from error
+    return check_target(chosen, message.topic, route.topic)
+
+
+def check_target(queue: object, user_topic: str, topic: str) -> MessageQueue:
+    """A queue that the user chose, with the brokers' name of its topic."""
+    if not isinstance(queue, MessageQueue):
+        raise ClientError(f"select message queue return null. Not a MessageQueue: {queue!r:.200}")
+    if queue.topic not in (user_topic, topic):
+        raise ClientError("message's topic not equal mq's topic")
+    return queue if queue.topic == topic else queue._replace(topic=topic)
 
 
 def _remainder(value: int, count: int) -> int:
@@ -49,7 +75,7 @@ def _java_hash_of(key: Any) -> int:
         if -(2**31) <= key < 2**31:
             return key
         if -(2**63) <= key < 2**63:
-            # Long: the upper half folded into the lower.
+            # Java's Long: the upper half folded into the lower.
             folded = ((key & (2**64 - 1)) >> 32 ^ key) & 0xFFFFFFFF
             return folded - 2**32 if folded >= 2**31 else folded
     return java_hash(key if isinstance(key, str) else str(key))

@@ -1,16 +1,29 @@
-"""One try of a send: a prepared message to one queue, its hooks, and the broker's answer.
+"""Sends messages to queues, attempt by attempt, until a broker has them.
 
-Whether to try again, and where, is the producer's business. Belongs to the loop of its session.
+``send`` waits for the result; ``submit`` returns a future. A submitted message is sent immediately
+if its route, its connection and a permit are ready: then it costs one object and one future, and
+its answer is handled when it arrives. Otherwise a task waits for what is missing. Messages are sent
+in the order of submission; only retries may change it. Belongs to the event loop of its session.
 """
 
 import asyncio
+import contextlib
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
-from goddard.client.errors import BrokerNotFoundError, ClientError, TooManyRequestsError
+from goddard.client.errors import (
+    BrokerError,
+    BrokerNotFoundError,
+    ClientError,
+    NotRunningError,
+    TooManyRequestsError,
+)
 from goddard.client.message import Message
-from goddard.client.produce.broker_health import Faults, next_queue
+from goddard.client.produce.backpressure import SendPermits
+from goddard.client.produce.broker_health import BrokerHealth, next_queue
 from goddard.client.produce.encoding import (
     FrameTemplate,
     Outgoing,
@@ -21,130 +34,500 @@ from goddard.client.produce.encoding import (
     read_result,
     send_command,
 )
-from goddard.client.produce.hooks import (
-    ForbiddenContext,
-    ForbiddenHook,
-    SendContext,
-    SendHook,
-    SendMode,
-    call_after,
-    call_before,
-    message_type,
-)
-from goddard.client.produce.selectors import Selector, by_hash
+from goddard.client.produce.hooks import SendContext, SendHooks
+from goddard.client.produce.options import ProducerOptions
+from goddard.client.produce.ordering import Lines
+from goddard.client.produce.retry import ATTEMPT_ERRORS, PendingSend, RetryPolicy
+from goddard.client.produce.selectors import Selector, check_target, select_queue
 from goddard.client.routes import PublishRoute
 from goddard.client.session import Session
-from goddard.client.values import MessageQueue, SendResult
-from goddard.errors import RemotingError
+from goddard.client.values import MessageQueue, SendMode, SendResult
+from goddard.errors import GoddardError, ProtocolError, RemotingError
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import PROPERTY_UNIQUE_ID
 
-# Bodies from here on are compressed by a thread; shorter ones take less than a millisecond.
-COMPRESS_BY_THREAD_BYTES: Final = 32 * 1024
-# Templates are made anew when there are more queues than this.
+_logger: Final = logging.getLogger("goddard.client")
+
+# Longer bodies are compressed in a thread; shorter ones take less than a millisecond.
+_COMPRESS_IN_THREAD_BYTES: Final = 32 * 1024
+# With more queues than this, the templates are discarded and made again.
 _MAX_TEMPLATES: Final = 16_384
+_CHOSEN_QUEUE: Final = RetryPolicy()
 
 
-class Courier:
-    """Carries messages to queues for one producer."""
+class SubmittedSend(PendingSend):
+    """A send whose result is the future's."""
+
+    __slots__ = ("address", "context", "future", "has_permit", "sender")
+
+    address: str
+    context: SendContext | None
+    future: "asyncio.Future[SendResult]"
+    has_permit: bool
+    sender: "Sender"
+
+    def encode(self, opaque: int) -> bytes:
+        return self.sender.frame(self, opaque)
+
+    def done(self, outcome: RemotingCommand | RemotingError) -> None:
+        self.sender.answered(self, outcome)
+
+
+class Sender:
+    """All sends of one producer."""
 
     def __init__(
         self,
         session: Session,
         settings: SendSettings,
-        *,
-        faults: Faults | None,
-        detects: bool,
-        send_hooks: Sequence[SendHook],
-        forbidden_hooks: Sequence[ForbiddenHook],
+        options: ProducerOptions,
+        hooks: SendHooks,
+        health: BrokerHealth | None,
     ) -> None:
-        self.session = session
-        self.settings = settings
-        self._faults = faults
-        self._detects = detects
-        self._send_hooks = tuple(send_hooks)
-        self._forbidden_hooks = tuple(forbidden_hooks)
-        self.has_hooks = bool(send_hooks or forbidden_hooks)
+        self._session = session
+        self._settings = settings
+        self._clock = session.clock
+        self._loop = asyncio.get_running_loop()
+        self._health = health
+        self._detects = options.detect_brokers
+        self._hooks = hooks
+        self._has_hooks = hooks.has_any
+        self._policy = RetryPolicy(
+            max_attempts=1 + options.retries,
+            retry_codes=options.retry_codes,
+            retries_unsafe=options.retry_when_not_stored,
+            max_timeout_per_attempt_ms=options.max_timeout_per_try_ms,
+        )
+        # As in RocketMQ: only failures of the connection are tried again.
+        self._submit_policy = RetryPolicy(
+            max_attempts=1 + options.async_retries, retries_overload=False
+        )
+        limits = options.back_pressure
+        self._permits = None if limits is None else SendPermits(limits)
         self._signs = session.signs
         self._templates: dict[tuple[str, MessageQueue], FrameTemplate] = {}
-        # Round robin, by topic; the start is random so that many producers do not march in step.
+        # Round robin, by topic; starts at random, so that producers do not all start at one queue.
         self._positions: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[SendResult]] = set()
+        self._lines = Lines()
+        # How many submitted messages wait to be sent; later ones may not overtake them.
+        self._waiting = 0
+        self._in_progress = 0
+        self._idle: asyncio.Future[None] | None = None
 
-    def choose(self, route: PublishRoute, last_broker: str | None = None) -> MessageQueue:
-        """The next queue in turn; of another broker than the last one, if there is one."""
-        topic = route.topic
-        position = self._positions.get(topic)
-        if position is None:
-            position = random.randrange(1 << 16)
-        self._positions[topic] = position + 1
-        if self._faults is not None:
-            now_ms = self.session.clock.monotonic_ms()
-            return self._faults.choose(route, position, last_broker, now_ms)
-        if last_broker is None:
-            queues = route.queues
-            return queues[position % len(queues)]
-        return next_queue(route, position, last_broker)
+    def __len__(self) -> int:
+        """How many sends are in progress."""
+        return self._in_progress
 
-    def select(
-        self, route: PublishRoute, message: Message, selector: Selector | None, key: Any
-    ) -> MessageQueue:
-        """The queue that a selector chooses; without one, the key's hash does."""
-        queues: Sequence[MessageQueue] = route.queues
-        if message.topic != route.topic:
-            # A selector sees what its user knows: no namespace.
-            queues = [queue._replace(topic=message.topic) for queue in queues]
+    async def drain(self) -> None:
+        """Wait until no send is in progress; cancelled, end those that were submitted."""
         try:
-            chosen = (selector or by_hash)(queues, message, key)
-        except Exception as error:
-            raise ClientError(f"select message queue threw exception. {error!r}") from error
-        return self.fixed(chosen, message.topic, route.topic)
+            while self._in_progress:
+                self._idle = self._loop.create_future()
+                await self._idle
+        finally:
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
 
-    def fixed(self, queue: object, user_topic: str, topic: str) -> MessageQueue:
-        """A queue that the user chose, by the brokers' name of its topic."""
-        if not isinstance(queue, MessageQueue):
-            raise ClientError(
-                f"select message queue return null. Not a MessageQueue: {queue!r:.200}"
+    # Ways of sending
+
+    async def send(
+        self,
+        message: Message,
+        topic: str,
+        timeout_ms: int,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: Any,
+    ) -> SendResult:
+        """Send a valid message; ``topic`` is the brokers' name of its topic.
+
+        A message whose queue is chosen is tried once.
+        """
+        is_chosen = queue is not None or selector is not None or key is not None
+        if queue is not None:
+            queue = check_target(queue, message.topic, topic)
+        started_ms = self._clock.monotonic_ms()
+        policy = _CHOSEN_QUEUE if is_chosen else self._policy
+        pending = PendingSend(
+            policy, SendMode.SYNC, (message,), topic, started_ms, timeout_ms, queue, selector, key
+        )
+        return await self._complete(pending)
+
+    async def send_prepared(
+        self,
+        out: Outgoing,
+        messages: Sequence[Message],
+        timeout_ms: int,
+        queue: MessageQueue | None,
+    ) -> SendResult:
+        """Send what is encoded already; ``messages`` are for hooks."""
+        if queue is not None:
+            queue = check_target(queue, out.user_topic, out.topic)
+        started_ms = self._clock.monotonic_ms()
+        policy = self._policy if queue is None else _CHOSEN_QUEUE
+        pending = PendingSend(
+            policy, SendMode.SYNC, messages, out.topic, started_ms, timeout_ms, queue
+        )
+        pending.out = out
+        return await self._complete(pending)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        topic: str,
+        timeout_ms: int,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: Any,
+    ) -> None:
+        """Send a message that is not answered; the time is for finding its queue."""
+        if queue is not None:
+            queue = check_target(queue, message.topic, topic)
+        started_ms = self._clock.monotonic_ms()
+        pending = PendingSend(
+            _CHOSEN_QUEUE,
+            *(SendMode.ONEWAY, (message,), topic, started_ms, timeout_ms, queue, selector, key),
+        )
+        self._in_progress += 1
+        try:
+            await self._resolve(pending)
+            pending.begin(started_ms)
+            try:
+                await self._write_oneway(pending)
+            except ATTEMPT_ERRORS as error:
+                pending.failed(error)
+                raise pending.failure(self._clock.monotonic_ms()) from error
+        finally:
+            self._end()
+
+    def submit(
+        self,
+        message: Message,
+        topic: str,
+        timeout_ms: int,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: Any = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Send a valid message without waiting; ``topic`` is the brokers' name of its topic."""
+        if queue is not None:
+            queue = check_target(queue, message.topic, topic)
+        pending = SubmittedSend(
+            self._submit_policy,
+            SendMode.ASYNC,
+            (message,),
+            topic,
+            self._clock.monotonic_ms(),
+            timeout_ms,
+            queue,
+            selector,
+            key,
+        )
+        pending.sender = self
+        future = pending.future = self._loop.create_future()
+        pending.has_permit = False
+        pending.context = None
+        self._in_progress += 1
+        try:
+            is_sent = not self._waiting and self._send_now(pending)
+        except BaseException:
+            self._finish(pending)
+            raise
+        if not is_sent:
+            self._waiting += 1
+            self._spawn(pending, self._send_when_ready(pending))
+        return future
+
+    # Sends that are waited for
+
+    async def _complete(self, pending: PendingSend) -> SendResult:
+        self._in_progress += 1
+        try:
+            await self._resolve(pending)
+            return await self._send_with_retries(pending)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._in_progress -= 1
+        if not self._in_progress and self._idle is not None:
+            if not self._idle.done():
+                self._idle.set_result(None)
+            self._idle = None
+
+    async def _send_with_retries(self, pending: PendingSend) -> SendResult:
+        """Make attempts, each at another broker if there is one, until one ends the send."""
+        clock = self._clock
+        while pending.may_try(clock.monotonic_ms()):
+            if pending.attempts and not pending.is_queue_chosen:
+                try:
+                    route = await self.route(pending.topic, pending.left_ms(clock.monotonic_ms()))
+                except ClientError:
+                    # The earlier error explains more.
+                    break
+                pending.queue = self._choose_queue(route, pending)
+            started_ms = clock.monotonic_ms()
+            try:
+                pending.answered(await self._send_once(pending, pending.begin(started_ms)))
+            except ATTEMPT_ERRORS as error:
+                pending.failed(error)
+                self._log_failure(pending, error, started_ms)
+        return pending.outcome(clock.monotonic_ms())
+
+    def _log_failure(self, pending: PendingSend, error: GoddardError, started_ms: int) -> None:
+        if pending.policy.retries(error):
+            # Thousands of submitted messages fail together when a connection is lost.
+            level = logging.WARNING if pending.mode is SendMode.SYNC else logging.DEBUG
+            _logger.log(
+                level,
+                "sendKernelImpl exception, resend at once, InvokeID: %d, RT: %dms, Broker: %s: %s",
+                pending.started_ms,
+                self._clock.monotonic_ms() - started_ms,
+                pending.queue,
+                error,
             )
-        if queue.topic not in (user_topic, topic):
-            raise ClientError("message's topic not equal mq's topic")
-        return queue if queue.topic == topic else queue._replace(topic=topic)
 
-    # Preparing
+    async def _send_once(self, pending: PendingSend, timeout_ms: int) -> SendResult:
+        """One attempt. Raises one of ATTEMPT_ERRORS, or what a hook raised."""
+        session, clock = self._session, self._clock
+        out, queue = pending.out, pending.queue
+        assert out is not None
+        assert queue is not None
+        started_ms = clock.monotonic_ms()
+        ends_ms = started_ms + timeout_ms
+        address = await self._locate(queue, pending.topic, timeout_ms)
+        context = self._hooks.before(pending, address) if self._has_hooks else None
+        try:
+            connection = session.connection(address)
+            if connection is None:
+                left_ms = max(1, ends_ms - clock.monotonic_ms())
+                connection = await session.connect(address, left_ms)
+            left_ms = max(1, ends_ms - clock.monotonic_ms())
+            encode = partial(self.frame, pending)
+            response = await connection.request_encoded(encode, out.code, left_ms)
+            result = read_result(out, queue, response, address)
+        except Exception as error:
+            self._record_failure(queue, error, started_ms)
+            self._hooks.after(context, error=error)
+            raise
+        self._record_success(queue, started_ms)
+        self._hooks.after(context, result=result)
+        return result
 
-    def prepare(self, message: Message, topic: str) -> Outgoing:
-        """A valid message as it will be sent; it gets its id here."""
-        settings = self.settings
+    async def _write_oneway(self, pending: PendingSend) -> None:
+        out, queue = pending.out, pending.queue
+        assert out is not None
+        assert queue is not None
+        address = await self._locate(queue, pending.topic, None)
+        context = self._hooks.before(pending, address) if self._has_hooks else None
+        try:
+            command = send_command(out, queue, self._clock.now_ms(), self._settings)
+            await self._session.oneway(address, command)
+        except Exception as error:
+            self._hooks.after(context, error=error)
+            raise
+        self._hooks.after(context)
+
+    # Submitted sends: the immediate way
+
+    def _send_now(self, pending: SubmittedSend) -> bool:
+        """Send if nothing has to be waited for."""
+        if self._permits is not None:
+            if not self._permits.try_acquire(len(pending.messages[0].body)):
+                return False
+            pending.has_permit = True
+        if not self._resolve_now(pending):
+            return False
+        out, queue = pending.out, pending.queue
+        assert out is not None
+        assert queue is not None
+        address = self._session.broker_address(queue.broker_name)
+        if address is None:
+            return False
+        connection = self._session.connection(address)
+        if connection is None:
+            return False
+        pending.address = address
+        if self._has_hooks:
+            pending.context = self._hooks.before(pending, address)
+        pending.attempts = 1
+        try:
+            connection.submit(pending.encode, out.code, pending.timeout_ms, pending.done)
+        except RemotingError as error:
+            self._first_failed(pending, error)
+        return True
+
+    def answered(self, pending: SubmittedSend, outcome: RemotingCommand | RemotingError) -> None:
+        """The outcome of the first attempt, if that was made immediately."""
+        out, queue = pending.out, pending.queue
+        assert out is not None
+        assert queue is not None
+        if isinstance(outcome, RemotingError):
+            self._first_failed(pending, outcome)
+            return
+        try:
+            result = read_result(out, queue, outcome, pending.address)
+        except (BrokerError, ProtocolError) as error:
+            self._first_failed(pending, error)
+            return
+        if self._health is not None:
+            self._record_success(queue, pending.started_ms)
+        if pending.context is not None:
+            self._hooks.after(pending.context, result=result)
+        self._succeed(pending, result)
+
+    def _first_failed(self, pending: SubmittedSend, error: GoddardError) -> None:
+        assert pending.queue is not None
+        self._record_failure(pending.queue, error, pending.started_ms)
+        self._hooks.after(pending.context, error=error)
+        pending.failed(error)
+        now_ms = self._clock.monotonic_ms()
+        if pending.may_try(now_ms) and not pending.future.done():
+            self._spawn(pending, self._send_with_retries(pending))
+        else:
+            failure = pending.failure(now_ms)
+            if failure is not error:
+                failure.__cause__ = error
+            self._fail(pending, failure)
+
+    def _succeed(self, pending: SubmittedSend, result: SendResult) -> None:
+        if not pending.future.done():
+            pending.future.set_result(result)
+        self._finish(pending)
+
+    def _fail(self, pending: SubmittedSend, error: BaseException) -> None:
+        if not pending.future.done():
+            pending.future.set_exception(error)
+        self._finish(pending)
+
+    def _finish(self, pending: SubmittedSend) -> None:
+        if pending.has_permit and self._permits is not None:
+            pending.has_permit = False
+            self._permits.release(len(pending.messages[0].body))
+        self._end()
+
+    # Submitted sends: the way that waits
+
+    def _spawn(self, pending: SubmittedSend, sending: Coroutine[Any, Any, SendResult]) -> None:
+        task = self._loop.create_task(sending, name=f"send to {pending.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._task_done, pending))
+
+    def _task_done(self, pending: SubmittedSend, task: "asyncio.Task[SendResult]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            text = "the producer was stopped before the answer came"
+            self._fail(pending, NotRunningError(text))
+        elif (error := task.exception()) is not None:
+            self._fail(pending, error)
+        else:
+            self._succeed(pending, task.result())
+
+    async def _send_when_ready(self, pending: SubmittedSend) -> SendResult:
+        try:
+            # Large bodies take longer to prepare than small ones that follow.
+            with self._lines.join(pending.topic) as place:
+                await self._acquire_permit(pending)
+                await self._resolve(pending)
+                await place.turn()
+            queue = pending.queue
+            assert queue is not None
+            with self._lines.join(queue) as place:
+                # What fails here fails the first attempt too, which another one follows.
+                with contextlib.suppress(RemotingError, BrokerNotFoundError):
+                    left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
+                    address = await self._locate(queue, pending.topic, left_ms)
+                    left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
+                    await self._session.connect(address, left_ms)
+                await place.turn()
+        finally:
+            self._waiting -= 1
+        return await self._send_with_retries(pending)
+
+    async def _acquire_permit(self, pending: SubmittedSend) -> None:
+        if self._permits is not None and not pending.has_permit:
+            left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
+            await self._permits.acquire(len(pending.messages[0].body), left_ms)
+            pending.has_permit = True
+
+    # Preparing, and choosing a queue
+
+    def _resolve_now(self, pending: PendingSend) -> bool:
+        """Prepare the message and choose its queue; False if that has to be waited for."""
+        message = pending.messages[0]
+        size = len(message.body)
+        if size >= _COMPRESS_IN_THREAD_BYTES and size >= self._settings.compress_from_bytes:
+            return False
+        route = self._session.known_publish_route(pending.topic)
+        if route is None:
+            return False
+        pending.out = self._prepare(message, pending.topic)
+        if pending.queue is None:
+            pending.queue = self._choose_queue(route, pending)
+        return True
+
+    async def _resolve(self, pending: PendingSend) -> None:
+        """Prepare the message and choose its queue, as far as that is not done."""
+        if pending.out is None:
+            pending.out = await self.prepare(pending.messages[0], pending.topic)
+        if pending.queue is None:
+            left_ms = pending.left_ms(self._clock.monotonic_ms())
+            pending.queue = self._choose_queue(await self.route(pending.topic, left_ms), pending)
+
+    def _prepare(self, message: Message, topic: str) -> Outgoing:
+        settings = self._settings
         compressed = None
         if len(message.body) >= settings.compress_from_bytes:
             compressed = compress_body(message.body, settings)
         return prepare(message, topic, self._message_id(message), settings, compressed)
 
-    async def prepare_anyhow(self, message: Message, topic: str) -> Outgoing:
-        """The same; a thread does what would take long."""
-        if len(message.body) < COMPRESS_BY_THREAD_BYTES:
-            return self.prepare(message, topic)
-        settings = self.settings
-        compressed = None
-        if len(message.body) >= settings.compress_from_bytes:
-            compressed = await asyncio.to_thread(compress_body, message.body, settings)
+    async def prepare(self, message: Message, topic: str) -> Outgoing:
+        """Encode a valid message, which gets its id here; a thread compresses large bodies."""
+        settings = self._settings
+        if len(message.body) < max(_COMPRESS_IN_THREAD_BYTES, settings.compress_from_bytes):
+            return self._prepare(message, topic)
+        compressed = await asyncio.to_thread(compress_body, message.body, settings)
         return prepare(message, topic, self._message_id(message), settings, compressed)
 
     def _message_id(self, message: Message) -> str:
         properties = message.properties
         message_id = properties.get(PROPERTY_UNIQUE_ID)
         if message_id is None:
-            message_id = properties[PROPERTY_UNIQUE_ID] = self.session.unique_id()
+            message_id = properties[PROPERTY_UNIQUE_ID] = self._session.unique_id()
         return message_id
+
+    def _choose_queue(self, route: PublishRoute, pending: PendingSend) -> MessageQueue:
+        """The queue that a selector or key chooses, else the next in turn; after an attempt, one of
+        another broker if there is one."""
+        if pending.is_queue_chosen:
+            return select_queue(route, pending.messages[0], pending.selector, pending.key)
+        topic = route.topic
+        position = self._positions.get(topic)
+        if position is None:
+            position = random.randrange(1 << 16)
+        self._positions[topic] = position + 1
+        last_broker = None if pending.queue is None else pending.queue.broker_name
+        if self._health is not None:
+            now_ms = self._clock.monotonic_ms()
+            return self._health.choose(route, position, last_broker, now_ms)
+        if last_broker is None:
+            queues = route.queues
+            return queues[position % len(queues)]
+        return next_queue(route, position, last_broker)
 
     async def route(self, topic: str, timeout_ms: int | None = None) -> PublishRoute:
         """Where a topic can be written to; TooManyRequestsError if that takes too long."""
-        known = self.session.known_publish_route(topic)
+        known = self._session.known_publish_route(topic)
         if known is not None:
             return known
-        settings = self.settings
+        settings = self._settings
         try:
             async with _within(timeout_ms):
-                return await self.session.publish_route(
+                return await self._session.publish_route(
                     topic,
                     default_topic=settings.default_topic,
                     default_queues=settings.default_queues,
@@ -152,29 +535,33 @@ class Courier:
         except TimeoutError as error:
             raise TooManyRequestsError(
                 f"sendDefaultImpl call timeout, no route of {topic} within {timeout_ms} ms",
-                advice="do the name servers answer? Or give the send more time",
+                advice="check that the name servers answer, or allow the send more time",
             ) from error
 
-    # The way
-
-    async def locate(self, queue: MessageQueue, topic: str, timeout_ms: int | None = None) -> str:
-        """The address of a queue's broker; the route is asked for again if there is none."""
-        address = self.session.broker_address(queue.broker_name)
+    async def _locate(self, queue: MessageQueue, topic: str, timeout_ms: int | None) -> str:
+        """The address of a queue's broker; without one, the route is refreshed."""
+        address = self._session.broker_address(queue.broker_name)
+        if address is not None:
+            return address
+        try:
+            async with _within(timeout_ms):
+                await self._session.refresh_route(topic)
+        except (ClientError, RemotingError, TimeoutError) as error:
+            raise BrokerNotFoundError(queue.broker_name) from error
+        address = self._session.broker_address(queue.broker_name)
         if address is None:
-            try:
-                async with _within(timeout_ms):
-                    await self.session.refresh_route(topic)
-            except (ClientError, RemotingError, TimeoutError) as error:
-                raise BrokerNotFoundError(queue.broker_name) from error
-            address = self.session.broker_address(queue.broker_name)
-            if address is None:
-                raise BrokerNotFoundError(queue.broker_name)
+            raise BrokerNotFoundError(queue.broker_name)
         return address
 
-    def frame(self, out: Outgoing, queue: MessageQueue, opaque: int) -> bytes:
-        born_ms = self.session.clock.now_ms()
+    def frame(self, pending: PendingSend, opaque: int) -> bytes:
+        """The bytes of a send."""
+        out, queue = pending.out, pending.queue
+        assert out is not None
+        assert queue is not None
+        born_ms = self._clock.now_ms()
         if self._signs or not has_template(out):
-            command = self.command(out, queue, born_ms)
+            command = send_command(out, queue, born_ms, self._settings)
+            self._session.prepare(command)
             command.opaque = opaque
             return encode_frame(command)
         key = (out.topic, queue)
@@ -182,141 +569,24 @@ class Courier:
         if template is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            template = self._templates[key] = FrameTemplate(out.topic, queue, self.settings)
+            template = self._templates[key] = FrameTemplate(out.topic, queue, self._settings)
         return template.frame(out, born_ms, opaque)
 
-    def command(self, out: Outgoing, queue: MessageQueue, born_ms: int) -> RemotingCommand:
-        command = send_command(out, queue, born_ms, self.settings)
-        self.session.prepare(command)
-        return command
+    # Health of brokers
 
-    # One try
+    def _record_success(self, queue: MessageQueue, started_ms: int) -> None:
+        if self._health is not None:
+            now_ms = self._clock.monotonic_ms()
+            self._health.record(queue.broker_name, now_ms - started_ms, now_ms)
 
-    async def carry(
-        self,
-        out: Outgoing,
-        messages: Sequence[Message],
-        queue: MessageQueue,
-        timeout_ms: int,
-        mode: SendMode,
-    ) -> SendResult:
-        """Send and wait for the answer. Raises RemotingError, BrokerError, ProtocolError or what a
-        hook raised; the broker's faults are written down."""
-        clock = self.session.clock
-        started_ms = clock.monotonic_ms()
-        address = self.session.broker_address(queue.broker_name)
-        if address is None:
-            address = await self.locate(queue, out.topic, timeout_ms)
-            timeout_ms -= clock.monotonic_ms() - started_ms
-        context = self.before(out, messages, queue, address, mode)
-        try:
-            response = await self._exchange(out, queue, address, timeout_ms)
-            result = read_result(out, queue, response, address)
-        except Exception as error:
-            self.failed(queue, error, started_ms)
-            self.after(context, error=error)
-            raise
-        self.succeeded(queue, started_ms)
-        self.after(context, result=result)
-        return result
-
-    async def _exchange(
-        self, out: Outgoing, queue: MessageQueue, address: str, timeout_ms: int
-    ) -> RemotingCommand:
-        session, clock = self.session, self.session.clock
-        connection = session.connection(address)
-        if connection is None:
-            ends_ms = clock.monotonic_ms() + timeout_ms
-            connection = await session.connect(address, max(1, timeout_ms))
-            timeout_ms = ends_ms - clock.monotonic_ms()
-        return await connection.request_encoded(
-            lambda opaque: self.frame(out, queue, opaque), out.code, max(1, timeout_ms)
-        )
-
-    async def carry_oneway(
-        self, out: Outgoing, messages: Sequence[Message], queue: MessageQueue
-    ) -> None:
-        address = await self.locate(queue, out.topic)
-        context = self.before(out, messages, queue, address, SendMode.ONEWAY)
-        try:
-            command = send_command(out, queue, self.session.clock.now_ms(), self.settings)
-            await self.session.oneway(address, command)
-        except Exception as error:
-            self.after(context, error=error)
-            raise
-        self.after(context)
-
-    # Hooks
-
-    def before(
-        self,
-        out: Outgoing,
-        messages: Sequence[Message],
-        queue: MessageQueue,
-        address: str,
-        mode: SendMode,
-    ) -> SendContext | None:
-        """Ask the hooks; what a ForbiddenHook raises is raised."""
-        if not self.has_hooks:
-            return None
-        session = self.session
-        user_queue = queue._replace(topic=out.user_topic)
-        for hook in self._forbidden_hooks:
-            hook.check(
-                ForbiddenContext(
-                    name_servers=session.name_servers,
-                    group=self.settings.group,
-                    mode=mode,
-                    broker_address=address,
-                    message=messages[0],
-                    queue=user_queue,
-                    is_unit_mode=self.settings.is_unit_mode,
-                )
-            )
-        if not self._send_hooks:
-            return None
-        context = SendContext(
-            group=self.settings.group,
-            message=messages[0],
-            messages=tuple(messages),
-            queue=user_queue,
-            broker_address=address,
-            mode=mode,
-            message_type=message_type(messages[0]),
-            namespace=session.options.namespace,
-            started_ms=session.clock.now_ms(),
-        )
-        call_before(self._send_hooks, context)
-        return context
-
-    def after(
-        self,
-        context: SendContext | None,
-        *,
-        result: SendResult | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        if context is not None:
-            context.result = result
-            context.error = error
-            context.ended_ms = self.session.clock.now_ms()
-            call_after(self._send_hooks, context)
-
-    # Faults
-
-    def succeeded(self, queue: MessageQueue, started_ms: int) -> None:
-        if self._faults is not None:
-            now_ms = self.session.clock.monotonic_ms()
-            self._faults.record(queue.broker_name, now_ms - started_ms, now_ms)
-
-    def failed(self, queue: MessageQueue, error: Exception, started_ms: int) -> None:
-        """A client's own mistake says nothing about the broker."""
-        if self._faults is None or isinstance(error, BrokerNotFoundError):
+    def _record_failure(self, queue: MessageQueue, error: Exception, started_ms: int) -> None:
+        # An error of the client itself says nothing about the broker.
+        if self._health is None or isinstance(error, BrokerNotFoundError):
             return
-        now_ms = self.session.clock.monotonic_ms()
-        # As in RocketMQ: without a detector nobody would find out that a link works again.
+        now_ms = self._clock.monotonic_ms()
+        # As in RocketMQ: without a detector nothing would find out that a link works again.
         reachable = isinstance(error, RemotingError) and not self._detects
-        self._faults.record(
+        self._health.record(
             queue.broker_name, now_ms - started_ms, now_ms, isolate=True, reachable=reachable
         )
 

@@ -1,12 +1,13 @@
 """Messages that are delivered if, and only if, the application's own transaction succeeds.
 
-A message is first sent as a *half*, which no consumer sees. Then the listener's ``execute`` does
-the local work and says what becomes of it. If that word does not reach the broker, because the
-process died or nobody knew, the broker asks the producers of the group later (check-back), and
-``check`` has to find out. The word is one-way: a lost one only means being asked.
+A message is first sent as a *half*, which no consumer receives. Then the listener's ``execute``
+does the local work and decides whether the half is committed. If the decision does not reach the
+broker, because the process died or the state was not known, the broker later asks a producer of the
+group (check-back), and ``check`` must find out. Decisions are one-way requests: after a lost one
+the broker asks again.
 
-Coroutine listeners run on the loop, plain ones in threads. Checks wait in a queue of limited
-length; what does not fit is dropped, since the broker asks again.
+Coroutine listeners run on the loop, others in threads. The number of checks that wait is limited;
+checks beyond it are dropped, because the broker asks again.
 """
 
 import asyncio
@@ -21,16 +22,18 @@ from goddard.client.errors import BrokerNotFoundError, NotRunningError
 from goddard.client.listeners.listener import is_async
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import check_range
-from goddard.client.produce.producer import Producer, ProducerKeywords
-from goddard.client.produce.transaction_hooks import (
+from goddard.client.produce.hooks import (
     EndTransactionContext,
     EndTransactionHook,
-    TransactionState,
     call_end_hooks,
 )
+from goddard.client.produce.options import ProducerKeywords
+from goddard.client.produce.producer import Producer
+from goddard.client.session import Session
 from goddard.client.trace.hooks import TransactionTracing
-from goddard.client.values import SendResult, SendStatus
+from goddard.client.values import SendResult, SendStatus, TransactionState
 from goddard.client.workers import Threads, Worker
+from goddard.clock import Clock
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.ids import parse_offset_message_id
@@ -43,14 +46,12 @@ from goddard.protocol.message import (
 )
 from goddard.transport.tasks import Tasks, finish
 
-__all__ = ("TransactionListener", "TransactionProducer", "TransactionResult", "TransactionState")
+__all__ = ("TransactionListener", "TransactionProducer", "TransactionResult")
 
 _logger: Final = logging.getLogger("goddard.client")
 
 _MAX_REMARK_CHARS: Final = 500
 _MAX_THREADS: Final = 1_000
-
-
 _FLAGS: Final = {
     TransactionState.COMMIT: TransactionType.COMMIT,
     TransactionState.ROLLBACK: TransactionType.ROLLBACK,
@@ -67,17 +68,17 @@ class TransactionListener(Protocol):
     """
 
     def execute(self, message: Message, argument: Any) -> Decision | Awaitable[Decision]:
-        """Do the local work that belongs to the message; called when its half is stored.
+        """Do the local work that belongs to the message. Called when its half is stored.
 
         ``argument`` is what was given to ``send_in_transaction``.
         """
 
     def check(self, message: ReceivedMessage) -> Decision | Awaitable[Decision]:
-        """Find out what became of the local work, perhaps of another process of the group."""
+        """Find out what became of the local work, possibly of another process of the group."""
 
 
 class TransactionResult(NamedTuple):
-    """Where the half message went, and what was decided about it."""
+    """Where the half message is stored, and what was decided about it."""
 
     sent: SendResult
     state: TransactionState
@@ -87,21 +88,21 @@ class TransactionResult(NamedTuple):
         return self.sent.message_id
 
 
-def decided(outcome: object) -> TransactionState:
-    """What a listener's return value means."""
+def state_of(outcome: object) -> TransactionState:
+    """The decision that a listener's return value stands for."""
     if isinstance(outcome, TransactionState):
         return outcome
     if outcome is not None:
         _logger.error(
-            "a transaction listener returned %.200r, which is no TransactionState; the broker will "
-            "ask again",
+            "A transaction listener returned %.200r, which is not a TransactionState; the broker "
+            "will ask again",
             outcome,
         )
     return TransactionState.UNKNOWN
 
 
 class _Call:
-    """A plain listener's method, to be called in a thread."""
+    """A call of a listener's method in a thread."""
 
     __slots__ = ("_error", "_function", "_result", "future")
 
@@ -115,12 +116,12 @@ class _Call:
         try:
             self._result = self._function()
         except Exception as error:
-            _logger.debug("a transaction listener raised", exc_info=True)
+            _logger.debug("a transaction listener raised an exception", exc_info=True)
             self._error = error
 
     def give_up(self) -> None:
         if not self.future.done():
-            text = "the producer was stopped before its transaction listener was done"
+            text = "the producer was stopped before its transaction listener returned"
             self.future.set_exception(NotRunningError(text))
 
     def finish(self) -> None:
@@ -135,6 +136,141 @@ class _Call:
 def _finish(done: list[_Call]) -> None:
     for call in done:
         call.finish()
+
+
+class ListenerCalls:
+    """Calls a transaction listener, on the loop or in threads; ``execute`` and ``check`` each have
+    their own threads."""
+
+    def __init__(
+        self, listener: TransactionListener, *, execute_threads: int, check_threads: int
+    ) -> None:
+        self._listener = listener
+        self._max_threads = {"execute": execute_threads, "check": check_threads}
+        self._pools: dict[str, Threads[_Call]] = {}
+        self._calls: set[_Call] = set()
+        self._is_closed = False
+
+    async def execute(self, message: Message, argument: Any, clock: Clock) -> TransactionState:
+        call = partial(self._listener.execute, message, argument)
+        return state_of(await self._call("execute", call, clock))
+
+    async def check(self, message: ReceivedMessage, clock: Clock) -> TransactionState:
+        call = partial(self._listener.check, message)
+        return state_of(await self._call("check", call, clock))
+
+    async def close(self) -> None:
+        """Make no more calls; fail those that do not return at once."""
+        self._is_closed = True
+        try:
+            for pool in self._pools.values():
+                await pool.close(0)
+        finally:
+            for call in self._calls:
+                call.give_up()
+
+    async def _call(
+        self, kind: str, method: "partial[Decision | Awaitable[Decision]]", clock: Clock
+    ) -> object:
+        if self._is_closed:
+            raise NotRunningError("the producer was stopped before its listener was called")
+        if is_async(method):
+            outcome = method()
+            return await outcome if isinstance(outcome, Awaitable) else outcome
+        pool = self._pools.get(kind)
+        if pool is None:
+            pool = self._pools[kind] = Threads(
+                f"goddard-{kind}",
+                _Call.run,
+                _finish,
+                max_threads=self._max_threads[kind],
+                clock=clock,
+            )
+        call = _Call(method)
+        self._calls.add(call)
+        try:
+            pool.submit([call])
+            return await call.future
+        finally:
+            self._calls.discard(call)
+
+
+class TransactionChecks:
+    """Answers brokers that ask about half messages, so many at a time."""
+
+    def __init__(
+        self,
+        calls: ListenerCalls,
+        end_hooks: list[EndTransactionHook],
+        *,
+        max_running: int,
+        max_waiting: int,
+    ) -> None:
+        self._calls = calls
+        self._end_hooks = end_hooks
+        self._max_waiting = max_waiting
+        self._slots = asyncio.Semaphore(max_running)
+        self._tasks = Tasks(_logger, logging.DEBUG)
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def submit(
+        self,
+        session: Session,
+        message: ReceivedMessage,
+        header: CheckTransactionRequest,
+        address: str,
+    ) -> None:
+        """Check a half message and send the broker the answer, which is a request of its own."""
+        if len(self._tasks) >= self._max_waiting:
+            _logger.warning(
+                "%d transaction checks already wait; a check of topic %s is dropped, the broker "
+                "asks again",
+                len(self._tasks),
+                message.topic,
+            )
+            return
+        # Not a task of the connection: the answer counts even if the connection is lost.
+        self._tasks.spawn(
+            self._answer(session, message, header, address), f"check of {message.message_id}"
+        )
+
+    async def _answer(
+        self,
+        session: Session,
+        message: ReceivedMessage,
+        header: CheckTransactionRequest,
+        address: str,
+    ) -> None:
+        failure: Exception | None = None
+        async with self._slots:
+            try:
+                state = await self._calls.check(message, session.clock)
+            except Exception as error:
+                _logger.exception(
+                    "Broker call checkTransactionState, but checkLocalTransactionState exception"
+                )
+                state, failure = TransactionState.UNKNOWN, error
+        if state is not TransactionState.COMMIT:
+            _logger.info("when broker check, client answers %s: %r", state.value, message)
+        ending = EndTransactionRequest(
+            topic=header.topic,
+            producer_group=message.get(PROPERTY_PRODUCER_GROUP) or "",
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=_FLAGS[state],
+            from_transaction_check=True,
+            msg_id=message.message_id,
+            transaction_id=header.transaction_id,
+            bname=header.bname,
+        )
+        _call_hooks(self._end_hooks, message, ending, address, state)
+        try:
+            remark = _remark("checkLocalTransactionState Exception", failure)
+            await broker_api.end_transaction_oneway(session, address, ending, remark=remark)
+        except GoddardError as error:
+            _logger.warning("endTransactionOneway exception: %s", error)
 
 
 class TransactionProducer(Producer):
@@ -160,51 +296,46 @@ class TransactionProducer(Producer):
         for name in ("execute", "check"):
             if not callable(getattr(listener, name, None)):
                 raise ConfigError(f"the transaction listener has no method {name!r}")
-        self._listener = listener
-        self._check_threads = check_range("check_threads", check_threads, 1, _MAX_THREADS)
-        self._execute_threads = check_range("execute_threads", execute_threads, 1, _MAX_THREADS)
-        self._max_waiting_checks = check_range("max_waiting_checks", max_waiting_checks, 1)
+        check_range("check_threads", check_threads, 1, _MAX_THREADS)
+        check_range("execute_threads", execute_threads, 1, _MAX_THREADS)
+        check_range("max_waiting_checks", max_waiting_checks, 1)
         self._end_hooks = list(check_hooks("end_hooks", end_hooks))
-        self._checks = Tasks(_logger, logging.DEBUG)
-        self._check_slots = asyncio.Semaphore(check_threads)
-        self._pools: dict[str, Threads[_Call]] = {}
-        self._calls_listener = True
-        self._calls: set[_Call] = set()
+        self._calls = ListenerCalls(
+            listener, execute_threads=execute_threads, check_threads=check_threads
+        )
+        self._checks = TransactionChecks(
+            self._calls,
+            self._end_hooks,
+            max_running=check_threads,
+            max_waiting=max_waiting_checks,
+        )
+        self._on_check = self._checks.submit
 
     async def start(self) -> None:
         await super().start()
-        if self.tracer is not None:
-            self._end_hooks.append(TransactionTracing(self.tracer, self.session))
+        running = self._check_running()
+        if running.tracer is not None:
+            self._end_hooks.append(TransactionTracing(running.tracer, running.session))
 
     async def stop(self) -> None:
-        """Stop. What listeners have not decided yet is left to the other producers of the group."""
-        await finish(self._checks.stop, self._leave_listener, super().stop)
-
-    async def _leave_listener(self) -> None:
-        self._calls_listener = False
-        pools, self._pools = self._pools, {}
-        try:
-            for pool in pools.values():
-                await pool.close(0)
-        finally:
-            for call in self._calls:
-                call.give_up()
+        """Stop. Half messages without a decision are left to the other producers of the group."""
+        await finish(self._checks.stop, self._calls.close, super().stop)
 
     async def send_in_transaction(
         self, message: Message, argument: Any = None, *, timeout_ms: int | None = None
     ) -> TransactionResult:
-        """Send a half message, run ``execute``, and tell the broker what it decided.
+        """Send a half message, call ``execute``, and send its decision to the broker.
 
-        A half that is not stored safely (any status but SEND_OK) is rolled back unexecuted. Raises
-        what ``send`` raises if there is no half message; ``execute`` was not called then.
+        A half that is not stored safely (any status but SEND_OK) is rolled back without calling
+        ``execute``. If the half cannot be sent, this raises what ``send`` raises, and ``execute``
+        is not called.
         """
         sent = await self.send_half(message, timeout_ms=timeout_ms)
         state = TransactionState.ROLLBACK
         failure: Exception | None = None
         if sent.status is SendStatus.SEND_OK:
             try:
-                execute = partial(self._listener.execute, message, argument)
-                state = decided(await self._call("execute", execute, self._execute_threads))
+                state = await self._calls.execute(message, argument, self._clock)
             except Exception as error:
                 _logger.exception(
                     "executeLocalTransactionBranch exception, messageTopic: %s transactionId: %s",
@@ -216,15 +347,16 @@ class TransactionProducer(Producer):
         return TransactionResult(sent, state)
 
     async def send_half(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
-        """The first half of ``send_in_transaction``, for those who do the local work themselves.
+        """Send only the half message, for callers that do the local work themselves.
 
-        ``end_transaction`` has to follow; without it the broker asks ``check``.
+        Call ``end_transaction`` afterwards; without it the broker asks ``check``.
         """
+        running = self._check_running()
         properties = message.properties
-        # A half is delivered when it is committed, not after a while.
+        # A half is delivered when it is committed, not after a delay.
         properties.pop(PROPERTY_DELAY, None)
         properties[PROPERTY_TRANSACTION_PREPARED] = "true"
-        properties[PROPERTY_PRODUCER_GROUP] = self.wire_group
+        properties[PROPERTY_PRODUCER_GROUP] = running.group
         sent = await self.send(message, timeout_ms=timeout_ms)
         if sent.transaction_id is not None:
             properties[PROPERTY_TRANSACTION_ID] = sent.transaction_id
@@ -238,17 +370,18 @@ class TransactionProducer(Producer):
         state: TransactionState,
         failure: Exception | None = None,
     ) -> None:
-        """Tell the broker what was decided about a half. What fails is logged: it will ask."""
+        """Send the decision about a half. A failure is logged: the broker asks later."""
         broker_name = sent.queue.broker_name
         try:
-            session = self.session
+            running = self._check_running()
+            session = running.session
             address = session.broker_address(broker_name)
             if address is None:
                 raise BrokerNotFoundError(broker_name)
             _, physical_offset = parse_offset_message_id(sent.offset_message_id)
             header = EndTransactionRequest(
                 topic=session.with_namespace(message.topic),
-                producer_group=self.wire_group,
+                producer_group=running.group,
                 tran_state_table_offset=sent.queue_offset,
                 commit_log_offset=physical_offset,
                 commit_or_rollback=_FLAGS[state],
@@ -256,7 +389,7 @@ class TransactionProducer(Producer):
                 transaction_id=sent.transaction_id,
                 bname=broker_name,
             )
-            self._tell_hooks(message, header, address, state)
+            _call_hooks(self._end_hooks, message, header, address, state)
             remark = _remark("executeLocalTransactionBranch exception", failure)
             await broker_api.end_transaction_oneway(session, address, header, remark=remark)
         except GoddardError as error:
@@ -266,100 +399,25 @@ class TransactionProducer(Producer):
                 error,
             )
 
-    async def check_transaction(
-        self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
-    ) -> None:
-        """A broker asks about a half message; the answer is a request of its own."""
-        if len(self._checks) >= self._max_waiting_checks:
-            _logger.warning(
-                "%d transaction checks wait already; one of %s is dropped, the broker asks again",
-                len(self._checks),
-                message.topic,
-            )
-            return
-        # Not this connection's task: what is decided counts even if the connection is lost.
-        self._checks.spawn(self._answer(message, header, address), f"check of {message.message_id}")
 
-    async def _answer(
-        self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
-    ) -> None:
-        failure: Exception | None = None
-        async with self._check_slots:
-            try:
-                check = partial(self._listener.check, message)
-                state = decided(await self._call("check", check, self._check_threads))
-            except Exception as error:
-                _logger.exception(
-                    "Broker call checkTransactionState, but checkLocalTransactionState exception"
-                )
-                state, failure = TransactionState.UNKNOWN, error
-        if state is not TransactionState.COMMIT:
-            _logger.info("when broker check, client answers %s: %r", state.value, message)
-        ending = EndTransactionRequest(
-            topic=header.topic,
-            producer_group=self.wire_group,
-            tran_state_table_offset=header.tran_state_table_offset,
-            commit_log_offset=header.commit_log_offset,
-            commit_or_rollback=_FLAGS[state],
-            from_transaction_check=True,
-            msg_id=message.message_id,
+def _call_hooks(
+    hooks: Sequence[EndTransactionHook],
+    message: Message | ReceivedMessage,
+    header: EndTransactionRequest,
+    address: str,
+    state: TransactionState,
+) -> None:
+    if hooks:
+        context = EndTransactionContext(
+            group=header.producer_group,
+            message=message,
+            message_id=header.msg_id,
             transaction_id=header.transaction_id,
-            bname=header.bname,
+            state=state,
+            broker_address=address,
+            is_from_check=header.from_transaction_check,
         )
-        self._tell_hooks(message, ending, address, state)
-        try:
-            remark = _remark("checkLocalTransactionState Exception", failure)
-            await broker_api.end_transaction_oneway(self.session, address, ending, remark=remark)
-        except GoddardError as error:
-            _logger.warning("endTransactionOneway exception: %s", error)
-
-    def _tell_hooks(
-        self,
-        message: Message | ReceivedMessage,
-        header: EndTransactionRequest,
-        address: str,
-        state: TransactionState,
-    ) -> None:
-        if self._end_hooks:
-            context = EndTransactionContext(
-                group=header.producer_group,
-                message=message,
-                message_id=header.msg_id,
-                transaction_id=header.transaction_id,
-                state=state,
-                broker_address=address,
-                is_from_check=header.from_transaction_check,
-            )
-            call_end_hooks(self._end_hooks, context)
-
-    async def _call(
-        self, kind: str, method: "partial[Decision | Awaitable[Decision]]", threads: int
-    ) -> object:
-        """Call the listener, on the loop or in a thread of the pool of its kind.
-
-        NotRunningError once the producer is being stopped: a pool made now would never be closed.
-        """
-        if not self._calls_listener:
-            raise NotRunningError("the producer was stopped before its listener was called")
-        if is_async(method):
-            outcome = method()
-            return await outcome if isinstance(outcome, Awaitable) else outcome
-        pool = self._pools.get(kind)
-        if pool is None:
-            pool = self._pools[kind] = Threads(
-                f"goddard-{kind}",
-                _Call.run,
-                _finish,
-                max_threads=threads,
-                clock=self.session.clock,
-            )
-        call = _Call(method)
-        self._calls.add(call)
-        try:
-            pool.submit([call])
-            return await call.future
-        finally:
-            self._calls.discard(call)
+        call_end_hooks(hooks, context)
 
 
 def _remark(text: str, failure: Exception | None) -> str | None:

@@ -1,15 +1,15 @@
-"""Hooks that write traces: of sends, of transactions, of listeners' calls.
+"""Hooks that trace sends, ends of transactions and calls of listeners.
 
-They follow RocketMQ's own: a send is traced when it was answered, nothing is traced whose trace is
-switched off (TRACE_ON=false), and the tracer's own messages never are.
+As in RocketMQ, a send is traced when it is answered; messages with TRACE_ON=false, and the tracer's
+own messages, are not traced.
 """
 
 import uuid
 from typing import Final
 
 from goddard.client.listeners.hooks import ConsumeHookContext
-from goddard.client.produce.hooks import MessageType, SendContext
-from goddard.client.produce.transaction_hooks import EndTransactionContext
+from goddard.client.produce.encoding import split_result
+from goddard.client.produce.hooks import EndTransactionContext, MessageType, SendContext
 from goddard.client.session import Session
 from goddard.client.trace.records import (
     ConsumeEnd,
@@ -32,7 +32,7 @@ _STARTED: Final = "trace"
 
 
 class SendTracing:
-    """Traces each send that was answered; of a batch, each message."""
+    """Traces each send that is answered; of a batch, each message."""
 
     def __init__(self, tracer: Tracer, session: Session) -> None:
         self._tracer = tracer
@@ -46,37 +46,29 @@ class SendTracing:
         topic = self._session.without_namespace(context.message.topic)
         if result is None or not result.trace_on or topic.startswith(self._tracer.topic):
             return
-        messages = context.messages or (context.message,)
-        ids = result.message_id.split(",")
-        stored_ids = result.offset_message_id.split(",")
-        if not len(ids) == len(stored_ids) == len(messages):
-            messages, ids, stored_ids = (
-                (context.message,),
-                [result.message_id],
-                [result.offset_message_id],
-            )
-        for message, message_id, stored_id in zip(messages, ids, stored_ids, strict=True):
+        ids = [message.message_id or "" for message in context.messages]
+        for message, own in zip(context.messages, split_result(result, ids), strict=True):
             self._tracer.append(
                 SendTrace(
                     timestamp_ms=context.started_ms,
                     region=result.region_id,
                     group=self._session.without_namespace(context.group),
                     topic=topic,
-                    message_id=message_id,
+                    message_id=own.message_id,
                     tags=message.tags,
                     keys=message.properties.get(PROPERTY_KEYS),
                     store_host=context.broker_address,
                     body_bytes=len(message.body),
                     cost_ms=context.ended_ms - context.started_ms,
                     kind=_KINDS[context.message_type],
-                    offset_message_id=stored_id,
+                    offset_message_id=own.offset_message_id,
                     is_success=result.status is SendStatus.SEND_OK,
                 )
             )
 
 
 class ConsumeTracing:
-    """Traces the begin and the end of each listener's call, for each of its messages."""
+    """Traces the start and the end of each call of a listener, for each of its messages."""
 
     def __init__(self, tracer: Tracer, session: Session) -> None:
         self._tracer = tracer
@@ -86,7 +78,7 @@ class ConsumeTracing:
         traced = [message for message in context.messages if message.get(PROPERTY_TRACE) != "false"]
         if not traced:
             return
-        # Of a session's own ids only its loop may take one.
+        # Not an id of the session: those may be taken only on its loop.
         request_id = uuid.uuid4().hex.upper()
         context.attachments[_STARTED] = (request_id, traced)
         group = self._session.without_namespace(context.group)
@@ -94,7 +86,7 @@ class ConsumeTracing:
             self._tracer.append(
                 ConsumeStart(
                     timestamp_ms=context.started_ms,
-                    # Brokers before 5.0 do not write it into the message.
+                    # Brokers before 5.0 do not set it.
                     region=message.get(PROPERTY_REGION) or _DEFAULT_REGION,
                     group=group,
                     request_id=request_id,
@@ -125,7 +117,7 @@ class ConsumeTracing:
 
 
 class TransactionTracing:
-    """Traces what producers decide about their transactions."""
+    """Traces the decisions of producers about their transactions."""
 
     def __init__(self, tracer: Tracer, session: Session) -> None:
         self._tracer = tracer

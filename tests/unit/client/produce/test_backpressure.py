@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from goddard.client.errors import TooManyRequestsError
-from goddard.client.produce.backpressure import BackPressureOptions, SendPermits
+from goddard.client.produce.backpressure import SendPermits
+from goddard.client.produce.options import BackPressureOptions
 from goddard.errors import ConfigError
 
 MIB = 1024 * 1024

@@ -10,12 +10,12 @@ from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
 from goddard.client.produce.batching import (
     Accumulator,
-    AccumulatorOptions,
     Batch,
-    HeldBatches,
+    OpenBatches,
     batch_key,
     encoded_properties,
 )
+from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
 from goddard.errors import ConfigError, ConnectFailedError
@@ -32,7 +32,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Shelf:
-    """HeldBatches under a clock of the test's, with messages numbered as they come."""
+    """OpenBatches under a clock of the test's, with messages numbered as they come."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Shelf:
         alone_from_bytes: int = 4096,
     ) -> None:
         self.clock = ManualClock()
-        self.held = HeldBatches(options or AccumulatorOptions(), alone_from_bytes=alone_from_bytes)
+        self.held = OpenBatches(options or AccumulatorOptions(), alone_from_bytes=alone_from_bytes)
         self._loop = loop
         self._number = 0
 
@@ -146,32 +146,32 @@ def test_messages_are_encoded_as_a_batch_holds_them(loop: asyncio.AbstractEventL
     ],
 )
 def test_what_goes_alone(loop: asyncio.AbstractEventLoop, message: Message) -> None:
-    assert not Shelf(loop).held.admits(message)
+    assert not Shelf(loop).held.accepts(message)
 
 
 @pytest.mark.parametrize("name", ["PGROUP", "TRAN_MSG", "MSG_TYPE"])
 def test_halves_and_replies_go_alone(loop: asyncio.AbstractEventLoop, name: str) -> None:
     message = Message("T", b"x")
-    assert Shelf(loop).held.admits(message)
+    assert Shelf(loop).held.accepts(message)
     message.properties[name] = "true"
-    assert not Shelf(loop).held.admits(message)
+    assert not Shelf(loop).held.accepts(message)
 
 
 def test_bytes_are_bounded_until_results_come(loop: asyncio.AbstractEventLoop) -> None:
     shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
     message = Message("T", bytes(200))
     sent: list[Batch] = []
-    while shelf.held.admits(message):
+    while shelf.held.accepts(message):
         batch = shelf.add(message)
         if batch is not None:
             sent.append(batch)
-    assert shelf.held.unsettled_bytes >= 500
+    assert shelf.held.pending_bytes >= 500
     assert len(sent) == 1
-    shelf.held.settled(sent[0])
-    assert shelf.held.admits(message)
+    shelf.held.finished(sent[0])
+    assert shelf.held.accepts(message)
     for batch in shelf.held.close():
-        shelf.held.settled(batch)
-    assert shelf.held.unsettled_bytes == 0
+        shelf.held.finished(batch)
+    assert shelf.held.pending_bytes == 0
 
 
 @pytest.mark.parametrize(

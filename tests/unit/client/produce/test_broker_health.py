@@ -3,7 +3,13 @@
 import pytest
 
 from goddard.client.message import Message
-from goddard.client.produce.broker_health import TIMES_4, TIMES_5, Faults, FaultTimes, next_queue
+from goddard.client.produce.broker_health import (
+    TIMES_4,
+    TIMES_5,
+    BrokerHealth,
+    FaultTimes,
+    next_queue,
+)
 from goddard.client.produce.selectors import by_hash, by_random, by_sharding_key
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
@@ -38,7 +44,7 @@ ALONE = PublishRoute("T", ROUTE.queues[:2])
 def test_how_long_a_slow_broker_is_avoided(
     times: FaultTimes, latency_ms: int, avoided_ms: int
 ) -> None:
-    faults = Faults(times)
+    faults = BrokerHealth(times)
     faults.record("a", latency_ms, 1_000)
     assert faults.is_available("a", 1_000 + avoided_ms)
     assert faults.is_available("a", 1_000 + avoided_ms - 1) is (avoided_ms == 0)
@@ -47,7 +53,7 @@ def test_how_long_a_slow_broker_is_avoided(
 
 @pytest.mark.parametrize(("times", "avoided_ms"), [(TIMES_4, 600_000), (TIMES_5, 10_000)])
 def test_how_long_a_failing_broker_is_avoided(times: FaultTimes, avoided_ms: int) -> None:
-    faults = Faults(times)
+    faults = BrokerHealth(times)
     faults.record("a", 1, 0, isolate=True)
     assert not faults.is_available("a", avoided_ms - 1)
     assert faults.is_available("a", avoided_ms)
@@ -57,7 +63,7 @@ def test_how_long_a_failing_broker_is_avoided(times: FaultTimes, avoided_ms: int
 
 
 def test_what_is_chosen() -> None:
-    faults = Faults(TIMES_5)
+    faults = BrokerHealth(TIMES_5)
     assert [faults.choose(ROUTE, at, None, 0) for at in range(7)] == [
         *ROUTE.queues,
         ROUTE.queues[0],
@@ -77,7 +83,7 @@ def test_what_is_chosen() -> None:
 
 
 def test_unreachable_brokers_are_checked_from_time_to_time() -> None:
-    faults = Faults(TIMES_5)
+    faults = BrokerHealth(TIMES_5)
     faults.record("a", 0, 0, isolate=True, reachable=False, check_interval_ms=100)
     faults.record("b", 0, 0, isolate=True)
     assert faults.to_check(99) == []

@@ -12,7 +12,7 @@ from goddard.client.produce.encoding import (
     FrameTemplate,
     Outgoing,
     SendSettings,
-    batch_results,
+    check_batch,
     compress_body,
     has_template,
     prepare,
@@ -20,6 +20,7 @@ from goddard.client.produce.encoding import (
     read_result,
     send_command,
     split_batch,
+    split_result,
 )
 from goddard.client.produce.hooks import MessageType, message_type
 from goddard.client.values import MessageQueue, SendResult, SendStatus
@@ -27,7 +28,7 @@ from goddard.errors import ProtocolError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind, decompress
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.message import iter_batch
+from goddard.protocol.message import encode_batch, iter_batch
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 ADDRESS = "10.0.0.1:10911"
@@ -154,7 +155,7 @@ def test_batches_are_cut_by_size() -> None:
     sizes = []
     seen: list[Message] = []
     for chunk, entries in split_batch(messages, "", 500):
-        out = prepare_batch("T", "T", entries, "ids", wait=True)
+        out = prepare_batch("T", "T", encode_batch(entries), ["ids"], wait=True)
         assert len(out.body) <= 500
         assert [entry.body for entry in iter_batch(out.body)] == [m.body for m in chunk]
         sizes.append(len(chunk))
@@ -185,16 +186,32 @@ def test_properties_that_fit_no_batch() -> None:
 
 
 def test_results_of_a_batch() -> None:
-    result = SendResult(SendStatus.SEND_OK, "a,b,c", "1,2,3", QUEUE, 7)
-    assert [
-        (r.message_id, r.offset_message_id, r.queue_offset) for r in batch_results(result, 3)
-    ] == [
-        ("a", "1", 7),
-        ("b", "2", 8),
-        ("c", "3", 9),
+    result = SendResult(SendStatus.SEND_OK, "a,b,c", "1,2,3", QUEUE, 7, None, "region", False)
+    assert split_result(result, ["a", "b", "c"]) == [
+        SendResult(SendStatus.SEND_OK, "a", "1", QUEUE, 7, None, "region", False),
+        SendResult(SendStatus.SEND_OK, "b", "2", QUEUE, 8, None, "region", False),
+        SendResult(SendStatus.SEND_OK, "c", "3", QUEUE, 9, None, "region", False),
     ]
+    # A topic of whole batches has one id of its own, and stores the batch at one place.
     whole = SendResult(SendStatus.SEND_OK, "one", "1", QUEUE, 7)
-    assert {each.message_id for each in batch_results(whole, 3)} == {"one"}
+    assert [
+        (each.message_id, each.offset_message_id, each.queue_offset)
+        for each in split_result(whole, ["a", "b"])
+    ] == [("a", "1", 7), ("b", "1", 8)]
+
+
+@pytest.mark.parametrize(
+    "delayed",
+    [
+        Message("T", b"x", delay_level=1),
+        Message("T", b"x", delay_seconds=1),
+        Message("T", b"x", delay_ms=1),
+        Message("T", b"x", deliver_at_ms=1),
+    ],
+)
+def test_a_delayed_message_is_refused_in_a_batch(delayed: Message) -> None:
+    with pytest.raises(InvalidMessageError, match="TimeDelayLevel is not supported"):
+        check_batch([Message("T", b"x"), delayed])
 
 
 def test_kinds_of_messages() -> None:

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.produce.transactions import TransactionProducer, TransactionState, decided
+from goddard.client.options import session_options
+from goddard.client.produce.transactions import (
+    ListenerCalls,
+    TransactionChecks,
+    TransactionProducer,
+    state_of,
+)
+from goddard.client.session import Session
+from goddard.client.values import TransactionState
+from goddard.clock import SystemClock
 from goddard.errors import ConfigError
 from goddard.protocol.headers_message import CheckTransactionRequest
 from goddard.protocol.record import Host, Record
@@ -40,25 +49,27 @@ def producer(listener: Waiting, **options: Any) -> TransactionProducer:
 
 async def test_checks_that_find_no_room_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     listener = Waiting()
-    checked = producer(listener, check_threads=2, max_waiting_checks=5)
+    calls = ListenerCalls(listener, execute_threads=1, check_threads=2)
+    checks = TransactionChecks(calls, [], max_running=2, max_waiting=5)
+    session = Session(session_options("127.0.0.1:9876", {}), clock=SystemClock())
     for _ in range(7):
-        await checked.check_transaction(half(), HEADER, "127.0.0.1:1")
+        checks.submit(session, half(), HEADER, "127.0.0.1:1")
     await asyncio.sleep(0)
     assert listener.checks == 2
-    assert caplog.text.count("one of T is dropped") == 2
-    await checked.stop()
+    assert caplog.text.count("a check of topic T is dropped") == 2
+    await checks.stop()
 
 
 @pytest.mark.parametrize("state", TransactionState)
 def test_what_a_listener_decided(state: TransactionState) -> None:
-    assert decided(state) is state
+    assert state_of(state) is state
 
 
 def test_a_listener_that_says_nothing_of_use(caplog: pytest.LogCaptureFixture) -> None:
-    assert decided(None) is TransactionState.UNKNOWN
+    assert state_of(None) is TransactionState.UNKNOWN
     assert not caplog.text
-    assert decided(True) is TransactionState.UNKNOWN
-    assert "returned True, which is no TransactionState" in caplog.text
+    assert state_of(True) is TransactionState.UNKNOWN
+    assert "returned True, which is not a TransactionState" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["check_threads", "execute_threads", "max_waiting_checks"])
