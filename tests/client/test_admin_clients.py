@@ -126,7 +126,7 @@ async def test_producers_that_are_online(site: Site, admin: Admin, dialogue: Bro
 # --- Messages -------------------------------------------------------------------------------------
 
 
-async def test_messages_are_found_by_all_their_names(
+async def test_messages_are_found_by_ids_keys_and_offsets(
     site: Site, admin: Admin, dialogue: BrokerClient
 ) -> None:
     topic = site.create_topic("AdminFound", queues=1)
@@ -170,7 +170,7 @@ async def test_messages_are_found_by_all_their_names(
     ]
 
 
-async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
+async def test_missing_messages_are_reported(site: Site, admin: Admin) -> None:
     topic = site.create_topic("AdminLost", queues=1)
     unique = "7F000001" + "1234" + "0000ABCD" + "00000001" + "FFFF"
     with pytest.raises(ClientError, match="no message") as failure:
@@ -178,7 +178,7 @@ async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
     assert failure.value.code == ResponseCode.NO_MESSAGE
     with pytest.raises(ClientError, match="no message"):
         await admin.message(topic, "no id at all")
-    with pytest.raises(ClientError, match="none at 5"):
+    with pytest.raises(ClientError, match="no message at offset 5"):
         await admin.message_by_offset(MessageQueue(topic, broker_name(site), 0), 5)
     with pytest.raises(ProtocolError):
         await admin.message_by_offset_id(topic, "no id at all")
@@ -193,7 +193,7 @@ async def test_messages_that_are_not_there(site: Site, admin: Admin) -> None:
         await admin.messages_by_key("NoSuchTopic", "key")
 
 
-async def test_what_became_of_a_message(site: Site, admin: Admin, dialogue: BrokerClient) -> None:
+async def test_message_track(site: Site, admin: Admin, dialogue: BrokerClient) -> None:
     topic = site.create_topic("AdminTrack", queues=1)
     (queue,) = await admin.topic_queues(topic)
     sent = await dialogue.send(topic, b"tracked", {"TAGS": "a"})

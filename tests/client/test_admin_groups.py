@@ -162,7 +162,7 @@ async def test_offsets_of_a_queue(site: Site, admin: Admin) -> None:
     assert await admin.search_offset(queue, before_ms, boundary=Boundary.UPPER) == 0
 
 
-async def test_offsets_of_a_group_are_noted(site: Site, admin: Admin) -> None:
+async def test_offsets_of_a_group_are_committed(site: Site, admin: Admin) -> None:
     topic, group = site.create_topic("AdminNoted"), site.new_group("AdminNoted")
     queue = MessageQueue(topic, broker_name(site), 0)
     await admin.create_group(group, cluster=CLUSTER)
@@ -248,9 +248,9 @@ async def test_the_smallest_offset_of_several_groups(site: Site, admin: Admin) -
     assert await admin.correction_offsets(topic, groups[1], broker=name) == {0: 1}
 
 
-async def test_a_group_that_nobody_knows(site: Site, admin: Admin) -> None:
+async def test_unknown_group_is_named(site: Site, admin: Admin) -> None:
     group = site.new_group("AdminNobody")
-    with pytest.raises(NoRouteError, match=f"no consumer of {group} has been online"):
+    with pytest.raises(NoRouteError, match=f"no consumer of {group} was online yet"):
         await admin.group_progress(group)
     with pytest.raises(NoRouteError, match="neither a consumer of"):
         await admin.group_progress(group, topic="NoSuchTopic")

@@ -82,7 +82,7 @@ async def admin(place: Place) -> AsyncIterator[Admin]:
         yield admin
 
 
-async def test_users_come_and_go(admin: Admin) -> None:
+async def test_users_are_created_and_deleted(admin: Admin) -> None:
     (address,) = await admin.create_user("ann", "ann-secret", cluster=CLUSTER)
     ann = await admin.user("ann", broker=BROKER)
     assert ann is not None
@@ -98,7 +98,7 @@ async def test_users_come_and_go(admin: Admin) -> None:
     assert await admin.users(broker=BROKER, containing="ann") == []
 
 
-async def test_rights_come_and_go(place: Place, admin: Admin) -> None:
+async def test_rights_are_granted_and_revoked(place: Place, admin: Admin) -> None:
     await admin.create_topic("guarded", cluster=CLUSTER)
     await admin.create_user("bob", "bob-secret", cluster=CLUSTER)
     entry = PolicyEntry(resource="Topic:guarded", actions=["Get"], decision="Allow")
@@ -131,7 +131,7 @@ async def test_rights_come_and_go(place: Place, admin: Admin) -> None:
         (Credentials("nobody", "secret"), "not found"),
     ],
 )
-async def test_strangers_are_refused(
+async def test_unknown_users_are_refused(
     place: Place, credentials: Credentials | None, remark: str
 ) -> None:
     async with Admin(place.namesrv, credentials=credentials, timeout_ms=15_000) as admin:

@@ -44,7 +44,7 @@ async def test_one_queue_of_a_consumer_that_runs_is_reset(
         assert sorted(again) == ["m4", "m6", "m8", "more"]
 
 
-async def test_a_consumer_that_runs_is_looked_at(
+async def test_running_consumer_is_inspected(
     site: Site, admin: Admin, sender: BrokerClient
 ) -> None:
     topic, group = site.create_topic("OnlineLook", queues=1), site.new_group("OnlineLook")

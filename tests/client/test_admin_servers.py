@@ -39,7 +39,7 @@ def broker_name(site: Site) -> str:
 # --- Brokers --------------------------------------------------------------------------------------
 
 
-async def test_which_brokers_there_are(site: Site, admin: Admin) -> None:
+async def test_brokers_are_listed(site: Site, admin: Admin) -> None:
     name, address = broker_name(site), site.broker.address
     info = await admin.cluster_info()
     assert info.cluster_addr_table == {CLUSTER: [name]}
@@ -76,7 +76,7 @@ async def test_a_broker_is_configured(site: Site, admin: Admin) -> None:
     assert "permission" in str(failure.value)
 
 
-async def test_a_broker_tells_its_figures(site: Site, admin: Admin) -> None:
+async def test_broker_statistics_are_read(site: Site, admin: Admin) -> None:
     topic = site.create_topic("AdminFigures", queues=1)
     name = broker_name(site)
     async with Client() as client:
@@ -91,7 +91,7 @@ async def test_a_broker_tells_its_figures(site: Site, admin: Admin) -> None:
         await admin.broker_stats("TOPIC_PUT_NUMS", "NeverSent", broker=name)
 
 
-async def test_upkeep_is_done_everywhere_or_where_said(site: Site, admin: Admin) -> None:
+async def test_maintenance_runs_on_all_or_on_given_brokers(site: Site, admin: Admin) -> None:
     everywhere = [site.broker.address]
     assert await admin.clean_expired_consume_queues() == everywhere
     assert await admin.clean_unused_topics(cluster=CLUSTER) == everywhere
@@ -104,7 +104,7 @@ async def test_replicas_of_a_broker(site: Site, admin: Admin) -> None:
     assert status.ha_connection_info == []
 
 
-async def test_what_only_rocketmq_stores_is_refused_by_others(site: Site, admin: Admin) -> None:
+async def test_requests_for_rocksdb_are_refused_by_other_brokers(site: Site, admin: Admin) -> None:
     name = broker_name(site)
     if name == "broker-java":
         await admin.update_cold_data_flow({"SomeGroup": 1_000_000}, broker=name)
@@ -134,7 +134,7 @@ async def test_what_only_rocketmq_stores_is_refused_by_others(site: Site, admin:
 # --- Name servers ---------------------------------------------------------------------------------
 
 
-async def test_values_are_kept_at_name_servers(site: Site, admin: Admin) -> None:
+async def test_values_are_stored_on_name_servers(site: Site, admin: Admin) -> None:
     space = site.new_group("AdminSpace")
     assert await admin.kv(space, "key") is None
     assert await admin.kv_list(space) == {}
@@ -161,7 +161,7 @@ async def test_name_servers_are_configured(site: Site, admin: Admin) -> None:
     assert failure.value.code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_broker_is_taken_from_producers_and_given_back(site: Site, admin: Admin) -> None:
+async def test_write_permission_of_a_broker_is_removed_and_added(site: Site, admin: Admin) -> None:
     topic = site.create_topic("AdminWipe")
     wiped = await admin.wipe_write_permission(broker_name(site))
     try:
@@ -212,7 +212,7 @@ async def test_a_broker_that_is_not_there_is_named(site: Site, admin: Admin) -> 
         await admin.broker_runtime(address)
 
 
-async def test_of_several_name_servers_those_that_fail_are_named(site: Site) -> None:
+async def test_failed_name_servers_are_named(site: Site) -> None:
     gone = f"127.0.0.1:{lease_port()}"
     space = site.new_group("AdminPartly")
     async with Admin(f"{gone};{site.namesrv}", timeout_ms=15_000) as admin:
@@ -224,7 +224,7 @@ async def test_of_several_name_servers_those_that_fail_are_named(site: Site) -> 
         assert await admin.kv(space, "key") == "value"
 
 
-async def test_administrators_of_one_process_do_not_share(site: Site) -> None:
+async def test_admins_of_one_process_share_no_session(site: Site) -> None:
     gone = f"127.0.0.1:{lease_port()}"
     async with Admin(site.namesrv) as here, Admin(gone, timeout_ms=500) as there:
         assert here.client_id != there.client_id

@@ -49,7 +49,7 @@ async def known_at(admin: Admin, broker_name: str, topic: str) -> None:
     await eventually(is_known)
 
 
-async def test_a_cluster_is_one(pair: Site) -> None:
+async def test_cluster_of_two_brokers_is_administered_as_one(pair: Site) -> None:
     topic, group = pair.new_group("Pair"), pair.new_group("Pair")
     addresses = [pair.brokers[name].address for name in NAMES]
     async with Admin(pair.namesrv, timeout_ms=15_000) as admin:
@@ -105,7 +105,7 @@ async def test_a_broker_that_is_down_is_named_and_the_others_answer(pair: Site) 
         lost.resume()
 
 
-def test_the_blocking_face_does_the_same(pair: Site) -> None:
+def test_blocking_admin_does_the_same(pair: Site) -> None:
     topic = pair.create_topic("PairBlocking", queues=2)
     with BlockingAdmin(pair.namesrv, timeout_ms=15_000) as admin:
         assert len(admin.topic_queues(topic)) == 4

@@ -80,7 +80,7 @@ async def test_a_topic_is_made_on_a_broker_by_name_and_by_address(site: Site, ad
     assert "create the topic" in str(failure.value)
 
 
-async def test_attributes_are_set_and_taken_away(site: Site, admin: Admin) -> None:
+async def test_attributes_are_set_and_removed(site: Site, admin: Admin) -> None:
     topic = site.new_group("AdminAttributes")
     name = broker_name(site)
     await admin.create_topic(topic, broker=name, attributes={"cleanup.policy": "DELETE"})
@@ -100,7 +100,7 @@ async def test_several_topics_are_made_at_once(site: Site, admin: Admin) -> None
     assert set(topics) <= set(await admin.topics())
 
 
-async def test_permissions_change_and_all_else_stays(site: Site, admin: Admin) -> None:
+async def test_permission_change_keeps_other_settings(site: Site, admin: Admin) -> None:
     topic = site.new_group("AdminPermission")
     name = broker_name(site)
     await admin.create_topic(
@@ -116,7 +116,9 @@ async def test_permissions_change_and_all_else_stays(site: Site, admin: Admin) -
         assert config.attributes == {"message.type": "FIFO"}
 
 
-async def test_an_ordered_topic_tells_the_name_servers_its_queues(site: Site, admin: Admin) -> None:
+async def test_queues_of_an_ordered_topic_are_written_to_name_servers(
+    site: Site, admin: Admin
+) -> None:
     topic = site.new_group("AdminOrder")
     name = broker_name(site)
     await admin.create_topic(topic, cluster=CLUSTER, queues=3, order=True)
@@ -173,7 +175,7 @@ async def test_a_topic_can_be_registered_by_hand(site: Site, admin: Admin) -> No
     assert topic not in await admin.topics()
 
 
-async def test_what_does_not_exist_is_named(site: Site, admin: Admin) -> None:
+async def test_missing_topics_brokers_and_clusters_are_named(site: Site, admin: Admin) -> None:
     with pytest.raises(ClusterNotFoundError, match=r"Nowhere.*DefaultCluster"):
         await admin.create_topic("T", cluster="Nowhere")
     with pytest.raises(BrokerNotFoundError, match="nobody"):
@@ -189,7 +191,7 @@ async def test_what_does_not_exist_is_named(site: Site, admin: Admin) -> None:
     assert failure.value.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_name_that_no_broker_takes_is_refused(site: Site, admin: Admin) -> None:
+async def test_invalid_topic_name_is_refused(site: Site, admin: Admin) -> None:
     with pytest.raises(ConfigError, match="contains illegal characters"):
         await admin.create_topic("no spaces, please", broker=broker_name(site))
     # What only a broker can know, it says.

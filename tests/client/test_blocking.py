@@ -100,7 +100,7 @@ class TestProducer:
         assert len(set(sent)) == 200
         assert {message.message_id for message in read(site, topic, 200)} == set(sent)
 
-    def test_hundreds_are_under_way_together(self, site: Site, producer: Producer) -> None:
+    def test_hundreds_of_sends_are_pending_together(self, site: Site, producer: Producer) -> None:
         """In which order they are stored is the broker's affair: RocketMQ's uses threads."""
         topic = site.create_topic("BlockingPipeline", queues=1)
         futures = [producer.send_async(Message(topic, b"%d" % number)) for number in range(500)]
@@ -126,7 +126,7 @@ class TestProducer:
         assert done.wait(WAIT_SECONDS)
         assert seen == [SendStatus.SEND_OK, InvalidMessageError]
 
-    def test_what_is_under_way_at_the_end_is_sent(self, site: Site) -> None:
+    def test_pending_sends_end_before_the_stop(self, site: Site) -> None:
         topic = site.create_topic("BlockingEnd")
         with Producer(site.new_group("Ending"), name_servers=site.namesrv) as producer:
             futures = [producer.send_async(Message(topic, b"%d" % n)) for n in range(300)]
@@ -373,7 +373,7 @@ for _ in range(3):
 """
 
 
-def test_a_consumer_that_nobody_stopped_keeps_its_offsets(site: Site, producer: Producer) -> None:
+def test_consumer_running_at_exit_keeps_its_offsets(site: Site, producer: Producer) -> None:
     topic = site.create_topic("BlockingForgotten", queues=1)
     group = site.new_group("Forgotten")
     for number in range(3):

@@ -41,7 +41,7 @@ class Admin(OffsetMethods, MessageMethods, ClientMethods, ControllerMethods, Acc
         **options: Unpack[SessionKeywords],
     ) -> None:
         """``timeout_ms`` is for each request; slow kinds of requests get a multiple of it."""
-        # The first attribute, so that it is what refuses to be pickled.
+        # Must be the first attribute, because it refuses pickling.
         self._guard = ProcessGuard()
         self._clock: Clock = options.get("clock") or SystemClock()
         self._timeout_ms = check_range("timeout_ms", timeout_ms, 1)

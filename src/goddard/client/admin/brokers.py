@@ -48,17 +48,17 @@ from goddard.protocol.headers_cluster import (
     ResetMasterFlushOffsetRequest,
 )
 
-# A container starts or stops a whole broker within the request.
+# The container starts or stops the broker before it answers.
 _CONTAINER_TIMEOUT_MS = 20_000
 _EXPORT_TIMEOUT_MS = 30_000
-# None, or any of inherit, write and read.
+# Any combination of the bits for inherit, write and read.
 _PERMISSIONS: Final = frozenset(str(bits) for bits in range(8))
 
 
 class BrokerMethods(AdminBase):
     """List brokers, read and change their configuration, and maintain them."""
 
-    # Which there are
+    # Clusters and brokers
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters, their brokers and the addresses of the brokers [clusterList, 106]."""
@@ -97,7 +97,7 @@ class BrokerMethods(AdminBase):
         found = (await broker_api.read(response, BrokerMemberGroupAnswer)).broker_member_group
         return found or BrokerMemberGroup(cluster=cluster, broker_name=broker_name)
 
-    # Configuration and figures
+    # Configuration and statistics
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """All properties of a broker [getBrokerConfig, 26]."""
@@ -141,7 +141,7 @@ class BrokerMethods(AdminBase):
         response = await ask(self, address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return await broker_api.read(response, BrokerStats)
 
-    # Upkeep
+    # Maintenance
 
     async def clean_expired_consume_queues(
         self, *, cluster: str | None = None, broker: str | None = None

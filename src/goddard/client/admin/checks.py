@@ -67,7 +67,8 @@ CountOrNoLimit = Annotated[int, Range(-1, _MAX_INT)]
 QueueCount = Annotated[int, Range(1, MAX_QUEUES)]
 # A topic that is only read has no queues to write to, and the other way round.
 QueueCountOrNone = Annotated[int, Range(0, MAX_QUEUES)]
-ReadAheadMode = Annotated[int, Range(0, 1)]
+# The broker decides which modes it has.
+ReadAheadMode = Annotated[int, Range(0, _MAX_INT)]
 
 
 def checked(method: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:

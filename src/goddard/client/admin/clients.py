@@ -43,7 +43,7 @@ from goddard.protocol.headers_admin import (
 
 T = TypeVar("T")
 
-# A broker waits so long for the client that it asks on our behalf, and we a little longer.
+# A broker waits 10 s for the answer of a client to which it forwards a request.
 FORWARDED_TIMEOUT_MS = 11_000
 
 
@@ -149,7 +149,7 @@ class ClientMethods(AdminBase):
             )
             return await broker_api.read(response, ConsumerRunningInfo)
 
-        # One after the other: each would ask the same client.
+        # One after the other, because every broker would ask the same client.
         failure: GoddardError | None = None
         for address in await group_addresses(self, group):
             try:
@@ -189,7 +189,7 @@ class ClientMethods(AdminBase):
             return await broker_api.read(response, GroupOffsets)
 
         found = route_addresses(await route(self, topic))
-        # A broker that knows none of the group says SYSTEM_ERROR.
+        # A broker that does not know the group answers SYSTEM_ERROR.
         answers = await known_to(
             found, of_one, ResponseCode.SYSTEM_ERROR, ResponseCode.CONSUMER_NOT_ONLINE
         )

@@ -36,7 +36,7 @@ class ControllerMethods(AdminBase):
             raise ClientError(
                 "the controllers have no leader",
                 address=controller_address,
-                advice="more than half of them have to run",
+                advice="a leader needs more than half of the controllers to run",
             )
         return leader
 

@@ -76,7 +76,7 @@ def merge_progress(answers: Iterable[ConsumeStats]) -> GroupProgress:
 class GroupMethods(TopicMethods):
     """Create, change, list and delete consumer groups, and read their progress."""
 
-    # Making and deleting
+    # Creating and deleting
 
     async def create_group(
         self,
@@ -152,14 +152,14 @@ class GroupMethods(TopicMethods):
         207].
         """
         found = await chosen_brokers(self, broker, cluster)
-        # 4.9 and 5.x call the same thing differently.
+        # 4.9 and 5.x have different names for it.
         header = DeleteGroupRequest(
             group_name=group, clean_offset=remove_offsets, remove_offset=remove_offsets
         )
         done = await ask_each(self, found, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
         if cluster is not None:
             for topic in (retry_topic(group), dlq_topic(group)):
-                # A group that never failed has no dead letters, and no topic for them.
+                # A group without failures has no dead-letter topic.
                 with contextlib.suppress(NoRouteError):
                     await route(self, topic)
                     await self.delete_topic(topic, cluster=cluster)
@@ -250,7 +250,7 @@ class GroupMethods(TopicMethods):
             return known
         return await broker_api.read(response, SubscriptionGroupConfig)
 
-    # What is consumed
+    # Topics and subscriptions
 
     async def group_topics(self, group: str) -> list[str]:
         """The topics that a group has offsets for, on any of its brokers, sorted [343]."""
@@ -277,7 +277,7 @@ class GroupMethods(TopicMethods):
         found = [answer for answer in answers.values() if answer is not None]
         return max(found, key=lambda data: data.sub_version) if found else None
 
-    # How far
+    # Progress
 
     async def group_progress(
         self, group: str, *, topic: str | None = None, broker: str | None = None

@@ -36,7 +36,7 @@ from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import iter_records
 
 MAX_FOUND: Final = 64
-# RocketMQ's for unique keys: the index may have several, as the same id is written by retries.
+# RocketMQ's limit for unique keys. Retries write the same id, so the index may have several.
 _MAX_SAME_ID: Final = 32
 _LOOK_BACK_MS: Final = 3 * 24 * 60 * 60 * 1000
 _END_OF_TIME_MS: Final = 2**63 - 1
@@ -51,7 +51,7 @@ def _no_message(text: str) -> ClientError:
     return ClientError(
         f"query message finished, but no message: {text}",
         code=ResponseCode.NO_MESSAGE,
-        advice="it may be deleted already, or not in the index yet",
+        advice="the message may be deleted, or not yet in the index",
     )
 
 
@@ -77,11 +77,11 @@ def merge_found(
 def track_kind(
     one: ReceivedMessage, online: ConsumerConnections, progress: GroupProgress
 ) -> TrackKind:
-    """What became of a message in a group of push consumers with this progress."""
+    """The consumption status of a message in a group of push consumers."""
     if online.message_model is MessageModel.BROADCASTING:
         return TrackKind.BROADCASTING
-    standing = progress.queues.get(one.queue)
-    if standing is None or standing.consumer_offset <= one.queue_offset:
+    offsets = progress.queues.get(one.queue)
+    if offsets is None or offsets.consumer_offset <= one.queue_offset:
         return TrackKind.NOT_CONSUMED_YET
     wanted = online.subscription_table.get(one.topic)
     if wanted is None or not wanted.tags_set or "*" in wanted.tags_set:
@@ -108,7 +108,7 @@ class MessageMethods(ClientMethods, GroupMethods):
         except (ProtocolError, BrokerNotFoundError):
             pass
         except BrokerError as error:
-            # Both kinds look alike: a client's may name a broker, and a place where no message is.
+            # An id of a client may look like an id of a broker, with an offset without a message.
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
         found = await self.messages_by_unique_key(topic, message_id)
@@ -214,7 +214,7 @@ class MessageMethods(ClientMethods, GroupMethods):
         """The message at an offset of a queue [queryMsgByOffset, 11]."""
         messages = await self.messages_by_queue(queue, queue_offset, max_count=1)
         if not messages:
-            raise _no_message(f"{queue} has none at {queue_offset}")
+            raise _no_message(f"{queue} has no message at offset {queue_offset}")
         return messages[0]
 
     async def messages_by_queue(
@@ -249,7 +249,7 @@ class MessageMethods(ClientMethods, GroupMethods):
             raise broker_api.refusal(response, address)
         return _messages(bytes(response.body), queue.broker_name)
 
-    # What became of them
+    # Their consumption
 
     async def message_track(self, one: ReceivedMessage) -> list[MessageTrack]:
         """What became of a message in each group that consumes its topic [queryMsgById; 300, 203,

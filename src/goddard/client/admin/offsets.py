@@ -52,7 +52,7 @@ def rollback_offset(timestamp_offset: int, consumer_offset: int, *, force: bool)
 class OffsetMethods(GroupMethods):
     """Read the offsets of queues and groups, and move groups."""
 
-    # Ends of queues
+    # Of queues
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message of the queue gets [30]."""
@@ -89,7 +89,7 @@ class OffsetMethods(GroupMethods):
             self.session, address, queue, timeout_ms=self.timeout_ms
         )
 
-    # Of a group
+    # Of groups
 
     async def consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The offset up to which a group has consumed a queue; None if it has no offset [14]."""
@@ -230,17 +230,17 @@ class OffsetMethods(GroupMethods):
         force: bool,
     ) -> list[Rollback]:
         progress = await self.group_progress(group, broker=address)
-        standing = {queue: at for queue, at in progress.queues.items() if queue.topic == topic}
-        if not standing:
+        consumed = {queue: at for queue, at in progress.queues.items() if queue.topic == topic}
+        if not consumed:
             stats = await self.topic_stats(topic, broker=address)
-            standing = {
+            consumed = {
                 queue: ConsumeOffsets(
                     broker_offset=ends.max_offset, consumer_offset=ends.min_offset
                 )
                 for queue, ends in stats.queues.items()
             }
         rollbacks: list[Rollback] = []
-        for queue, at in standing.items():
+        for queue, at in consumed.items():
             if timestamp_ms < 0:
                 wanted = await broker_api.max_offset(
                     self.session, address, queue, timeout_ms=self.timeout_ms

@@ -85,7 +85,7 @@ class AdminBase(ABC):
         """How long one request may take."""
 
 
-# --- Asking ---------------------------------------------------------------------------------------
+# --- Requests -------------------------------------------------------------------------------------
 
 
 async def ask(
@@ -199,7 +199,7 @@ async def in_pages(
     return whole
 
 
-# --- Finding --------------------------------------------------------------------------------------
+# --- Servers --------------------------------------------------------------------------------------
 
 
 def check_one_place(broker: str | None, cluster: str | None) -> None:
@@ -266,7 +266,7 @@ async def broker_addresses(
     if not found:
         raise ClientError(
             f"no master of {broker or cluster or 'any cluster'} is registered",
-            advice="is it running, and is this the right name server?",
+            advice="check that a master is running and that the name server is the right one",
         )
     return found
 
@@ -337,7 +337,7 @@ async def group_addresses(
         return await addresses_of(admin, places, broker)
     except NoRouteError as error:
         error.advice = (
-            f"no consumer of {group} has been online yet, as its first one makes this topic"
+            f"no consumer of {group} was online yet; the first one creates this topic"
             if topic is None
             else f"neither a consumer of {group} nor the topic {topic} is known"
         )

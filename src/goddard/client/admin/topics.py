@@ -85,7 +85,9 @@ def format_attributes(changes: Mapping[str, str | None]) -> str:
     """Format attributes for a request: ``+key=value`` sets one, ``-key`` (None) removes it."""
     for key, value in changes.items():
         if not key or any(mark in key + (value or "") for mark in ",="):
-            raise ConfigError(f"the attribute {key!r} or its value is empty or has a comma or =")
+            raise ConfigError(
+                f"the attribute {key!r} or its value is empty or contains a comma or an equals sign"
+            )
     return ",".join(
         f"-{key}" if value is None else f"+{key}={value}" for key, value in changes.items()
     )

@@ -1,4 +1,4 @@
-"""What administration answers with, where the bodies of the protocol are not made for people."""
+"""Results of administration that differ from the bodies of the protocol."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,38 +26,41 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """The ends of a topic's queues. ``put_tps`` is messages a second, 0 from brokers before 5.0."""
+    """The first and last offsets of a topic's queues.
+
+    ``put_tps`` is in messages per second; 0 from brokers before 5.0.
+    """
 
     put_tps: float
     queues: Mapping[MessageQueue, TopicOffset]
 
     @property
     def message_count(self) -> int:
-        """How many messages the queues hold."""
+        """The number of messages in the queues."""
         return sum(ends.max_offset - ends.min_offset for ends in self.queues.values())
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Where a group stands. ``consume_tps`` is messages a second."""
+    """How far a group has consumed. ``consume_tps`` is in messages per second."""
 
     consume_tps: float
     queues: Mapping[MessageQueue, ConsumeOffsets]
 
     @property
     def lag(self) -> int:
-        """How many messages the group has not consumed yet (mqadmin: Diff Total)."""
+        """The number of messages that the group has not consumed yet (mqadmin: Diff Total)."""
         return sum(at.broker_offset - at.consumer_offset for at in self.queues.values())
 
     @property
     def in_flight(self) -> int:
-        """How many messages were pulled but not consumed yet (mqadmin: Diff Inflight Total)."""
+        """The number of messages pulled but not consumed yet (mqadmin: Diff Inflight Total)."""
         return sum(at.pull_offset - at.consumer_offset for at in self.queues.values())
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """Where the groups of one broker stand, by group and topic."""
+    """How far the groups of one broker have consumed, by group; one item per topic."""
 
     broker_address: str
     lag: int
@@ -67,10 +70,10 @@ class BrokerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """How a queue's offset of a group was set to that of a time.
+    """The reset of a group's offset of one queue to a time.
 
-    ``timestamp_offset`` is the offset of that time, ``rollback_offset`` what the group has now:
-    the same, unless the reset was not forced and would have skipped messages.
+    ``timestamp_offset`` is the offset of that time. ``rollback_offset`` is the new offset of the
+    group: the same, unless the reset was not forced and would have skipped messages.
     """
 
     queue: MessageQueue
@@ -82,9 +85,10 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """What a search by key found, oldest first.
+    """The result of a search by key, oldest messages first.
 
-    Messages stored after ``index_last_update_ms`` may be missing: the index did not have them yet.
+    Messages that were stored after ``index_last_update_ms`` may be missing, because the index does
+    not have them yet.
     """
 
     messages: list[ReceivedMessage]
@@ -92,11 +96,11 @@ class FoundMessages:
 
 
 class TrackKind(Enum):
-    """What became of a message in a group; the values are RocketMQ's names."""
+    """The consumption status of a message in a group; the values are RocketMQ's names."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
-    # The group pulls by itself: only it knows.
+    # The consumers of the group pull, so that only they know.
     PULL = "PULL"
     NOT_CONSUMED_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
@@ -106,7 +110,7 @@ class TrackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """``problem`` says why nothing is known, if so."""
+    """The status of a message in one group. ``problem`` says why the status is unknown."""
 
     group: str
     kind: TrackKind

@@ -152,7 +152,7 @@ def refusing(code: ResponseCode, remark: str = "no") -> Broker:
 # --- Asking several -------------------------------------------------------------------------------
 
 
-async def test_of_several_that_fail_all_are_named_and_the_others_answer() -> None:
+async def test_all_failed_servers_are_named_and_other_answers_are_kept() -> None:
     async def ask(address: str) -> int:
         if address == A:
             raise RequestTimeoutError("slow", address)
@@ -171,7 +171,7 @@ async def test_of_several_that_fail_all_are_named_and_the_others_answer() -> Non
     assert "the others did what was asked" in text
 
 
-async def test_the_only_one_that_is_asked_fails_with_its_own_error() -> None:
+async def test_single_server_raises_its_own_error() -> None:
     async def ask(address: str) -> int:
         raise BrokerError(ResponseCode.NO_PERMISSION, "not you", address)
 
@@ -181,7 +181,7 @@ async def test_the_only_one_that_is_asked_fails_with_its_own_error() -> None:
     assert await each([], ask) == {}
 
 
-async def test_a_mistake_in_the_program_is_no_failure_of_a_server() -> None:
+async def test_program_errors_are_not_server_failures() -> None:
     async def ask(address: str) -> int:
         raise KeyError(address)
 
@@ -189,7 +189,7 @@ async def test_a_mistake_in_the_program_is_no_failure_of_a_server() -> None:
         await each([A, B], ask)
 
 
-async def test_brokers_that_know_nothing_are_passed_over() -> None:
+async def test_brokers_that_do_not_know_the_client_are_skipped() -> None:
     unknown = ResponseCode.CONSUMER_NOT_ONLINE
 
     async def ask(address: str) -> str:
@@ -230,7 +230,7 @@ async def test_brokers_are_found_by_name_address_and_cluster() -> None:
         await broker_addresses(admin, broker="a", cluster="one")
 
 
-async def test_without_its_master_a_broker_is_asked_through_a_replica() -> None:
+async def test_broker_without_master_is_asked_at_a_replica() -> None:
     assert await broker_address(ScriptedAdmin(), "orphan") == "10.0.0.9:1"
     assert address_to_ask(BrokerData()) is None
 
@@ -253,7 +253,7 @@ def stats_body(broker: str, max_offsets: Sequence[int]) -> Broker:
     return lambda command: command.reply(body=body)
 
 
-async def test_the_stats_of_several_brokers_are_one() -> None:
+async def test_stats_of_several_brokers_are_merged() -> None:
     admin = ScriptedAdmin({A: stats_body("a", [5, 6]), B: stats_body("b", [7])})
     stats = await admin.topic_stats("T")
     assert list(stats.queues) == [
@@ -267,7 +267,7 @@ async def test_the_stats_of_several_brokers_are_one() -> None:
     assert list(failure.value.results) == [A]
 
 
-async def test_the_progress_on_several_brokers_is_one() -> None:
+async def test_progress_on_several_brokers_is_merged() -> None:
     def progress(broker: str, consumed: int) -> Broker:
         values = [{"brokerOffset": 10, "consumerOffset": consumed, "pullOffset": consumed + 1}]
         table = queue_table(broker, "T", values)
@@ -281,7 +281,7 @@ async def test_the_progress_on_several_brokers_is_one() -> None:
     assert merge_progress([]) == GroupProgress(0.0, {})
 
 
-async def test_connections_are_counted_once() -> None:
+async def test_connections_to_several_brokers_are_listed_once() -> None:
     def connections(*clients: str) -> dict[str, object]:
         return {
             "connectionSet": [{"clientId": client, "clientAddr": "x"} for client in clients],
@@ -322,7 +322,7 @@ def message(
     return ReceivedMessage.from_record(record, "a")
 
 
-def test_messages_that_only_share_a_hash_are_left_out() -> None:
+def test_messages_that_only_share_the_hash_of_a_key_are_dropped() -> None:
     first = message(1, store_ms=5, properties=b"KEYS\x01k other\x02UNIQ_KEY\x01U1\x02")
     second = message(2, store_ms=3, properties=b"KEYS\x01k\x02UNIQ_KEY\x01U2\x02")
     stranger = message(3, properties=b"KEYS\x01kk\x02")
@@ -344,7 +344,7 @@ def test_messages_that_only_share_a_hash_are_left_out() -> None:
         (5, (), MessageModel.BROADCASTING, TrackKind.BROADCASTING),
     ],
 )
-def test_what_became_of_a_message(
+def test_message_track(
     consumed: int | None, tags: tuple[str, ...], model: MessageModel, kind: TrackKind
 ) -> None:
     online = ConsumerConnections(
@@ -358,13 +358,13 @@ def test_what_became_of_a_message(
     assert track_kind(one, online, GroupProgress(0.0, queues)) is kind
 
 
-def test_order_of_brokers() -> None:
+def test_order_configuration_of_one_broker_is_merged() -> None:
     assert merge_order_conf(None, "a", 4) == "a:4"
     assert merge_order_conf("b:2;a:1", "a", 4) == "b:2;a:4"
     assert merge_order_conf("b:2", "a", 4) == "b:2;a:4"
 
 
-def test_attributes() -> None:
+def test_attributes_are_formatted() -> None:
     assert format_attributes({}) == ""
     assert format_attributes({"a": "1", "b": None}) == "+a=1,-b"
     for wrong in ({"": "1"}, {"a,b": "1"}, {"a": "1,+b=2"}, {"a": "b=c"}):
@@ -431,19 +431,19 @@ async def test_tables_are_read_page_by_page() -> None:
     assert pages.starts == [0, 2, 4]
 
 
-async def test_brokers_without_pages_give_all_at_once() -> None:
+async def test_table_of_a_broker_without_pages_is_read_at_once() -> None:
     pages = Pages(5, total=False)
     assert await listed(pages) == pages.names
     assert pages.starts == [0]
 
 
-async def test_a_table_that_changes_is_read_again() -> None:
+async def test_changed_table_is_read_again() -> None:
     pages = Pages(3, versions=[1, 2, 2, 2])
     assert await listed(pages) == pages.names
     assert pages.starts == [0, 2, 0, 2]
 
 
-async def test_a_broker_that_never_gives_all_does_not_hold_us() -> None:
+async def test_incomplete_table_does_not_loop() -> None:
     def short(command: RemotingCommand) -> RemotingCommand:
         table = TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T")})
         return command.reply(ext_fields={"totalTopicNum": "9"}, body=encode_body(table))
@@ -536,7 +536,7 @@ def arguments_of(name: str, method: Callable[..., object]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", sorted(admin_methods()))
-async def test_whatever_servers_answer_only_our_errors_are_raised(name: str) -> None:
+async def test_bad_answers_raise_only_goddard_errors(name: str) -> None:
     method = getattr(Admin, name)
     arguments = arguments_of(name, method)
     answered = 0
@@ -577,14 +577,14 @@ ADMIN_CODES = {
 }
 
 
-def test_the_guide_names_every_method_and_no_other() -> None:
+def test_guide_names_exactly_the_methods() -> None:
     page = (Path(__file__).parents[4] / "docs" / "guide" / "mqadmin.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[2])}
     assert named == set(admin_methods())
 
 
-def test_every_method_waits_and_says_what_it_asks() -> None:
+def test_methods_are_coroutines_and_name_their_requests() -> None:
     codes: set[int] = set()
     for name, method in admin_methods().items():
         assert inspect.iscoroutinefunction(method), name

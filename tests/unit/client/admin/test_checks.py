@@ -71,7 +71,7 @@ BAD_BY_TYPE: Mapping[object, tuple[object, ...]] = {
     checks.CountOrNoLimit: (*NUMBER, -2, 2**31),
     checks.QueueCount: (*NUMBER, 0, -1, 65_536),
     checks.QueueCountOrNone: (*NUMBER, -1, 65_536),
-    checks.ReadAheadMode: (*NUMBER, -1, 2),
+    checks.ReadAheadMode: (*NUMBER, -1, 2**31),
     Permission: (-1, 8, 15, "rw", True),
     Boundary: ("lower", 1),
     RequestMode: ("PULL", 1),
@@ -203,7 +203,7 @@ async def test_missing_and_unknown_arguments_raise_the_error_of_python() -> None
         ({"topic": "T" * 128}, r"longer than topic max length: 127"),
         ({"topic": "T", "queues": 0}, r"queues is 0; it must be 1 to 65535"),
         ({"topic": "T", "permission": 8}, r"topicPermission value: 8 is invalid\."),
-        ({"topic": "T", "attributes": {"a,b": "c"}}, "empty or has a comma"),
+        ({"topic": "T", "attributes": {"a,b": "c"}}, "empty or contains a comma"),
     ],
 )
 async def test_invalid_new_topics_are_refused(options: dict[str, Any], text: str) -> None:

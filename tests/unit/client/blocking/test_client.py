@@ -111,7 +111,7 @@ class TestLife:
         states.append(client.state)
         assert states == [ServiceState.CREATED, ServiceState.RUNNING, ServiceState.STOPPED]
 
-    def test_clients_share_a_thread_and_the_last_ends_it(self) -> None:
+    def test_clients_share_a_thread_that_ends_with_the_last(self) -> None:
         with BlockingEcho() as first:
             with BlockingEcho() as second:
                 assert first.thread_name() == second.thread_name() == "goddard-client"
@@ -171,7 +171,7 @@ class TestLife:
         stopper.join(WAIT_SECONDS)
         assert client.state is ServiceState.STOPPED
 
-    def test_a_stop_on_the_loop_is_refused_also_during_the_start(self) -> None:
+    def test_stop_on_the_loop_is_refused_during_the_start(self) -> None:
         client = BlockingEcho()
         client.core.before_start = client.stop
         with pytest.raises(RuntimeError, match="would wait for itself"):
@@ -202,17 +202,17 @@ class TestLife:
         with pytest.raises(KeyboardInterrupt):
             work()
 
-    def test_what_does_not_wait_is_called_at_once_before_the_start(self) -> None:
+    def test_plain_methods_run_in_the_caller_before_the_start(self) -> None:
         assert BlockingEcho().thread_name() == threading.current_thread().name
 
 
 class TestHandingOver:
-    def test_results_come_to_futures(self, client: BlockingEcho) -> None:
+    def test_futures_get_the_results(self, client: BlockingEcho) -> None:
         client.release()
         futures = [client.echo_async(number) for number in range(1_000)]
         assert [future.result(WAIT_SECONDS) for future in futures] == list(range(1_000))
 
-    def test_what_does_not_begin_is_an_error_of_its_future(self, client: BlockingEcho) -> None:
+    def test_failure_to_begin_goes_to_the_future(self, client: BlockingEcho) -> None:
         future = client.echo_async(-1)
         with pytest.raises(ValueError, match="negative"):
             future.result(WAIT_SECONDS)
@@ -231,7 +231,7 @@ class TestHandingOver:
         assert done.wait(WAIT_SECONDS)
         assert seen == [(7, 8, "goddard-callbacks")]
 
-    def test_one_cancelled_before_it_began_never_begins(self, client: BlockingEcho) -> None:
+    def test_call_cancelled_before_it_begins_never_begins(self, client: BlockingEcho) -> None:
         blocked, go = threading.Event(), threading.Event()
 
         def block() -> None:
@@ -256,7 +256,7 @@ class TestHandingOver:
         assert called == [True]
         assert client.core.waiting == []
 
-    def test_too_many_wait_for_room(
+    def test_callers_wait_while_too_many_calls_are_pending(
         self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_module, "_MAX_PENDING", 10)
@@ -271,7 +271,7 @@ class TestHandingOver:
         eleventh.join(WAIT_SECONDS)
         assert [future.result(WAIT_SECONDS) for future in [*futures, *more]] == list(range(11))
 
-    def test_what_waits_for_a_slow_callback_takes_room(
+    def test_calls_with_waiting_callbacks_count_as_pending(
         self, client: BlockingEcho, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_module, "_MAX_PENDING", 10)
@@ -301,7 +301,7 @@ class TestHandingOver:
         client.stop()
         assert called == list(range(10))
 
-    def test_a_stop_ends_what_is_under_way(self) -> None:
+    def test_stop_ends_pending_calls(self) -> None:
         called = threading.Event()
         with BlockingEcho() as client:
             future = client.echo_async(1, callback=lambda _: called.set())

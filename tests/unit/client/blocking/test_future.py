@@ -58,16 +58,16 @@ class TestLikePythonsOwn:
         with pytest.raises(CancelledError):
             future.exception()
 
-    def test_what_runs_is_not_cancelled(self, make: Make) -> None:
+    def test_running_future_is_not_cancelled(self, make: Make) -> None:
         assert not running(make).cancel()
 
-    def test_a_wait_that_is_too_short(self, make: Make) -> None:
+    def test_short_wait_times_out(self, make: Make) -> None:
         with pytest.raises(TimeoutError):
             running(make).result(0.01)
         with pytest.raises(TimeoutError):
             running(make).exception(0.01)
 
-    def test_who_waits_is_woken(self, make: Make) -> None:
+    def test_waiting_threads_are_woken(self, make: Make) -> None:
         future = running(make)
         found: list[int] = []
         threads = [
@@ -139,7 +139,7 @@ def test_nothing_is_created_until_someone_waits() -> None:
     assert len(vars(future)) > empty
 
 
-def test_no_wake_up_is_lost_whoever_comes_first() -> None:
+def test_no_wake_up_is_lost_between_threads() -> None:
     """A thread ends futures while another begins to wait for them."""
     futures = [LazyFuture[int]() for _ in range(5_000)]
     for future in futures:

@@ -71,7 +71,7 @@ class TestRun:
 
         assert thread.run(begin) == 7
 
-    def test_errors_of_coroutines_and_of_what_does_not_even_begin(self, thread: LoopThread) -> None:
+    def test_errors_before_and_after_the_begin_go_to_the_caller(self, thread: LoopThread) -> None:
         async def later() -> None:
             raise ValueError("later")
 
@@ -119,7 +119,7 @@ class TestRun:
         with pytest.raises(RuntimeError, match="would wait for itself"):
             thread.run(wait_for_itself)
 
-    def test_an_interrupt_cancels_what_was_waited_for(self, thread: LoopThread) -> None:
+    def test_interrupt_cancels_the_call(self, thread: LoopThread) -> None:
         ended = threading.Event()
         interrupts = []
 
@@ -211,7 +211,7 @@ class TestJobs:
 
 
 class TestCallbacks:
-    def test_they_run_in_a_thread_where_they_may_wait(self, thread: LoopThread) -> None:
+    def test_callbacks_run_in_a_thread_where_they_may_wait(self, thread: LoopThread) -> None:
         assert threads_of_ours() == {"goddard-client"}
         seen: list[str] = []
         done = threading.Event()
@@ -225,7 +225,7 @@ class TestCallbacks:
         assert done.wait(WAIT_SECONDS)
         assert seen == ["goddard-callbacks"]
 
-    def test_one_that_raises_is_logged_and_the_next_runs(
+    def test_callback_error_is_logged_and_the_next_runs(
         self, thread: LoopThread, caplog: pytest.LogCaptureFixture
     ) -> None:
         done = threading.Event()
@@ -239,7 +239,7 @@ class TestCallbacks:
         assert "A callback raised." in caplog.text
         assert "ValueError: mine" in caplog.text
 
-    def test_what_is_left_runs_before_the_end(self) -> None:
+    def test_waiting_callbacks_run_before_the_end(self) -> None:
         thread = LoopThread()
         seen: list[int] = []
         for number in range(100):
@@ -249,7 +249,7 @@ class TestCallbacks:
 
 
 class TestSharing:
-    def test_first_starts_last_ends(self) -> None:
+    def test_first_user_starts_the_loop_and_last_ends_it(self) -> None:
         shared = SharedLoop()
         first, second = object(), object()
         thread = shared.borrow(first, nothing)
@@ -289,7 +289,7 @@ class TestSharing:
         assert threads_of_ours() == set()
 
 
-def test_a_loop_that_has_ended_refuses_everybody() -> None:
+def test_ended_loop_refuses_all_callers() -> None:
     thread = LoopThread()
     thread.close()
     refused = []
@@ -352,7 +352,7 @@ shared_loop.give_back("parent")
     assert (own, parents) == ("42", "42")
 
 
-def test_clients_that_nobody_stopped_are_stopped_at_exit() -> None:
+def test_running_clients_are_stopped_at_exit() -> None:
     program = """
 from goddard.client.blocking.loop import shared_loop
 
