@@ -53,7 +53,7 @@ KAFKA = [
 
 def rows() -> list[list[str]]:
     """The cells of the option tables, without the table of rocketmq-log."""
-    tables = GUIDE.partition("## Options")[2].partition("Of `rocketmq-log`")[0]
+    tables = GUIDE.partition("## Options")[2].partition("Options of `rocketmq-log`")[0]
     return [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
         for line in tables.splitlines()
