@@ -1,13 +1,13 @@
-"""What consumers of RocketMQ sent to a real broker, sent to our consuming side byte for byte.
+"""Recorded requests of RocketMQ's consumers, replayed byte for byte to our broker's consuming side.
 
 Each file of the recordings is replayed on one clock that follows the recording. A request goes out
-when it did, its answer is compared when the recorded one came: held pulls thus wait, are woken and
-time out as they did. Queues are filled with the recorded messages just before the answer that first
-shows them.
+when it did, and its answer is compared when the recorded one came, so held pulls wait, wake and
+time out as recorded. Queues are filled with the recorded messages just before the answer that first
+contains them.
 
-Compared: code, remark and fields of every answer, the messages of pulls but for where and when they
-are stored, lists and locks as sets. What depends on the run (times) or on scenarios of other files
-(offsets committed there) is put in first.
+Compared are code, remark and fields of every answer, the messages of pulls except for position and
+store time, and lists and locks as sets. Values that depend on the run (times) or on other files
+(offsets committed there) are set before.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ REPLAYED = {
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CHECK_CLIENT_CONFIG,
 }
-# An answer that came this soon was not held.
+# An answer that came sooner was not held.
 PROMPT_MS = 500
 
 
@@ -88,7 +88,7 @@ def is_replayed(exchange: Exchange) -> bool:
         return False
     if answer is None or answer.version >= VERSION_5_0_0:
         return True
-    # Neither this field nor lite pulls are known to 4.9.4.
+    # 4.9.4 has neither this field nor lite pulls.
     is_unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     return not is_unknown and "setZeroIfNotFound" not in request.fields
 
@@ -110,7 +110,7 @@ class Replay:
         self.compared = 0
         self._consumers: dict[int, Consumer] = {}
         self._exchanges = exchanges
-        # Every message that any answer shows, by its place.
+        # Every message in any answer, by queue and offset.
         self._messages: dict[tuple[str, int, int], Record] = {}
         for exchange in exchanges:
             if exchange.request.code in PULLS and exchange.answer is not None:
@@ -145,12 +145,12 @@ class Replay:
         if exchange.connection not in self._consumers:
             self._consumers[exchange.connection] = self.bench.connect(hot=True)
         self._consumers[exchange.connection].peer.transport.write(exchange.frame)
-        # In memory a request is handled within a few turns of the loop.
+        # In memory, a request is handled within a few iterations of the loop.
         for _ in range(5):
             await asyncio.sleep(0)
 
     def _prepare(self, exchange: Exchange) -> None:
-        """Bring the bench into the state that the recorded answer was given in."""
+        """Bring the bench into the state in which the recorded answer was given."""
         request, answer = exchange.request, exchange.answer
         if answer is None:
             return
@@ -187,7 +187,7 @@ class Replay:
     def _message(self, topic: str, queue_id: int, queue_offset: int) -> PreparedRecord:
         known = self._messages.get((topic, queue_id, queue_offset))
         if known is None:
-            # No answer shows it: no filter of the recording wanted it.
+            # No answer contains it: every filter of the recording rejected it.
             return prepared(topic, queue_id, b"unseen", tags="Unseen")
         return prepared(
             topic,
@@ -208,12 +208,12 @@ class Replay:
         if exchange.answered_ms - exchange.sent_ms >= PROMPT_MS:
             self._prepare(exchange)
             if expected.remark == "NO_MATCHED_MESSAGE":
-                # The periodic look at all queues, whose beat is its own in each broker.
+                # The periodic check of all queues, which each broker runs at its own times.
                 self.bench.clock.advance(5_000)
                 self.bench.holds.expire()
         ours = await self._consumers[exchange.connection].answer(request.opaque)
         if ResponseCode.SUBSCRIPTION_NOT_LATEST in (ours.code, expected.code):
-            # Whether a heartbeat overtook the pull was up to the threads of that moment.
+            # Whether the heartbeat or the pull was handled first depended on threads.
             assert request.fields["subVersion"] > "0"
             return
         note = f"{RequestCode(request.code).name} {request.fields} {request.body!r}"
@@ -246,7 +246,7 @@ def normal(remark: str | None) -> str:
 
 
 def shown(fields: dict[str, str]) -> dict[str, str]:
-    """4.9.4 knows no flags in the answer to a pull."""
+    """4.9.4 has no flags in the answer to a pull."""
     flags = ("topicSysFlag", "groupSysFlag")
     return {name: value for name, value in fields.items() if name not in flags}
 

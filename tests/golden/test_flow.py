@@ -1,4 +1,4 @@
-"""Directories of RocketMQ go on here: delays, transactions and retries, stored as Java does."""
+"""Stores of RocketMQ continue here: delays, transactions and retries, stored as Java does."""
 
 import tarfile
 from collections.abc import AsyncIterator, Iterable
@@ -61,7 +61,7 @@ Image = tuple[str, int, bytes, int, int, int, int, str, tuple[tuple[str, str], .
 
 
 def image(record: Record) -> Image:
-    """Everything of a record but its place and store time."""
+    """All of a record except its position and store time."""
     return (
         record.topic,
         record.queue_id,
@@ -89,7 +89,7 @@ class TestDelays:
             before = parts.store.log_max_offset
             while await delays.deliver() == 0:
                 pass
-            assert parts.store.log_max_offset == before  # Java delivered what was due
+            assert parts.store.log_max_offset == before  # Java delivered the messages that were due
             parts.clock.advance(2 * 3_600_000)
             while await delays.deliver() == 0:
                 pass
@@ -161,14 +161,14 @@ class TestTransactions:
                 assert (ours.topic, ours.queue_id) == (by_java.topic, by_java.queue_id)
                 assert (ours.sys_flag, ours.flag) == (by_java.sys_flag, by_java.flag)
                 assert ours.prepared_transaction_offset == half.physical_offset
-                # And back: what a producer sent, as a half.
+                # The reverse: the message that the producer sent, stored as a half.
                 again = as_half(ours)
                 half_properties = properties_of(half)
                 half_properties.setdefault("__transactionId__", half_properties["UNIQ_KEY"])
                 assert again.properties == half_properties
                 assert (again.topic, again.sys_flag) == (half.topic, half.sys_flag)
 
-    async def test_only_undecided_halves_are_asked_about(self, name: str, tmp_path: Path) -> None:
+    async def test_only_undecided_halves_are_checked(self, name: str, tmp_path: Path) -> None:
         async with java_store(name, tmp_path) as parts, _checking(parts) as (transactions, peer):
             before = len(parts.records(TRANS_HALF_TOPIC))
             undecided = parts.records(TRANS_HALF_TOPIC)[
@@ -189,7 +189,7 @@ class TestTransactions:
             assert [half.body for half in renewed] == [half.body for half in undecided]
             assert parts.offset_table.query(GROUP, TRANS_HALF_TOPIC, 0) == before
 
-    async def test_decisions_of_either_format_count_from_the_beginning_too(
+    async def test_decisions_of_both_formats_are_read_without_offsets(
         self, name: str, tmp_path: Path
     ) -> None:
         """Without offsets the whole queue is read: ops of 4.9 are numbers, those of 5.4 lists."""
@@ -241,7 +241,7 @@ async def _checking(parts: BrokerParts) -> AsyncIterator[tuple[Transactions, Raw
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_what_comes_back_is_stored_as_java_stores_it(name: str, tmp_path: Path) -> None:
+async def test_retries_are_stored_as_java_stores_them(name: str, tmp_path: Path) -> None:
     async with java_store(name, tmp_path) as parts:
         handlers = Handlers()
         send_backs = SendBacks(
@@ -254,7 +254,7 @@ async def test_what_comes_back_is_stored_as_java_stores_it(name: str, tmp_path: 
         for code, handler in send_backs.handlers().items():
             handlers.register(code, handler)
         peer, connection = join_raw(handlers)
-        by_java = [record for record in log_records(parts) if _came_back(record)]
+        by_java = [record for record in log_records(parts) if _is_retry(record)]
         retried = {
             (properties_of(record)["UNIQ_KEY"], record.reconsume_times): record
             for record in log_records(parts)
@@ -286,7 +286,7 @@ async def test_what_comes_back_is_stored_as_java_stores_it(name: str, tmp_path: 
     assert images(ours) == images(by_java)
 
 
-def _came_back(record: Record) -> bool:
+def _is_retry(record: Record) -> bool:
     properties = decode_properties(record.properties)
     return (
         record.reconsume_times > 0

@@ -1,4 +1,4 @@
-"""Records that RocketMQ stored, as its own pull consumer showed them and as ours does."""
+"""Records that RocketMQ stored: our consumer returns what its own pull consumer returned."""
 
 import gzip
 import hashlib
@@ -27,7 +27,7 @@ PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def commit_log(store: str) -> bytes:
-    """The files of the log back to back: a physical offset is an index."""
+    """The files of the log, concatenated: a physical offset is an index."""
     with tarfile.open(DATA / "store" / f"{store}.tar.gz") as tar:
         names = sorted(n for n in tar.getnames() if n.startswith("store/commitlog/0"))
         files = [tar.extractfile(name) or io.BytesIO() for name in names]
@@ -35,7 +35,7 @@ def commit_log(store: str) -> bytes:
 
 
 def shown(message: ReceivedMessage, *, clears_flag: bool) -> dict[str, Any]:
-    """A message under the manifest's names."""
+    """A message with the names of the manifest."""
     made: dict[str, Any] = {
         "topic": message.topic,
         "queueId": message.queue_id,
@@ -62,7 +62,7 @@ def shown(message: ReceivedMessage, *, clears_flag: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_stored_records_are_shown_as_by_rocketmq(store: str) -> None:
+def test_stored_records_are_returned_as_by_rocketmq(store: str) -> None:
     with gzip.open(DATA / "store" / f"{store}.manifest.json.gz", "rt") as file:
         manifest = json.load(file)
     log = commit_log(store)
@@ -116,7 +116,7 @@ def read(request: RemotingCommand, answer: RemotingCommand) -> PullResult:
     return read_answer(answer, queue)
 
 
-def test_recorded_answers_are_read() -> None:
+def test_recorded_answers_are_decoded() -> None:
     found = 0
     statuses = set()
     for path in WIRE:

@@ -1,4 +1,4 @@
-"""Records, batches, ids and signatures that RocketMQ itself made, read and written again."""
+"""Records, batches, ids and signatures of RocketMQ, decoded and encoded again."""
 
 import gzip
 import hashlib
@@ -65,7 +65,7 @@ def wire_name(path: Path) -> str:
 
 
 def exchanges(path: Path) -> Iterator[tuple[RemotingCommand, RemotingCommand | None]]:
-    """Each frame of a recording, with the request that it answers if it is an answer."""
+    """Each frame of a recording; an answer with its request."""
     content = path.read_bytes()
     if path.suffix == ".gz":
         content = gzip.decompress(content)
@@ -82,7 +82,7 @@ def exchanges(path: Path) -> Iterator[tuple[RemotingCommand, RemotingCommand | N
 
 
 def check_parts(record: Record, written: bytes) -> None:
-    """Whatever a record says in two ways, it says alike."""
+    """Values that a record contains twice are equal."""
     summary = read_summary(written)
     body = written[summary.body_position : summary.body_position + summary.body_length]
     assert (summary.size, summary.topic, body) == (len(written), record.topic, record.body)
@@ -105,7 +105,7 @@ def check_parts(record: Record, written: bytes) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
-def test_every_record_on_the_wire_is_read_and_written_alike() -> None:
+def test_every_record_on_the_wire_round_trips() -> None:
     seen: Counter[int] = Counter()
     for path in WIRE:
         for command, request in exchanges(path):
@@ -127,7 +127,7 @@ def test_every_record_on_the_wire_is_read_and_written_alike() -> None:
     assert sum(seen.values()) > 800
 
 
-def test_every_batch_on_the_wire_is_read_and_written_alike() -> None:
+def test_every_batch_on_the_wire_round_trips() -> None:
     batches = 0
     for path in WIRE:
         for request, _ in exchanges(path):
@@ -161,7 +161,7 @@ def test_every_signature_of_the_client_hook_is_recomputed() -> None:
     assert sum(signed.values()) > 300
 
 
-def test_signatures_of_every_user_of_a_checking_broker() -> None:
+def test_signatures_of_every_user_of_a_broker_with_acl() -> None:
     secrets = {"goldenAK": ["goldenSecret1"], "golduser": ["goldpass2", "wrongpass"]}
     used: Counter[str] = Counter()
     for name, request in signed_requests("auth"):
@@ -188,7 +188,7 @@ def commit_log(store: str) -> bytes:
 
 
 def log_records(log: bytes) -> Iterator[tuple[Record, bytes]]:
-    """Records with their bytes, until the unwritten part of the last file."""
+    """Records with their bytes, up to the unwritten part of the last file."""
     position = 0
     while position < len(log):
         size = int.from_bytes(log[position : position + 4], "big")
@@ -203,7 +203,7 @@ def log_records(log: bytes) -> Iterator[tuple[Record, bytes]]:
 
 
 def manifest_entry(record: Record, size: int, *, clears_flag: bool) -> dict[str, Any]:
-    """What the manifest says of a message, from the record alone."""
+    """The manifest's entry for a message, made from the record alone."""
     properties = decode_properties(record.properties)
     offset_id = offset_message_id(record.store_host, record.physical_offset)
     body = decompress(record.body, record.sys_flag, MAX_BODY_BYTES)

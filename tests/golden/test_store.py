@@ -1,4 +1,4 @@
-"""Stores that RocketMQ 4.9.4 and 5.4.0 wrote: ours must see in them exactly what Java saw."""
+"""Stores that RocketMQ 4.9.4 and 5.4.0 wrote: ours must read exactly what Java read."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 @dataclass
 class Golden:
-    """A store of Java's, unpacked, and what Java's client read from it."""
+    """A store that Java wrote, unpacked, and the messages that Java's client read from it."""
 
     name: str
     root: Path
@@ -86,13 +86,13 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
 
 
 def described(record: Record, size: int, server: str) -> dict[str, Any]:
-    """A record in the words of the manifest."""
+    """A record with the names of the manifest."""
     properties = decode_properties(record.properties)
     body = decompress(record.body, record.sys_flag, max_bytes=16 * 1024 * 1024)
     message_id = offset_message_id(record.store_host, record.physical_offset)
     sys_flag = record.sys_flag
     if server.startswith("5."):
-        sys_flag &= ~int(SysFlag.COMPRESSED)  # that client clears it after decompressing
+        sys_flag &= ~int(SysFlag.COMPRESSED)  # Java's client clears it after decompressing
     return {
         "topic": record.topic,
         "queueId": record.queue_id,
@@ -167,7 +167,7 @@ def test_every_key_finds_its_messages(golden: Golden) -> None:
     try:
         for (topic, key), expected in by_key.items():
             records = [decode_record(raw)[0] for raw in store.query(topic, key, 64).records]
-            # At most 64 are answered, the newest. Keys may share a hash, so compare them.
+            # An answer has at most the 64 newest. Keys may share a hash, so compare them.
             found = {each.physical_offset for each in records if has_key(each, topic, key)}
             if len(records) < 64:
                 assert found == expected, (topic, key)
@@ -254,7 +254,7 @@ def test_java_stores_verify_clean_before_and_after_ours(golden: Golden) -> None:
     assert not after.is_unclean
 
 
-def test_sizes_are_told_from_the_files(golden: Golden) -> None:
+def test_sizes_are_read_from_the_files(golden: Golden) -> None:
     guessed, true = guess_config(StoreView(golden.root)), golden_config(golden.root)
     for name in ("segment_bytes", "queue_file_bytes", "index_slots", "index_entries"):
         assert getattr(guessed, name) == getattr(true, name)

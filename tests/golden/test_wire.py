@@ -1,8 +1,8 @@
 """Every recorded frame of RocketMQ 4.9.4 and 5.4.0 against our codecs.
 
-Frames must come back byte for byte, headers without a field unknown to us. Every JSON body must
-have a type here and be written again as RocketMQ 5.4.0 writes it, byte for byte; 4.9.4 lacks some
-fields, so of its bodies only every value must come back.
+Decoding and encoding must give the same bytes, and no header may have an unknown field. Every JSON
+body must have a type here and be encoded as RocketMQ 5.4.0 does, byte for byte; 4.9.4 lacks some
+fields, so for its bodies only the values are compared.
 """
 
 import gzip
@@ -23,10 +23,10 @@ from goddard.protocol.headers_message import SendRequest, SendRequestV2, decode_
 WIRE: Final = Path(__file__).parent / "data" / "wire"
 FILES: Final = sorted(path for path in WIRE.glob("*/*") if ".jsonl" in path.name)
 
-# Signatures and the request type are added to any request by hooks of the client.
+# Hooks of the client add signatures and the request type to any request.
 HOOK_FIELDS: Final = {"AccessKey", "Signature", "ReqT"}
 
-# The answers whose header is that of a success.
+# Answers that have the header of a success.
 ANSWERED: Final = {
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -133,7 +133,7 @@ def test_the_recording_is_complete() -> None:
     assert sum(1 for path in FILES for _ in recorded(path)) == 11_651
 
 
-def test_frames_come_back(recording: list[Recorded]) -> None:
+def test_frames_round_trip(recording: list[Recorded]) -> None:
     stream = b"".join(entry.frame for entry in recording)
     decoder = FrameDecoder()
     frames = decoder.feed(stream)
@@ -146,7 +146,7 @@ def test_frames_come_back(recording: list[Recorded]) -> None:
         assert encode_frame(command) == entry.frame, entry.note
 
 
-def test_headers_are_known_and_come_back(recording: list[Recorded]) -> None:
+def test_headers_are_known_and_round_trip(recording: list[Recorded]) -> None:
     for entry in recording:
         fields = {k: v for k, v in entry.command.fields.items() if k not in HOOK_FIELDS}
         if entry.code is None:
@@ -157,7 +157,7 @@ def test_headers_are_known_and_come_back(recording: list[Recorded]) -> None:
         if kind is None:
             assert not fields, f"{entry.note}: no header, but {fields}"
         elif entry.command.is_response and entry.command.code not in ANSWERED:
-            # What is refused has none of the header, or only what hangs on any answer.
+            # A refusal has no header fields, or only those that any answer can have.
             assert fields.keys() <= {"MSG_REGION", "TRACE_ON"}, entry.note
         elif fields:
             encoded = kind.decode(entry.command.fields).encode()
@@ -185,7 +185,7 @@ def test_sends_convert_between_their_two_headers(recording: list[Recorded]) -> N
 
 
 def includes(whole: Any, part: Any) -> bool:
-    """Whether every value of the part is in the whole, at its place."""
+    """Whether every value of the part is in the whole, in the same position."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(
             key in whole and includes(whole[key], value) for key, value in part.items()
@@ -199,7 +199,7 @@ def includes(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-def test_json_bodies_come_back(recording: list[Recorded]) -> None:
+def test_json_bodies_round_trip(recording: list[Recorded]) -> None:
     for entry in recording:
         body = bytes(entry.command.body)
         if body[:1] not in (b"{", b"[") or entry.code is None:
@@ -217,7 +217,7 @@ def test_json_bodies_come_back(recording: list[Recorded]) -> None:
             assert encoded == body, entry.note
 
 
-def test_registrations_come_back(recording: list[Recorded]) -> None:
+def test_registrations_round_trip(recording: list[Recorded]) -> None:
     for entry in recording:
         if entry.code != RequestCode.REGISTER_BROKER or entry.command.is_response:
             continue

@@ -1,9 +1,9 @@
 """Java brokers, clients and mqadmin around the name servers under test.
 
-Those are Goddard's, or with ``--name-server=java`` RocketMQ's own: a test that fails there expects
-something that RocketMQ does not do. JVMs are shared by the tests of a module. ``--broker`` chooses
-in the same way whose broker the suites of clients talk to; those share brokers and JVMs through the
-whole run, so each of their tests has topics and groups of its own.
+The name servers are Goddard's, or with ``--name-server=java`` RocketMQ's: a test that fails there
+expects something that RocketMQ does not do. The tests of a module share JVMs. ``--broker`` selects
+the broker of the client suites in the same way; they share brokers and JVMs during the whole run,
+so each of their tests uses its own topics and groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def site(
     broker_kind: str, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A name server and a broker, of the makes that the command line chose."""
+    """A name server and a broker, as selected on the command line."""
     directory = tmp_path_factory.mktemp(f"site-{broker_kind}")
     with JavaPeers("5.4.0", directory) as java, Cluster(directory / "goddard") as cluster:
         is_java = pytestconfig.getoption("--name-server") == "java"
@@ -103,7 +103,7 @@ def client_jvm(client_peers: JavaPeers) -> JavaProgram:
 
 @pytest.fixture
 def clients(site: Site, client_jvm: JavaProgram) -> Iterator[JavaClients]:
-    """Clients of one version at the site; those that a test leaves open are closed after it."""
+    """Clients of one version at the site; clients that a test leaves open are closed after it."""
     clients = JavaClients(client_jvm, site.namesrv)
     yield clients
     clients.close_all()

@@ -1,7 +1,7 @@
-"""A 5.4.0 master and slave whose slave stands in for the master: who is told, and what routes say.
+"""A 5.4.0 master and slave, with the slave as acting master: notifications and routes.
 
-The name server tells the members of a group when its smallest broker id changes, and in the route
-puts the slave in the master's place, without permission to write.
+The name server notifies the members of a group when its smallest broker id changes, and its route
+shows the slave instead of the master, without write permission.
 """
 
 import re
@@ -65,7 +65,7 @@ def group(java540: JavaPeers, start_name_server: Callable[[dict[str, str]], Proc
     return group
 
 
-def test_slave_stands_in_until_the_master_returns(group: Group) -> None:
+def test_slave_acts_as_master_until_the_master_returns(group: Group) -> None:
     both = {"0": group.master.address, "1": group.slave.address}
     wait_until(lambda: group.route_is(both, READ_WRITE), 40, "a route with master and slave")
 

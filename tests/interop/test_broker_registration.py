@@ -1,4 +1,4 @@
-"""Our broker at RocketMQ's own name servers: registration, new topics, leaving, coming back."""
+"""Our broker with RocketMQ's name servers: registration, new topics, stop, restart."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def send(address: str, topic: str) -> None:
     ("version", "compressed"),
     [("java540", "false"), ("java540", "true"), ("java494", "false")],
 )
-def test_a_java_name_server_knows_our_broker_while_it_lives(
+def test_a_java_name_server_lists_our_broker_while_it_runs(
     version: str, compressed: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     java: JavaPeers = request.getfixturevalue(version)
@@ -57,7 +57,7 @@ def test_a_java_name_server_knows_our_broker_while_it_lives(
 
         name_server.kill()
         name_server.start()
-        # Within seconds, not with the next of the registrations that come every half minute.
+        # Within seconds, not with the next periodic registration, 30 s later.
         wait_until(lambda: query_brokers(name_server.address), 60, "our broker again")
         wait_until(lambda: query_route(name_server.address, "orders"), 60, "the route again")
 

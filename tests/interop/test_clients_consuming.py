@@ -21,19 +21,19 @@ def ids(messages: list[Received]) -> list[str]:
 
 
 def wait_for_queues(consumer: PushConsumer, topic: str, wanted: int) -> set[Queue]:
-    """The consumer's queues of this topic, as soon as it has so many."""
+    """The consumer's queues of this topic, once it has so many."""
 
     def queues() -> set[Queue] | None:
         found = {queue for queue in consumer.queues() if queue.topic == topic}
         return found if len(found) == wanted else None
 
-    # A 4.9 client gives up an ordered queue only 20 s later when messages of it are in hand.
+    # A 4.9 client releases an ordered queue 20 s later if it is processing its messages.
     return wait_until(queues, 45, f"{consumer.name} has {wanted} queues")
 
 
 def test_tag_filter(site: Site, clients: JavaClients) -> None:
     topic = site.create_topic("tags")
-    # "Aa" and "BB" have one hash code: the broker lets both pass, the client sorts them out.
+    # "Aa" and "BB" have the same hash code: the broker passes both, the client filters them.
     tags = ["red", "green", "blue", "Aa", "BB", ""]
     messages = [Outgoing(topic, tag.encode() or b"-", tag=tag) for tag in tags * 5]
     clients.producer("senders").send(*messages)
@@ -70,7 +70,7 @@ def test_sql_that_does_not_parse_is_refused(site: Site, clients: JavaClients) ->
         clients.push(site.new_group("readers"), topic, sql="a BETWEEN 5 AND")
 
 
-def test_clustering_shares(site: Site, clients: JavaClients) -> None:
+def test_clustering_shares_messages(site: Site, clients: JavaClients) -> None:
     """Each message goes to one member of the group."""
     topic = site.create_topic("clustering")
     group = site.new_group("readers")
@@ -89,7 +89,7 @@ def test_clustering_shares(site: Site, clients: JavaClients) -> None:
     assert {each.queue for each in one} & {each.queue for each in other} == set()
 
 
-def test_broadcasting_copies(site: Site, clients: JavaClients) -> None:
+def test_broadcasting_delivers_to_every_member(site: Site, clients: JavaClients) -> None:
     """Each message goes to every member of the group, and a retry to none."""
     topic = site.create_topic("broadcasting")
     group = site.new_group("readers")
@@ -126,7 +126,7 @@ def test_rebalance_on_join_and_leave(site: Site, clients: JavaClients) -> None:
 
 
 def test_orderly_consumption(site: Site, clients: JavaClients) -> None:
-    """Every key in order, each message once accepted, while another consumer joins and leaves."""
+    """Every key in order, each message consumed once, while another consumer joins and leaves."""
     topic = site.create_topic("orderly")
     group = site.new_group("readers")
     producer = clients.producer("senders")
@@ -166,7 +166,7 @@ def test_orderly_consumption(site: Site, clients: JavaClients) -> None:
             assert values == sorted(values)
 
 
-def test_orderly_consumption_waits_for_a_refused_message(site: Site, clients: JavaClients) -> None:
+def test_orderly_consumption_waits_for_a_failed_message(site: Site, clients: JavaClients) -> None:
     topic = site.create_topic("suspended", queues=1)
     clients.producer("senders").send(*numbers(topic, range(5)))
     consumer = clients.push(site.new_group("readers"), topic, orderly=True, answer="refuse-first")
@@ -175,7 +175,7 @@ def test_orderly_consumption_waits_for_a_refused_message(site: Site, clients: Ja
     assert [each.accepted for each in received] == [False, True] * 5
 
 
-def test_refused_message_comes_again(site: Site, clients: JavaClients) -> None:
+def test_failed_message_is_redelivered(site: Site, clients: JavaClients) -> None:
     topic = site.create_topic("retry")
     group = site.new_group("readers")
     consumer = clients.push(group, topic, answer="refuse-first")
@@ -218,13 +218,13 @@ def test_retry_to_dead_letter_queue(site: Site, clients: JavaClients) -> None:
 
 
 def test_offset_resume(site: Site, clients: JavaClients) -> None:
-    """A group goes on where it stopped; what came in between is not lost and nothing repeats."""
+    """A group continues where it stopped; no message is lost or repeated."""
     topic = site.create_topic("resume")
     group = site.new_group("readers")
     producer = clients.producer("senders")
     producer.send(*numbers(topic, range(40)))
-    # RocketMQ's broker, told the first offsets of a group by several requests at the same moment,
-    # may lose some: they are not the first any more.
+    # If several concurrent requests commit the first offsets of a group, RocketMQ's broker may lose
+    # some of them: these are not the first.
     with clients.pull(group) as first:
         queue = first.queues(topic)[0]
         first.pull(queue, 0)
@@ -240,7 +240,7 @@ def test_offset_resume(site: Site, clients: JavaClients) -> None:
 
 
 def test_new_group_reads_a_young_topic_from_its_start(site: Site, clients: JavaClients) -> None:
-    """Whatever it asked for: as long as nothing was deleted, a broker answers 0 for its offset."""
+    """Whatever its start position: while nothing is deleted, a broker answers 0 as its offset."""
     topic = site.create_topic("young")
     producer = clients.producer("senders")
     producer.send(*numbers(topic, range(16)))

@@ -1,4 +1,4 @@
-"""Official Java clients in processes of their own: binary headers, sudden death, heartbeats."""
+"""Official Java clients in separate processes: binary headers, kills, heartbeats."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ BINARY_HEADERS = "-Drocketmq.serialize.type=ROCKETMQ"
 
 
 @pytest.fixture
-def strangers(site: Site, client_peers: JavaPeers) -> Iterator[JavaClients]:
-    """Clients in a JVM of their own, whose requests have binary headers."""
+def separate_clients(site: Site, client_peers: JavaPeers) -> Iterator[JavaClients]:
+    """Clients in a separate JVM, whose requests have binary headers."""
     program = client_peers.client_suite(BINARY_HEADERS)
     yield JavaClients(program, site.namesrv)
     program.close()
@@ -33,22 +33,22 @@ def has_queues(consumer: PushConsumer, topic: str, wanted: int) -> bool:
     return len([queue for queue in consumer.queues() if queue.topic == topic]) == wanted
 
 
-def test_binary_headers(site: Site, clients: JavaClients, strangers: JavaClients) -> None:
+def test_binary_headers(site: Site, clients: JavaClients, separate_clients: JavaClients) -> None:
     topic = site.create_topic("binary")
-    producer = strangers.producer(site.new_group("senders"))
+    producer = separate_clients.producer(site.new_group("senders"))
     sent = producer.send(*numbers(topic, range(20)))
     sent += producer.send(*numbers(topic, range(20, 30)), mode="async")
     (batch,) = producer.send(*numbers(topic, range(30, 40)), mode="batch")
     wanted = {each.id for each in sent} | set(batch.id.split(","))
-    for each in (strangers, clients):
+    for each in (separate_clients, clients):
         everything = each.push(site.new_group("readers"), topic)
         assert {message.id for message in everything.receive(40)} == wanted
-    filtered = strangers.push(site.new_group("readers"), topic, sql="n < 4 AND TAGS = 't1'")
+    filtered = separate_clients.push(site.new_group("readers"), topic, sql="n < 4 AND TAGS = 't1'")
     assert sorted(int(each.content) for each in filtered.receive(2)) == [1, 3]
-    reader = strangers.pull(site.new_group("readers"))
+    reader = separate_clients.pull(site.new_group("readers"))
     totals = [reader.offsets(queue) for queue in reader.queues(topic)]
     assert (sum(low for low, _ in totals), sum(high for _, high in totals)) == (0, 40)
-    (found,) = wait_until(lambda: _query(strangers, topic), 60, "the key in the index")
+    (found,) = wait_until(lambda: _query(separate_clients, topic), 60, "the key in the index")
     assert found == sent[7].id
 
 
@@ -60,18 +60,20 @@ def _query(clients: JavaClients, topic: str) -> list[str]:
             return []
 
 
-def test_death_of_a_consumer(site: Site, clients: JavaClients, strangers: JavaClients) -> None:
-    """Its process ends without a word: the others take its queues over, and what it left."""
+def test_kill_of_a_consumer(
+    site: Site, clients: JavaClients, separate_clients: JavaClients
+) -> None:
+    """Its process is killed: the others take over its queues and its remaining messages."""
     topic = site.create_topic("death")
     group = site.new_group("readers")
     survivor = clients.push(group, topic)
-    victim = strangers.push(group, topic, answer="refuse")
+    victim = separate_clients.push(group, topic, answer="refuse")
     wait_until(lambda: has_queues(survivor, topic, 2), 60, "half of the queues")
     wait_until(lambda: has_queues(victim, topic, 2), 60, "the other half")
     producer = clients.producer("senders")
     sent = producer.send(*numbers(topic, range(40)))
     wait_until(lambda: len(victim.receive(0)) >= 20, 60, "its share")
-    strangers.end_process()
+    separate_clients.end_process()
     wait_until(lambda: has_queues(survivor, topic, 4), 60, "all queues")
     sent += producer.send(*numbers(topic, range(40, 60)))
     wanted = {each.id for each in sent}
@@ -80,7 +82,7 @@ def test_death_of_a_consumer(site: Site, clients: JavaClients, strangers: JavaCl
 
 
 def test_heartbeats_by_fingerprint(site: Site, clients: JavaClients, client_version: str) -> None:
-    """A 5.x client can send what it subscribes to once, and then only a hash of it."""
+    """A 5.x client can send its subscriptions once, and then only their hash."""
     topic = site.create_topic("fingerprint")
     group = site.new_group("readers")
     if client_version.startswith("4."):

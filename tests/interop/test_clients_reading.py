@@ -1,4 +1,4 @@
-"""Official Java pull and lite-pull consumers, and look-ups by key, id and time."""
+"""Official Java pull and lite pull consumers, and queries by key, id and time."""
 
 import contextlib
 import time
@@ -21,7 +21,7 @@ def now_ms() -> int:
 
 
 def pause_between_messages() -> int:
-    """A moment that lies apart from the messages sent before and after it."""
+    """A time between the messages sent before and after it."""
     moment = now_ms() + 20
     wait_until(lambda: now_ms() > moment + 20, 60, "the clock moves on")
     return moment
@@ -68,7 +68,7 @@ def test_pull_waits_for_a_message(site: Site, clients: JavaClients) -> None:
     started = time.monotonic()
     (sent,) = producer.send(*numbers(topic, range(1, 2)))
     pulled = consumer.finish_waiting()
-    assert time.monotonic() - started < 4.5  # who is not woken looks after 5
+    assert time.monotonic() - started < 4.5  # a pull that is not woken checks after 5 s
     assert (pulled.status, pulled.next_offset) == ("FOUND", 2)
     assert [each.id for each in pulled.messages] == [sent.id]
 
@@ -79,7 +79,7 @@ def test_committed_offset_of_a_pull_consumer(site: Site, clients: JavaClients) -
     group = site.new_group("readers")
     with clients.pull(group) as consumer:
         (queue,) = consumer.queues(topic)
-        consumer.pull(queue, 0)  # A broker takes offsets only of a group that it knows.
+        consumer.pull(queue, 0)  # A broker accepts offsets only for a group that it knows.
         consumer.commit(queue, 7)
     again = clients.pull(group)
     wait_until(lambda: again.committed(queue) == 7, 60, "the offset at the broker")
@@ -157,7 +157,7 @@ def test_query_by_key(site: Site, clients: JavaClients) -> None:
         Outgoing(topic, b"second", keys="order-2 customer-7"),
         Outgoing(topic, b"third", keys="order-3"),
     )
-    # The index comes after the log, one message after the other.
+    # The index is written after the log, message by message.
     (third,) = wait_until(lambda: _query(producer, topic, "order-3"), 60, "all in the index")
     found = producer.query(topic, "customer-7")
     assert {each.content for each in found} == {b"first", b"second"}
@@ -196,6 +196,6 @@ def test_pull_of_unknown_queue_fails(site: Site, clients: JavaClients) -> None:
 
 
 def _query(producer: Producer, topic: str, key: str) -> list[Received]:
-    with contextlib.suppress(ProcessError):  # the client's way to say that there is none
+    with contextlib.suppress(ProcessError):  # how the client reports that there is none
         return producer.query(topic, key)
     return []

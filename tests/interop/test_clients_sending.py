@@ -1,4 +1,4 @@
-"""Official Java clients send in every way they can; what arrives is what was sent, and where."""
+"""Official Java clients: every kind of send, and the content and position of the messages."""
 
 import hashlib
 import random
@@ -14,7 +14,7 @@ from goddard.testing.site import Site
 pytestmark = pytest.mark.java
 
 MIB = 1 << 20
-# That it is compressed, which a 5.x client takes back once it is not, and with what.
+# The compression flag, which a 5.x client clears after decompressing, and the compression type.
 COMPRESSION_FLAGS = 0x701
 COMPRESSION_KINDS = {"LZ4": 0x100, "ZSTD": 0x200, "ZLIB": 0x300}
 
@@ -28,7 +28,7 @@ def bodies(messages: list[Received]) -> list[bytes]:
 
 
 def check_same(sent: list[Sent], received: list[Received]) -> None:
-    """Each message arrived once, from the queue and offset that its sender was told."""
+    """Each message arrived once, from the queue and offset in its send result."""
     places = {(each.id, each.broker, each.queue, each.offset) for each in received}
     assert {(each.id, each.broker, each.queue, each.offset) for each in sent} == places
     assert len(received) == len(sent)
@@ -81,7 +81,7 @@ def test_one_way(site: Site, clients: JavaClients) -> None:
 
 
 def test_batch(site: Site, clients: JavaClients) -> None:
-    """One answer for all; they lie side by side in one queue, in the order given."""
+    """One answer for all; the messages are consecutive in one queue, in their order."""
     topic = site.create_topic("batch")
     messages = numbered(topic, 50)
     for i, message in enumerate(messages):
@@ -116,7 +116,7 @@ def test_ordered_by_queue_selector(site: Site, clients: JavaClients) -> None:
 
 
 def test_delayed(site: Site, clients: JavaClients) -> None:
-    """Level 1 is a second, level 2 five; until then nobody sees the message."""
+    """Level 1 is 1 s, level 2 is 5 s; until then the message is invisible."""
     topic = site.create_topic("delayed")
     consumer = clients.push(site.new_group("readers"), topic)
     producer = clients.producer("senders")
@@ -181,7 +181,7 @@ def test_messages_beyond_the_limit_are_refused(site: Site, clients: JavaClients)
     assert (sent.status, sent.offset) == ("SEND_OK", 0)
 
 
-def test_unknown_topic_is_created_on_the_way(site: Site, clients: JavaClients) -> None:
+def test_unknown_topic_is_created_by_a_send(site: Site, clients: JavaClients) -> None:
     topic = site.new_group("created-on-the-way")
     sent = clients.producer("senders").send(*numbered(topic, 8))
     assert {each.status for each in sent} == {"SEND_OK"}
@@ -190,8 +190,8 @@ def test_unknown_topic_is_created_on_the_way(site: Site, clients: JavaClients) -
     check_same(sent, received)
 
 
-def test_time_out_of_a_silent_broker(site: Site, clients: JavaClients) -> None:
-    """The client gives up when its time is over, and works again when the broker does."""
+def test_timeout_of_a_silent_broker(site: Site, clients: JavaClients) -> None:
+    """The client fails after its timeout, and works again when the broker does."""
     topic = site.create_topic("timeout", queues=1)
     producer = clients.producer("senders", timeoutMs=600, retries=0)
     (before,) = producer.send(Outgoing(topic, b"before"))

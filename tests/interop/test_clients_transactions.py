@@ -14,7 +14,7 @@ COMMIT, ROLLBACK, UNKNOWN = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
 
 
 def half(topic: str, body: bytes, local: str, checked: str = UNKNOWN) -> Outgoing:
-    """A message of a transaction that ends as `local`, or as `checked` when asked later."""
+    """A message of a transaction that ends as `local`, or as `checked` when checked later."""
     properties = {"local": local, "checked": checked}
     return Outgoing(topic, body, tag="T", keys=body.decode(), properties=properties)
 
@@ -40,7 +40,7 @@ def test_commit_and_rollback(site: Site, clients: JavaClients) -> None:
 
 
 def test_check_back(site: Site, clients: JavaClients) -> None:
-    """What the producer left open, the broker asks about; nobody sees it before the answer."""
+    """The broker checks undecided messages; they are invisible until they are committed."""
     topic = site.create_topic("check-back")
     producer = clients.producer(site.new_group("senders"), transactional=True)
     consumer = clients.push(site.new_group("readers"), topic)
@@ -58,7 +58,7 @@ def test_check_back(site: Site, clients: JavaClients) -> None:
     assert {each.content for each in checked} == {b"commit", b"rollback"}
     assert {each.topic for each in checked} == {topic}
     settled = len(checked)
-    # Asked once and answered, neither is asked about again in the next round.
+    # Neither is checked again in the next round.
     assert consumer.receive(2, timeout=3) == [received]
     assert len(producer.checked()) == settled
 

@@ -1,7 +1,7 @@
-"""The C++ client (through PyPI's `rocketmq`): what it can do works against the broker under test.
+"""The C++ client (through PyPI's `rocketmq`): its features work with the broker under test.
 
-The package offers no transactions, no SQL filters and no way to refuse a message, and a batch that
-it sends arrives as one empty message at RocketMQ's own broker.
+The package has no transactions, no SQL filters and no way to reject a message, and a batch that it
+sends arrives as one empty message at RocketMQ's own broker.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CppClients]:
 
 
 class Endpoints:
-    """Producers and consumers at a site, by the names that the driver knows them by."""
+    """Producers and consumers at a site, by their names in the driver."""
 
     def __init__(self, client: CppClients, site: Site) -> None:
         self.client = client
@@ -180,7 +180,7 @@ def test_pull(site: Site, endpoints: Endpoints) -> None:
 
 
 def test_large_body(site: Site, endpoints: Endpoints) -> None:
-    """A megabyte, which the client compresses on the way."""
+    """A megabyte, which the client compresses."""
     topic = site.create_topic("cpp-large")
     body = "The quick brown fox. " * 50_000
     endpoints.send("sync", {"topic": topic, "body": body})

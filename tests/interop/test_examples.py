@@ -1,8 +1,8 @@
 """RocketMQ's own examples (4.7.0, on the 4.9.4 client) run as they were published.
 
-They name their topics and groups themselves, so the broker is theirs for a moment: producers run
-first and make the topics, for a consumer that finds no route looks again only after 30 s. Two of
-the `simple` package are left out: PullConsumer and PullConsumerTest insist on a name server on port
+Their topics and groups have fixed names, so no other tests use the broker at that time. Producers
+run first and create the topics, because a consumer without a route retries only after 30 s. Two of
+the `simple` package are left out: PullConsumer and PullConsumerTest need a name server on port
 9876.
 """
 
@@ -41,7 +41,7 @@ def example(site: Site, java494: JavaPeers) -> Example:
 
 
 def run(process: Process) -> str:
-    """Run a producer to its end; what it printed."""
+    """Run a producer to its end and return its output."""
     with process:
         process.launch()
         wait_until(lambda: not process.is_running, RUN_TIMEOUT, f"{process.name} is done")
@@ -58,7 +58,7 @@ def read_ids(process: Process) -> list[str]:
 
 
 def wait_for_ids(process: Process, wanted: set[str]) -> list[str]:
-    """The ids of all that the consumer printed, once they include those wanted."""
+    """The ids that the consumer printed, once they include those wanted."""
     wait_until(
         lambda: set(read_ids(process)) >= wanted,
         READ_TIMEOUT,
@@ -69,7 +69,7 @@ def wait_for_ids(process: Process, wanted: set[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def quick_start_ids(site: Site, java494: JavaPeers) -> set[str]:
-    """What quickstart.Producer left in TopicTest, for the consumers of several packages."""
+    """The ids that quickstart.Producer sent to TopicTest, for the consumers of several packages."""
     producer = java494.example(
         f"quickstart-producer-{next(_numbers)}", "quickstart.Producer", namesrv=site.namesrv
     )
@@ -94,7 +94,7 @@ def test_order_message_producer(example: Example) -> None:
 
 
 def test_order_message_consumer(example: Example, quick_start_ids: set[str]) -> None:
-    """It suspends a queue for 3 s now and then: each queue's messages still come in order."""
+    """It sometimes suspends a queue for 3 s: each queue's messages still arrive in order."""
     assert quick_start_ids
     with example("ordermessage.Consumer", ready="Consumer Started").start() as consumer:
         wait_until(lambda: len(set(read_ids(consumer))) >= 60, READ_TIMEOUT, "60 messages")
@@ -107,7 +107,7 @@ def test_order_message_consumer(example: Example, quick_start_ids: set[str]) -> 
 
 
 def test_broadcast(example: Example, quick_start_ids: set[str]) -> None:
-    """Two of them, which even share a client id; each prints everything."""
+    """Two consumers with the same client id; each prints everything."""
     ready = "Broadcast Consumer Started"
     with (
         example("broadcast.PushConsumer", ready=ready).start() as one,
@@ -119,7 +119,7 @@ def test_broadcast(example: Example, quick_start_ids: set[str]) -> None:
 
 
 def test_tag_filter(example: Example) -> None:
-    """The tags take turns, and the consumer wants the first and the last of three."""
+    """The tags alternate, and the consumer subscribes to the first and the last of three."""
     results = _SENT.findall(run(example("filter.TagFilterProducer")))
     wanted = {message_id for i, (message_id, _, _) in enumerate(results) if i % 3 != 1}
     assert len(wanted) == 40
@@ -128,7 +128,7 @@ def test_tag_filter(example: Example) -> None:
 
 
 def test_sql_filter(example: Example) -> None:
-    """TagA or TagB, and `a` between 0 and 3: that are the messages 0, 1 and 3."""
+    """TagA or TagB, and `a` between 0 and 3: messages 0, 1 and 3."""
     results = _SENT.findall(run(example("filter.SqlFilterProducer")))
     wanted = {results[i][0] for i in (0, 1, 3)}
     with example("filter.SqlFilterConsumer", ready="Consumer Started").start() as consumer:
@@ -160,7 +160,7 @@ def test_simple_lite_pull_subscribe(example: Example, quick_start_ids: set[str])
 
 
 def test_simple_lite_pull_assign(example: Example, quick_start_ids: set[str]) -> None:
-    """It takes half of the queues, and of the first of them what begins at offset 10."""
+    """It assigns half of the queues, and seeks to offset 10 in the first of them."""
     assert quick_start_ids
     consumer = example("simple.LitePullConsumerAssign")
     with consumer:
@@ -173,7 +173,7 @@ def test_simple_lite_pull_assign(example: Example, quick_start_ids: set[str]) ->
             return sorted(lowest.values()) if len(lowest) == 2 else None
 
         found = wait_until(first_offsets, READ_TIMEOUT, "messages of two queues")
-        # It seeks when it reads already; a pull that is under way then may win.
+        # It seeks while it already reads; a pull in flight may come first.
         assert found in ([0, 10], [0, 0])
 
 
@@ -194,7 +194,7 @@ def test_simple_pull_schedule_service(example: Example, quick_start_ids: set[str
 
 
 def test_batch_producers(site: Site, example: Example, java494: JavaPeers) -> None:
-    """Three messages in one, then 100,000 in a dozen; neither program ends by itself."""
+    """A batch of 3 messages, then 100,000 in a dozen batches; neither program ends by itself."""
     clients = JavaClients(java494.client_suite(), site.namesrv)
     reader = clients.pull("batch-readers")
 
@@ -217,7 +217,7 @@ def test_batch_producers(site: Site, example: Example, java494: JavaPeers) -> No
 
 
 def test_transaction_producer(site: Site, example: Example, java494: JavaPeers) -> None:
-    """Left open by the sender, checked later: of three in a row one is kept, one dropped."""
+    """The sender decides nothing; of three messages, the check commits one and rolls back one."""
     clients = JavaClients(java494.client_suite(), site.namesrv)
     with example("transaction.TransactionProducer") as producer:
         producer.launch()
@@ -225,7 +225,7 @@ def test_transaction_producer(site: Site, example: Example, java494: JavaPeers) 
         ids = [message_id for message_id, _, _ in _SENT.findall(producer.output())]
         consumer = clients.push("transaction-readers", "TopicTest1234")
         received = consumer.receive(3, timeout=READ_TIMEOUT)
-        # One more round of checks, in which the open ones stay open.
+        # One more round of checks, in which the undecided ones stay undecided.
         received = consumer.receive(4, timeout=3)
     assert sorted(each.keys or "" for each in received) == ["KEY1", "KEY4", "KEY7"]
     assert {each.id for each in received} == {ids[1], ids[4], ids[7]}
@@ -233,7 +233,7 @@ def test_transaction_producer(site: Site, example: Example, java494: JavaPeers) 
 
 
 def _or_zero(total: Callable[[], int]) -> int:
-    """The topic appears with its first message."""
+    """The topic is created by its first message."""
     try:
         return total()
     except ProcessError:

@@ -1,7 +1,7 @@
-"""Filters against the official 5.4.0 jars: thousands of expressions, one JVM, the same verdicts.
+"""Filters against the official 5.4.0 jars: thousands of expressions, one JVM, equal verdicts.
 
 Random expressions come from the grammar, so that most compile, and a part of them is then damaged:
-a token dropped, doubled, swapped or replaced. The numbers and strings are the awkward ones.
+a token dropped, doubled, swapped or replaced. The numbers and strings are unusual ones.
 """
 
 import base64
@@ -224,7 +224,7 @@ def sql_question(text: str, properties: Mapping[str, str]) -> Question:
 
 @pytest.fixture(scope="module")
 def answers() -> Mapping[Question, str]:
-    """What Java says to every question of this module."""
+    """Java's answer to every question of this module."""
     return ask_java(
         [
             *(sql_question(text, properties) for text, properties in sql_cases()),
@@ -272,7 +272,7 @@ def test_sql_verdicts_are_those_of_java(answers: Mapping[Question, str]) -> None
         if theirs != ours
     ]
     assert not differing, "\n".join([f"{len(differing)} differ:", *differing[:20]])
-    # The cases are worth something only while every verdict is common among them.
+    # The cases are useful only if every verdict is frequent.
     verdicts = Counter(expected[-_RANDOM_CASES:])
     wanted = ("true", "false", "null", "syntax-error", "evaluation-error")
     assert all(verdicts[verdict] > _RANDOM_CASES // 20 for verdict in wanted), verdicts

@@ -1,8 +1,8 @@
-"""Delays and transactions under way when a directory changes hands between our broker and Java's.
+"""Delays and transactions in progress when a directory moves between our broker and Java's.
 
-Ours leaves decided and undecided half messages and a delayed message; a Java broker on the same
-directory asks about the undecided half only and delivers the delayed one; what Java leaves open,
-ours asks about. The producer is our transport in each case, so that both brokers meet the same.
+Our broker leaves decided and undecided half messages and a delayed message. A Java broker on the
+same directory checks only the undecided half and delivers the delayed one. Our broker checks the
+halves that Java leaves undecided. The producer uses our transport with both brokers.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ ROLLBACK = TransactionType.ROLLBACK
 CHECKS = {
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "2000",
-    # A broker takes a while to stop and asks on meanwhile; nothing is to be discarded for that.
+    # A broker continues to check while it stops; no half may be discarded because of that.
     "transactionCheckMax": "1000",
-    # 5.x keeps decisions in memory for 3 s, and meanwhile asks about what is decided.
+    # 5.x keeps decisions in memory for 3 s, and checks decided halves during that time.
     "transactionOpBatchInterval": "100",
 }
 
@@ -54,14 +54,14 @@ def peers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JavaPeers]
 
 
 class Producer:
-    """Answers checks about half messages with what it was told to, and keeps what it was asked."""
+    """Answers checks of half messages with the given decisions, and records the checks."""
 
     def __init__(self, address: str) -> None:
         self.decisions: dict[bytes, int] = {}
         self.asked: asyncio.Queue[bytes] = asyncio.Queue()
         handlers = Handlers()
         handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check)
-        # Java tells consumers and producers of one connection alike.
+        # Java notifies consumers and producers of a connection in the same way.
         handlers.set_fallback(lambda request, connection: None)
         self.client = Client(ClientOptions(), handlers)
         self.talk = BrokerClient(self.client, address)
@@ -116,10 +116,10 @@ async def java_broker(peers: JavaPeers, root: Path, port: int) -> AsyncIterator[
 
 
 async def wait_for(talk: BrokerClient, *bodies: bytes, queue_id: int = 0) -> None:
-    """Until these were delivered, in this order, and nothing else.
+    """Wait until these were delivered, in this order, and nothing else.
 
-    Once or more often: while a decision is on its way to the op log, which on a busy machine takes
-    longer than the next check, Java asks again, and commits again.
+    Duplicates are possible: until a decision is in the op queue, which on a busy machine may take
+    longer than the next check, Java checks again and commits again.
     """
     seen: list[bytes] = []
     async with asyncio.timeout(60):
@@ -131,7 +131,7 @@ async def wait_for(talk: BrokerClient, *bodies: bytes, queue_id: int = 0) -> Non
 
 
 async def wait_for_op(talk: BrokerClient, half: SendResponse) -> None:
-    """Until the broker has noted a decision where the next one will find it."""
+    """Wait until the broker has written the decision to the op queue, for the next broker."""
     ops: list[Record] = []
     async with asyncio.timeout(60):
         while not any(b"%d" % half.queue_offset in op.body.split(b",") for op in ops):
@@ -139,16 +139,18 @@ async def wait_for_op(talk: BrokerClient, half: SendResponse) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_what_is_under_way_goes_on_with_the_other(peers: JavaPeers, tmp_path: Path) -> None:
+async def test_delays_and_transactions_continue_with_the_other_broker(
+    peers: JavaPeers, tmp_path: Path
+) -> None:
     root, port = tmp_path / "store", lease_port(-2, 1)
     async with our_broker(root, port) as ours:
         talk = ours.talk
-        # No producer is known to the broker yet, so it asks nobody.
+        # No producer is registered yet, so the broker checks nothing.
         for number, (body, decision) in enumerate(
             ((b"first", COMMIT), (b"second", ROLLBACK), (b"third", COMMIT))
         ):
             check(await talk.end(await talk.send_half(TOPIC, body), decision))
-            # One op each: 4.9 reads no lists.
+            # One op each: 4.9 cannot read lists.
             await talk.receive(TRANS_OP_HALF_TOPIC, number + 1)
         await talk.send_half(TOPIC, b"open")
         await talk.send(TOPIC, b"delayed", {"DELAY": "3"}, queue_id=1)
@@ -160,7 +162,7 @@ async def test_what_is_under_way_goes_on_with_the_other(peers: JavaPeers, tmp_pa
         assert await javas.next_asked() == b"open"
         await wait_for(talk, b"first", b"third", b"open")
         await wait_for(talk, b"delayed", queue_id=1)
-        # And something for the way back.
+        # Messages for our broker to continue with.
         half = await talk.send_half(TOPIC, b"fourth")
         check(await talk.end(half, COMMIT))
         await wait_for(talk, b"first", b"third", b"open", b"fourth")
@@ -179,6 +181,6 @@ async def test_what_is_under_way_goes_on_with_the_other(peers: JavaPeers, tmp_pa
         await wait_for(talk, b"first", b"third", b"open", b"fourth", b"left by java")
         assert len(await talk.pull(SCHEDULE_TOPIC, queue_id=2)) == 2
         await wait_for(talk, b"delayed", b"delayed by java", queue_id=1)
-        # A Java broker that is stopped during a check has put a half back and not yet moved on.
+        # A Java broker stopped during a check has rewritten a half without moving its offset.
         while not ours.asked.empty():
             assert ours.asked.get_nowait() == b"left by java"

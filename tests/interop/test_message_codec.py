@@ -1,4 +1,4 @@
-"""What we write of messages, read by RocketMQ's own decoder."""
+"""Messages that we encode, decoded by RocketMQ's own decoder."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ Ask = Callable[[list[tuple[str, bytes]]], list[str]]
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Gives questions to MessageReader.java; one JVM answers them all."""
+    """Sends questions to MessageReader.java; one JVM answers them all."""
     lib = RELEASES["5.4.0"].lib
     classes: Path = tmp_path_factory.mktemp("classes")
     class_path = f"{lib / '*'}:{classes}"

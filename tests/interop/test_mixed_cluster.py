@@ -1,4 +1,4 @@
-"""A broker of RocketMQ's and one of ours under one of our name servers, with topics over both."""
+"""A RocketMQ broker and one of ours with one of our name servers, and topics on both."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_sends_and_queues_are_balanced_over_both(mixed: Site, clients: JavaClien
     assert sorted(each.id for each in received) == sorted(each.id for each in sent)
 
 
-def test_filters_and_delays_work_alike(mixed: Site, clients: JavaClients) -> None:
+def test_filters_and_delays_work_on_both(mixed: Site, clients: JavaClients) -> None:
     topic = mixed.create_topic("alike")
     producer = clients.producer("senders")
     messages = numbers(topic, range(32))
@@ -79,7 +79,7 @@ def test_filters_and_delays_work_alike(mixed: Site, clients: JavaClients) -> Non
         assert waited_ms >= 950 if int(each.content) >= 16 else waited_ms < 900
 
 
-def test_message_ids_lead_to_the_right_broker(mixed: Site, clients: JavaClients) -> None:
+def test_message_ids_identify_the_broker(mixed: Site, clients: JavaClients) -> None:
     topic = mixed.create_topic("ids")
     producer = clients.producer("senders")
     sent = producer.send(*numbers(topic, range(8)))
@@ -89,8 +89,8 @@ def test_message_ids_lead_to_the_right_broker(mixed: Site, clients: JavaClients)
         assert (found.content, found.queue, found.offset) == (b"%d" % i, each.queue, each.offset)
 
 
-def test_sends_go_on_while_one_broker_is_away(mixed: Site, clients: JavaClients) -> None:
-    """The client retries elsewhere; what the one that was away holds is read when it is back."""
+def test_sends_continue_while_one_broker_is_down(mixed: Site, clients: JavaClients) -> None:
+    """The client retries at the other broker; the messages of the stopped one are read later."""
     topic = mixed.create_topic("away")
     producer = clients.producer("senders", timeoutMs=3000, retries=3)
     consumer = clients.push(mixed.new_group("readers"), topic)
@@ -106,7 +106,7 @@ def test_sends_go_on_while_one_broker_is_away(mixed: Site, clients: JavaClients)
     wait_until(lambda: ours in looker.queues(topic), 40, "our broker's queues are back")
 
     def send_again() -> bool:
-        # A client shuns a broker that failed for a while.
+        # A client avoids a failed broker for a while.
         after.extend(producer.send(*numbers(topic, range(32, 40))))
         return GODDARD in {each.broker for each in after}
 

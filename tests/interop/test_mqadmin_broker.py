@@ -1,8 +1,8 @@
-"""mqadmin 5.4.0 does its work with our broker, and prints the same as about RocketMQ's.
+"""mqadmin 5.4.0 works with our broker, and prints the same as with RocketMQ's.
 
-Two equal clusters: RocketMQ's own, and our name server with our broker. The same commands run
-against each, one cluster after the other; messages go to one queue, so that both hold the same.
-What differs by nature is in ``NORMALISED``. Every command but those in ``REFUSED`` must succeed.
+Two equal clusters: RocketMQ's, and our name server with our broker. The same commands run
+against each, one cluster after the other; messages go to one queue, so both have the same.
+``NORMALISED`` lists values that always differ. Every command except those in ``REFUSED`` must
 """
 
 import re
@@ -70,7 +70,7 @@ ONLINE: Mapping[str, str] = {
     "allocateMQ": f"allocateMQ -t {TOPIC} -i a,b",
     "queryMsgById to a consumer": f"queryMsgById -t {TOPIC} -g {GROUP} -d {{client}} -i {{msgid}}",
 }
-# With nobody there.
+# With no client online.
 OFFLINE: Mapping[str, str] = {
     "consumerProgress": "consumerProgress",
     "consumerProgress of a group": f"consumerProgress -g {GROUP}",
@@ -90,7 +90,7 @@ OFFLINE: Mapping[str, str] = {
     "exportMetadata of topics": f"exportMetadata {ON_CLUSTER} -t -f {{files}}",
     "exportMetadata of groups": f"exportMetadata {ON_CLUSTER} -g -f {{files}}",
     "exportMetrics": f"exportMetrics {ON_CLUSTER} -f {{files}}",
-    # From here on they change things.
+    # The following commands change state.
     "sendMessage": f"sendMessage -t {TOPIC} -p body -k key -c TagB -b {BROKER} -i 0",
     "queryMsgByKey of what was sent": f"queryMsgByKey -t {TOPIC} -k key",
     "resetOffsetByTime": f"resetOffsetByTime -g {GROUP} -t {TOPIC} -s 0",
@@ -125,7 +125,7 @@ OFFLINE: Mapping[str, str] = {
     "topicList in the end": "topicList",
     "topicList by cluster in the end": "topicList -c",
 }
-# What cannot be done is told in the same words.
+# Errors have the same text.
 REFUSED: Mapping[str, str] = {
     "updateTopic, a bad name": f"updateTopic {ON_BROKER} -t Bad*Topic",
     "updateTopic, a system topic": f"updateTopic {ON_BROKER} -t SCHEDULE_TOPIC_XXXX",
@@ -152,7 +152,7 @@ _RATES = "getFoundTps|getMissTps|getTotalTps|getTransferredTps|putTps"
 _LATENCIES = "(get|put)MessageEntireTimeMax|putLatency999?|putMessageDistributeTime"
 _MOMENTS = "timerReadBehind|remainHowManyDataToFlush|dispatchBehindBytes|pageCacheLockTimeMills"
 
-# What differs by nature, and what stands for it.
+# Values that always differ, and their placeholders.
 NORMALISED: tuple[tuple[str, str], ...] = (
     # Times.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME"),
@@ -167,11 +167,11 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     # Addresses and ids that are made of addresses and times.
     (r"127\.0\.0\.1:\d+", "ADDRESS"),
     (r"\b[0-9A-F]{32}\b", "ID"),
-    # Clients of mqadmin's own, which come and go.
+    # Clients of mqadmin itself, which connect and disconnect.
     (r"producer group \(CLIENT_INNER_PRODUCER\).*\n", ""),
     # Java objects.
     (r"(\$\$Lambda)\S+|@[0-9a-f]{6,8}\b", r"\1@HASH"),
-    # Load, which moves with time.
+    # Load, which changes with time.
     (r" +\d+\.\d\d\(\d+,\d+ms(\|\d+,\d+ms)?\)", " TPS(LOAD)"),
     (r" +\d+-\d+\(\d+\.\dw, \d+\.\d, \d+\.\d\)", " TIMER"),
     (r" +\d+ +\d+\.\d\d +0\.\d{4}", " PCWAIT HOURS SPACE"),
@@ -180,7 +180,7 @@ NORMALISED: tuple[tuple[str, str], ...] = (
     (r"( +\d+\.\d\d){5}", " RATES"),
     (r" +\d+\.\d\d +\d+\.\d\d( +\d+ +\d+\n)", r" RATE RATE\1"),
     (rf"((?:{_RATES}|{_LATENCIES}|{_MOMENTS}) *:).*", r"\1 LOAD"),
-    # The disk, and where things are on it.
+    # The disk and paths.
     (r"Total : .*, Free : .*", "CAPACITY"),
     (r"(DiskRatio\S* *:) .*", r"\1 RATIO"),
     (r'("\w*DiskRatio"): ?"[^"]*"', r"\1:RATIO"),
@@ -191,13 +191,13 @@ NORMALISED: tuple[tuple[str, str], ...] = (
         "",
     ),
     (r"(?m)^((listenPort|haListenPort) += ).*", r"\1PORT"),
-    # Java computes this one from others when it starts.
+    # Java computes this value from others when it starts.
     (r"(?m)^(bitMapLengthConsumeQueueExt += ).*", r"\1BITS"),
-    # After RocketMQ's words of refusal ours names the property and says what to do.
+    # After RocketMQ's text, our error names the property and says what to do.
     (r"(Can not update config in black list\.).*", r"\1"),
 )
 
-# Lists that come from a hash table: the lines are the same, their order says nothing.
+# Lists from a hash table: the same lines in any order.
 UNORDERED = (
     "brokerConsumeStats",
     "getBrokerConfig",
@@ -218,7 +218,7 @@ def normalise(verb: str, text: str) -> str:
 
 @dataclass
 class Run:
-    """What each command printed about one cluster."""
+    """The output of each command for one cluster."""
 
     name_server: Process
     broker: Process
@@ -258,7 +258,7 @@ class Run:
         self.driver.open_consumer("consumer", address, TOPIC, group=GROUP)
         assert len(set(self.driver.receive("consumer", SENT))) == SENT
         self._find_client_and_message()
-        # Rates come with the first sample, 10 s after the start or later.
+        # Rates exist after the first sample, 10 s after the start or later.
         counted = re.compile(rf"{SENT} +{SENT}\s*$")
         wait_until(
             lambda: counted.search(self.admin(f"statsAll -t {TOPIC}")), 30, "figures of a minute"
@@ -274,8 +274,8 @@ class Run:
             self.printed[name] = normalise(name, (self.files / name).read_text())
 
     def _wait_offline(self, group: str) -> None:
-        # RocketMQ's broker may work on a heartbeat when its connection is closed already; it then
-        # keeps the client until it looks for silent ones, 120 s later.
+        # RocketMQ's broker may handle a heartbeat after its connection was closed; it then
+        # keeps the client until it removes silent clients, 120 s later.
         wait_until(
             lambda: "not online" in self.admin(f"consumerConnection -g {group}"),
             150,
@@ -284,7 +284,7 @@ class Run:
 
     def _find_client_and_message(self) -> None:
         def progress() -> bool:
-            # The consumer's offsets are on the broker, and so is all that commands tell of it.
+            # The consumer has committed, so the broker has all that the commands show.
             text = self.admin(f"consumerProgress -g {GROUP} -t {TOPIC}")
             return "Consume Diff Total: 0" in text
 
@@ -313,7 +313,7 @@ def comparison(java540: JavaPeers, directory: Path) -> Iterator[Comparison]:
         reference = Run(
             reference_name_server,
             java540.start_broker(BROKER, namesrv=reference_name_server.address),
-            # mqadmin keeps a producer that it can use once: a JVM for each.
+            # mqadmin keeps a producer that can be used only once: a JVM for each.
             java540.driver(),
             directory / "reference-files",
         )

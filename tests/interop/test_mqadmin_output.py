@@ -1,7 +1,7 @@
-"""mqadmin, 5.4.0 and 4.9.4, prints the same about our name server as about RocketMQ's.
+"""mqadmin, 5.4.0 and 4.9.4, prints the same with our name server as with RocketMQ's.
 
 One Java broker is registered with both at once. The same commands run against each, one name server
-after the other, and leave both as they found them. What differs by nature is in ``NORMALISED``.
+after the other, and leave both unchanged. ``NORMALISED`` lists values that always differ.
 """
 
 import re
@@ -72,26 +72,26 @@ STEPS: Mapping[str, str] = {
     "clusterList in the end": "clusterList",
 }
 
-# What differs by nature, and what stands for it.
+# Values that always differ, and their placeholders.
 NORMALISED: tuple[tuple[str, str], ...] = (
-    # Load figures and the age of the broker's first message, which move with time.
+    # Load and the age of the broker's first message, which change with time.
     (r" +\d+\.\d\d\(\d+,\d+ms(\|\d+,\d+ms)?\)", " TPS(LOAD)"),
     (r" +\d+-\d+\(\d+\.\dw, \d+\.\d, \d+\.\d\)", " TIMER"),
     (r" +\d+ +\d{6}\.\d\d +0\.\d{4}", " PCWAIT HOURS SPACE"),
-    # After RocketMQ's words of refusal ours names the property and says what to do.
+    # After RocketMQ's text, our error names the property and says what to do.
     (r"(Can not update config in black list\.).*", r"\1"),
     # Where a name server listens and keeps its files.
     (r"(?m)^(listenPort +=).*", r"\1 PORT"),
     (r"(?m)^((kvConfigPath|configStorePath|rocketmqHome) +=).*", r"\1 PATH"),
 )
 
-# Lists that come from a hash table: the lines are the same, their order says nothing.
+# Lists from a hash table: the same lines in any order.
 UNORDERED = ("topicList", "getNamesrvConfig")
 
 
 @dataclass
 class Comparison:
-    """What each command printed about the reference and about the server under test."""
+    """The output of each command for the reference and for the server under test."""
 
     expected: dict[str, str]
     actual: dict[str, str]
@@ -109,7 +109,7 @@ class Pair:
             verb, *arguments = command.format(broker=self.broker.address).split()
             text = driver.admin(verb, "-n", server.address, *arguments)
             printed[name] = normalise(verb, text.replace(server.address, "NAMESRV"))
-        # The broker told both of its topics, mqadmin removed them from one.
+        # The broker registered its topics with both, mqadmin removed them from one.
         both = f"{self.reference.address};{self.subject.address}"
         for topic in (TOPIC, ORDERED):
             driver.admin("deleteTopic", "-n", both, "-c", CLUSTER, "-t", topic)

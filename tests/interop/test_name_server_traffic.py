@@ -1,4 +1,4 @@
-"""Official brokers and clients, 5.4.0 and 4.9.4, with two of our name servers and nothing else."""
+"""Official brokers and clients, 5.4.0 and 4.9.4, with two of our name servers."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from goddard.testing.wire import query_brokers, query_route
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 TOPIC = "TrafficTopic"
-# A 5.x broker that has not finished its first look at the name servers registers 10 s later, and
+# A 5.x broker that has not finished its first check of the name servers registers 10 s later, and
 # every broker returns to a restarted name server at its next registration: 10 s at the soonest.
 REGISTRATION_TIMEOUT = 30
 
@@ -45,7 +45,7 @@ class Site:
         )
 
     def new_clients(self, namesrv: str) -> tuple[str, str]:
-        """A producer, and a consumer in a group of its own, that know only these name servers."""
+        """A producer and a consumer in a new group, which know only these name servers."""
         number = next(self.numbers)
         self.driver.open_producer(f"producer-{number}", namesrv, f"producers-{number}")
         self.driver.open_consumer(f"consumer-{number}", namesrv, TOPIC)
@@ -96,7 +96,7 @@ def shared_site(
 
 @pytest.fixture
 def site(shared_site: Site) -> Site:
-    """The site with everything up, whatever the test before did to it."""
+    """The site with all processes running, whatever the previous test did to it."""
     for process in (*shared_site.name_servers, shared_site.broker):
         if not process.is_running:
             process.start()
@@ -122,7 +122,7 @@ def test_thousand_messages_arrive(site: Site) -> None:
 
 
 def test_quick_start_example_runs_unchanged(site: Site, java494: JavaPeers) -> None:
-    """RocketMQ's first example: 1,000 messages to a topic that the broker creates on the way."""
+    """RocketMQ's first example: 1,000 messages to a topic that the first send creates."""
     number = next(site.numbers)
     consumer = java494.example(
         f"quickstart-consumer-{site.broker.port}-{number}",
@@ -137,7 +137,7 @@ def test_quick_start_example_runs_unchanged(site: Site, java494: JavaPeers) -> N
     )
     with consumer, producer:
         producer.launch()
-        # A consumer that finds no route looks again only after 30 s.
+        # A consumer without a route retries only after 30 s.
         wait_until(
             lambda: all(query_route(server.address, "TopicTest") for server in site.name_servers),
             30,
@@ -154,7 +154,7 @@ def test_quick_start_example_runs_unchanged(site: Site, java494: JavaPeers) -> N
         )
 
 
-def test_traffic_goes_on_when_one_of_two_is_killed_and_restarted(site: Site) -> None:
+def test_traffic_continues_when_one_of_two_is_killed_and_restarted(site: Site) -> None:
     first, second = site.name_servers
     clients = site.new_clients(site.namesrv)
     site.check_delivery(clients, 100)
@@ -180,7 +180,7 @@ def test_killed_broker_loses_its_routes_at_once(site: Site) -> None:
     site.broker.kill()
     wait_until(
         lambda: not any(query_route(server.address, TOPIC) for server in site.name_servers),
-        30,  # silence alone is noticed after 120
+        30,  # a silent broker would expire after 120 s
         "no route at either name server",
     )
     for server in site.name_servers:

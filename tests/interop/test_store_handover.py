@@ -1,8 +1,8 @@
-"""A store directory goes back and forth between our store and official brokers.
+"""A store directory moves back and forth between our store and official brokers.
 
-Our store writes (and stops, or is killed), a Java broker starts on the directory, the official
-client reads every message and finds them by key and by id, Java appends more, and ours opens what
-Java left. Nothing is converted on the way.
+Our store writes (and stops, or is killed), a Java broker starts on the directory, and the official
+client reads every message and finds them by key and by id. Java appends more, and our store opens
+the directory again. Nothing is converted.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ OURS, JAVAS = 120, 40
 
 @dataclass(frozen=True)
 class Known:
-    """A message that must be there from now on."""
+    """A message that must exist from now on."""
 
     unique_key: str
     key: str
@@ -49,7 +49,7 @@ class Known:
 
 
 class HandOver:
-    """One directory, and everything that was ever acknowledged in it."""
+    """One directory, and every message that was acknowledged in it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class HandOver:
         return StoreConfig.from_properties(self.root, BROKER_PROPERTIES)
 
     def write_tables(self) -> None:
-        """What a broker of ours would have persisted beside the messages."""
+        """Write the tables that our broker would have saved beside the messages."""
         topics = TopicTable(self.root / "config")
         topics.load()
         topics.put(
@@ -79,7 +79,7 @@ class HandOver:
         offsets.save()
 
     def check_tables(self) -> None:
-        """A broker that read our tables has written them back with what we had put there."""
+        """Check that the broker that read our tables saved them with the same content."""
         offsets = ConsumerOffsetTable(self.root / "config")
         offsets.load()
         assert offsets.offsets(GROUP, TOPIC) == COMMITTED
@@ -124,7 +124,7 @@ class HandOver:
                 body = decode_record(raw)[0].body
                 message_id = offset_message_id(host, entry.physical_offset)
                 self.known[name] = Known(name, key, body, message_id)
-        # What Java is about to open is whole on disk, key index included.
+        # All files for Java are complete on disk, including the key index.
         assert verify(StoreView(self.root)).damages == []
 
     def crash(self, directory: Path, count: int) -> None:
@@ -154,7 +154,7 @@ class HandOver:
             self.known[name] = Known(name, f"key{number}", None, message_id)
 
     def check_with_ours(self) -> None:
-        """Everything is there once, readable by offset, key and id, and the directory is clean."""
+        """Check that everything exists once, by offset, key and id, and that the store is clean."""
         with MessageStore(self.config()) as store:
             found: dict[str, int] = {}
             for queue_id in range(QUEUES):
@@ -200,7 +200,7 @@ class JavaTurn:
         self.driver: JavaDriver = peers.driver()
 
     def check(self) -> None:
-        """The official client reads everything, and finds some by key and id."""
+        """The official client reads everything, and finds some messages by key and id."""
         known = self._hand_over.known
         self.wait_for_route()
         self.driver.open_consumer("reader", self.namesrv.address, TOPIC, group=f"R{self._name}")
@@ -209,16 +209,16 @@ class JavaTurn:
         assert len(received) == len(set(received))
         self.driver.close_consumer("reader")
         for each in list(known.values())[:: max(len(known) // 4, 1)]:
-            if not each.key:  # sent by Java's client: there is the unique id
+            if not each.key:  # sent by Java's client: it has a unique id
                 self.find(each, "queryMsgByUniqueKey", "-t", TOPIC, "-i", each.unique_key)
                 continue
             self.find(each, "queryMsgByKey", "-t", TOPIC, "-k", each.key)
-            # From 5.x on mqadmin wants the topic too; before, it takes no such option.
+            # mqadmin 5.x needs the topic, too; 4.9 has no such option.
             topic = () if self._peers.version.startswith("4.") else ("-t", TOPIC)
             self.find(each, "queryMsgById", "-i", self.reachable(each.message_id), *topic)
 
     def find(self, message: Known, *query: str) -> None:
-        """mqadmin gives up after some seconds, which on a busy machine can be too few.
+        """mqadmin has a timeout of some seconds, which can be too short on a busy machine.
 
         It then says "no message" (208), the same as when there is none. After a kill Java enters
         the last records into the index by and by, too.
@@ -233,7 +233,7 @@ class JavaTurn:
         )
 
     def reachable(self, message_id: str) -> str:
-        """The id with the address that this broker listens at, as its client would have it."""
+        """The id with the address that this broker listens on."""
         host = Host.parse(f"127.0.0.1:{self._hand_over.port}")
         return offset_message_id(host, int(message_id[-16:], 16))
 
@@ -311,7 +311,7 @@ def test_hand_over_after_kill_both_ways(
 
 
 @pytest.mark.parametrize("version", ["5.4.0", "4.9.4"])
-def test_java_does_not_start_on_a_directory_that_ours_holds(
+def test_java_does_not_start_on_a_directory_that_our_store_has_locked(
     peers: dict[str, JavaPeers], tmp_path: Path, version: str
 ) -> None:
     hand_over = HandOver(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Hypothesis on the fastjson dialect and on bodies: round trips, and garbage of every kind."""
+"""The fastjson dialect and bodies: round trips and garbage of every kind."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ values = st.recursive(
     ),
     max_leaves=15,
 )
-# Text that looks enough like the dialect to get deep into the parser.
+# Text similar enough to the dialect to reach deep into the parser.
 fragments = st.lists(
     st.sampled_from(
         [
@@ -77,7 +77,7 @@ def fields_of(kind: Any) -> list[str]:
 
 
 @given(values)
-def test_what_is_written_is_read(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     assert loads(dumps(value, unquoted_int_keys=True)) == value
 
 
@@ -105,7 +105,9 @@ def test_a_body_of_any_shape_raises_only_protocol_error(kind: Any, data: st.Data
 
 
 @given(st.binary(max_size=300), st.booleans(), st.sampled_from([401, 413, 493]))
-def test_a_registration_of_garbage(data: bytes, compressed: bool, version: int) -> None:
+def test_a_garbage_registration_raises_only_protocol_error(
+    data: bytes, compressed: bool, version: int
+) -> None:
     try:
         bodies.decode_register_body(data, compressed, version, 1000)
     except ProtocolError:
@@ -137,7 +139,7 @@ mappings = st.builds(
     st.lists(text, max_size=2),
     st.integers(0, 2**63 - 1),
 )
-def test_registrations_survive_compression(
+def test_compressed_registrations_round_trip(
     topic_list: list[bodies.TopicConfig],
     mapping_list: list[bodies.TopicQueueMapping],
     servers: list[str],

@@ -1,7 +1,7 @@
-"""Filters by property: a reference that walks trees, and garbage.
+"""Filters by property, compared with a reference that evaluates trees; garbage.
 
-The reference states the rules as plainly as it can, over trees that are then written as text. Its
-numbers are ordinary ones; the odd ones are left to the comparison with RocketMQ itself.
+The reference applies the rules to trees, which are then written as text. Its numbers are ordinary;
+unusual numbers are compared with RocketMQ itself in tests/interop.
 """
 
 from collections.abc import Mapping
@@ -173,7 +173,7 @@ _integers = (st.integers(0, 20) | st.integers(0, 2**63 - 1)).map(lambda n: Leaf(
 _doubles = st.integers(1, 80).map(lambda quarters: Leaf(str(quarters / 4), quarters / 4))
 _booleans = st.booleans().map(lambda value: Leaf(str(value).upper(), value))
 _sortable = _names | _integers | _doubles
-# BETWEEN with two literals is refused when they are the wrong way round.
+# BETWEEN with two literals in the wrong order is refused.
 _bounds = st.tuples(_names | _integers, _names) | st.tuples(_names, _names | _doubles)
 
 
@@ -245,7 +245,7 @@ _garbage = st.text() | st.lists(st.sampled_from(_FRAGMENTS), max_size=30).map(""
 @example(text="\ud800 = 'x'", properties={})
 @example(text="a = '\ud800'", properties={"a": "\udfff"})
 @example(text="a = 5", properties={"a": "\ud835\udfd3"})
-def test_garbage_raises_nothing_but_its_errors(text: str, properties: dict[str, str]) -> None:
+def test_garbage_raises_only_filter_errors(text: str, properties: dict[str, str]) -> None:
     try:
         compiled = compile_sql(text)
     except FilterSyntaxError:

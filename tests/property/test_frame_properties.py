@@ -1,4 +1,4 @@
-"""Hypothesis on frames: any chunking, any command, any bytes."""
+"""Frames: any chunking, any command, any bytes."""
 
 import struct
 
@@ -24,7 +24,7 @@ json_commands = st.builds(
     language=languages,
     version=int32,
 )
-# The binary header knows no difference between empty and absent.
+# The binary header does not distinguish empty from absent.
 binary_commands = st.builds(
     RemotingCommand,
     code=int16,
@@ -41,7 +41,7 @@ commands = json_commands | binary_commands
 
 
 @given(commands)
-def test_a_command_survives(command: RemotingCommand) -> None:
+def test_commands_round_trip(command: RemotingCommand) -> None:
     assert decode_frame(memoryview(encode_frame(command))[4:]) == command
 
 
@@ -61,7 +61,7 @@ def test_any_chunking_gives_the_same_frames(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.integers(4, 64))
-def test_a_stream_of_garbage_is_bounded(chunks: list[bytes], limit: int) -> None:
+def test_the_buffer_for_a_garbage_stream_is_bounded(chunks: list[bytes], limit: int) -> None:
     decoder = FrameDecoder(max_frame_bytes=limit)
     for chunk in chunks:
         for frame in decoder.feed(chunk):
@@ -74,9 +74,7 @@ def test_a_stream_of_garbage_is_bounded(chunks: list[bytes], limit: int) -> None
 
 
 @given(st.sampled_from([0, 1]), st.binary(max_size=120), st.binary(max_size=10))
-def test_a_header_of_garbage_raises_only_protocol_error(
-    kind: int, header: bytes, body: bytes
-) -> None:
+def test_a_garbage_header_raises_only_protocol_error(kind: int, header: bytes, body: bytes) -> None:
     frame = struct.pack(">I", kind << 24 | len(header)) + header + body
     try:
         decode_frame(memoryview(frame))

@@ -1,4 +1,4 @@
-"""Hypothesis on every header class: round trips, and fields of any text."""
+"""Every header class: round trips, and fields of any text."""
 
 import typing
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ any_header = st.one_of([headers(kind) for kind in KINDS])
 
 @settings(max_examples=500)
 @given(any_header)
-def test_a_header_survives(header: Header) -> None:
+def test_headers_round_trip(header: Header) -> None:
     encoded = header.encode()
     decoded = type(header).decode(encoded)
     assert decoded.encode() == encoded

@@ -1,4 +1,4 @@
-"""Whatever happens to held pulls, each runs once, in time, and nothing of it stays behind."""
+"""Held pulls under any sequence of events: each runs once and in time, and is then forgotten."""
 
 import asyncio
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class Model:
             if parked.is_waiting:
                 assert now_ms < parked.deadline_ms + TICK_MS
             elif parked.runs and parked.runs[0] < parked.deadline_ms:
-                # Before its time only a message can have run it.
+                # Before its time, only a message can have woken it.
                 assert self.ends[parked.queue_id] > parked.offset
 
     def close(self, connection: int) -> None:

@@ -1,4 +1,4 @@
-"""The hot path against the long way: the same frames give the same answers and the same log.
+"""The hot path against the general path: equal frames give equal answers and logs.
 
 Each example sends one list of requests through two fresh brokers, one with the hot path and one
 without, and compares every answer and every stored byte.
@@ -19,7 +19,7 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
 
-# Mostly plain, with one odd thing here and there: two odd things hide each other.
+# Mostly plain, with few special values: two in one request would hide each other.
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
 PLAIN = (("KEYS", "k1 k2"), ("UNIQ_KEY", UNIQUE_ID), ("WAIT", "true"), ("TAGS", "TagA"))
 SPECIAL = st.tuples(
@@ -103,7 +103,7 @@ def requests(draw: st.DrawFn) -> RemotingCommand:
                 ODD_NUMBERS,
             )
         )
-        # Any queue is drawn at random, so that two brokers need not agree.
+        # A negative queue is chosen at random, so two brokers may differ.
         if not (changed in ("e", "queueId") and value == "-1"):
             fields[changed] = value
     if draw(st.sampled_from([False] * 9 + [True])):
@@ -114,7 +114,7 @@ def requests(draw: st.DrawFn) -> RemotingCommand:
 
 
 def plain_requests() -> list[RemotingCommand]:
-    """So many that their shape gets a pattern, and their headers a form."""
+    """Enough requests that their layout gets a pattern, and their headers a form."""
     text = "".join(f"{name}\x01{value}\x02" for name, value in PLAIN)
     return [
         send_request(properties=text, opaque=1000 + number, serialize_type=kind, version=401)
@@ -155,10 +155,10 @@ async def outcome(
     st.lists(st.lists(requests(), min_size=1, max_size=3), min_size=1, max_size=4),
     st.sampled_from(FlushMode),
 )
-def test_the_hot_path_does_what_the_long_way_does(
+def test_the_hot_path_gives_the_results_of_the_general_path(
     chunks: list[list[RemotingCommand]], flush_mode: FlushMode
 ) -> None:
-    # Numbers as long as those before: headers of a known form have one length.
+    # Numbers with the same count of digits: headers of one form have one length.
     for opaque, request in enumerate((each for chunk in chunks for each in chunk), 2000):
         request.opaque = opaque
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Properties, batches, ids, hashes and compression, over whatever Hypothesis thinks of."""
+"""Properties, batches, ids, hashes and compression, for any input."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ from goddard.protocol.record import Host
 
 UTF8 = st.characters(codec="utf-8", exclude_characters="\x01\x02")
 properties = st.dictionaries(st.text(UTF8, max_size=20), st.text(UTF8, max_size=40), max_size=8)
-# Few letters, many separators: most lists of pairs that this makes are odd in some way.
+# Few letters, many separators: most of these lists of pairs are malformed.
 odd_properties = st.text(st.sampled_from("ab\x01\x02"), max_size=40)
 ips = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 entries = st.builds(
@@ -55,20 +55,20 @@ def test_properties_round_trip(pairs: dict[str, str]) -> None:
 
 
 @given(odd_properties, st.text(st.sampled_from("ab"), min_size=1, max_size=3))
-def test_finding_agrees_with_reading(text: str, name: str) -> None:
+def test_finding_one_property_agrees_with_decoding_all(text: str, name: str) -> None:
     found = find_property(text.encode(), name.encode())
     expected = decode_properties(text).get(name)
     assert found == (None if expected is None else expected.encode())
 
 
 @given(odd_properties, odd_properties)
-def test_joined_properties_are_both(first: str, second: str) -> None:
+def test_joined_properties_contain_both(first: str, second: str) -> None:
     joined = decode_properties(join_properties(first.encode(), second.encode()))
     assert joined == {**decode_properties(first), **decode_properties(second)}
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_properties(raw: bytes) -> None:
+def test_any_bytes_decode_as_properties(raw: bytes) -> None:
     decoded = decode_properties(raw)
     assert decode_properties(encode_properties(decoded)) == decoded
 
@@ -79,7 +79,7 @@ def test_batches_round_trip(many: list[BatchEntry]) -> None:
 
 
 @given(st.lists(entries, min_size=1, max_size=3), st.data())
-def test_a_damaged_batch_is_refused_or_another_one(
+def test_a_damaged_batch_is_refused_or_decodes_to_another(
     many: list[BatchEntry], data: st.DataObject
 ) -> None:
     raw = bytearray(encode_batch(many))
@@ -128,7 +128,7 @@ def test_any_text_is_an_id_or_refused(text: str) -> None:
 
 
 @given(st.lists(st.text(max_size=100), max_size=10))
-def test_hashes_one_by_one_and_together(texts: list[str]) -> None:
+def test_bulk_hashes_are_those_of_single_strings(texts: list[str]) -> None:
     assert java_hashes(texts).tolist() == [java_hash(text) for text in texts]
 
 
@@ -140,7 +140,7 @@ def test_hash_of_a_concatenation(first: str, second: str) -> None:
 
 
 @given(st.binary(max_size=3000), st.sampled_from(CompressionKind), st.data())
-def test_compression(body: bytes, kind: CompressionKind, data: st.DataObject) -> None:
+def test_compression_round_trips(body: bytes, kind: CompressionKind, data: st.DataObject) -> None:
     flag = with_compression(0, kind)
     made = bytearray(compress(body, kind))
     assert decompress(bytes(made), flag, len(body)) == body
@@ -152,7 +152,7 @@ def test_compression(body: bytes, kind: CompressionKind, data: st.DataObject) ->
 
 
 @given(st.dictionaries(st.text(UTF8, max_size=8), st.text(UTF8, max_size=8)), st.binary())
-def test_signatures_survive_the_wire(fields: dict[str, str], body: bytes) -> None:
+def test_signatures_stay_valid_on_the_wire(fields: dict[str, str], body: bytes) -> None:
     command = RemotingCommand(10, fields, body)
     acl.sign(command, "key", "secret")
     received = decode_frame(memoryview(encode_frame(command))[4:])

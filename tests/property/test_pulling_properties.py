@@ -43,7 +43,7 @@ records = st.builds(
     body=st.binary(max_size=200),
     properties=st.binary(max_size=200),
     flag=INT32,
-    # A compressed body of any bytes is another test's; so is a wrapped batch.
+    # Other tests cover compressed bodies and wrapped batches.
     sys_flag=INT32.map(lambda flag: flag & ~COMPRESSED & ~WRAPPED),
     reconsume_times=INT32,
     prepared_transaction_offset=INT64,
@@ -71,7 +71,7 @@ def as_record(message: ReceivedMessage) -> Record:
 
 
 @given(st.lists(records, max_size=5))
-def test_messages_are_the_records(written: list[Record]) -> None:
+def test_messages_equal_the_records(written: list[Record]) -> None:
     body = b"".join(encode_record(record) for record in written)
     messages = decode_messages(body, QUEUE)
     assert [as_record(message) for message in messages] == list(iter_records(body))
@@ -79,7 +79,7 @@ def test_messages_are_the_records(written: list[Record]) -> None:
 
 
 @given(records, st.dictionaries(st.sampled_from(["MIN_OFFSET", "MAX_OFFSET"]), st.just("12")))
-def test_more_properties_win(record: Record, more: dict[str, str]) -> None:
+def test_added_properties_replace_those_of_the_record(record: Record, more: dict[str, str]) -> None:
     added = b"".join(f"{name}\x01{value}\x02".encode() for name, value in more.items())
     (message,) = decode_messages(encode_record(record), QUEUE, added)
     expected = decode_properties(join_properties(record.properties, added))
@@ -96,7 +96,7 @@ def refused(body: bytes) -> bool:
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_records_cut_short_are_refused(written: list[Record], data: st.DataObject) -> None:
+def test_truncated_records_are_refused(written: list[Record], data: st.DataObject) -> None:
     parts = [encode_record(record) for record in written]
     body = b"".join(parts)
     cut = data.draw(st.integers(1, len(body) - 1))
@@ -106,8 +106,10 @@ def test_records_cut_short_are_refused(written: list[Record], data: st.DataObjec
 
 @settings(max_examples=300)
 @given(records, st.data())
-def test_damage_is_refused_or_read_as_by_the_protocol(record: Record, data: st.DataObject) -> None:
-    """Wherever a byte changes, the fast decoder and the careful one agree."""
+def test_damaged_records_are_refused_or_read_as_by_the_protocol(
+    record: Record, data: st.DataObject
+) -> None:
+    """Whichever byte changes, the fast decoder and the general one agree."""
     body = bytearray(encode_record(record))
     position = data.draw(st.integers(0, len(body) - 1))
     body[position] = data.draw(st.integers(0, 255))
@@ -120,7 +122,7 @@ def test_damage_is_refused_or_read_as_by_the_protocol(record: Record, data: st.D
     if any(each.sys_flag & (COMPRESSED | WRAPPED) for each in expected):
         return
     for each in expected:
-        # Another number is the broker's own for a static topic's queue.
+        # The record of a static topic's queue has the broker's own queue id.
         each.queue_id = QUEUE.queue_id
     assert [as_record(message) for message in decode_messages(raw, QUEUE)] == expected
 

@@ -1,4 +1,4 @@
-"""Records: what is written is read; what is damaged is refused or is another valid record."""
+"""Records: round trips; a damaged record is refused or is another valid record."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +43,7 @@ records = st.builds(
 
 
 @given(records)
-def test_round_trip(record: Record) -> None:
+def test_records_round_trip(record: Record) -> None:
     raw = encode_record(record)
     assert len(raw) == record_size(
         len(record.body),
@@ -61,7 +61,7 @@ def test_round_trip(record: Record) -> None:
 
 
 @given(records, st.binary(max_size=50), st.binary(max_size=50))
-def test_summary_says_what_the_record_says(record: Record, before: bytes, after: bytes) -> None:
+def test_the_summary_equals_the_record(record: Record, before: bytes, after: bytes) -> None:
     raw = encode_record(record)
     buffer = memoryview(before + raw + after)
     decoded, end = decode_record(buffer, len(before))
@@ -83,13 +83,13 @@ def test_summary_says_what_the_record_says(record: Record, before: bytes, after:
 
 
 @given(st.lists(records, max_size=5))
-def test_back_to_back(many: list[Record]) -> None:
+def test_consecutive_records(many: list[Record]) -> None:
     raws = [encode_record(record) for record in many]
     assert [encode_record(record) for record in iter_records(b"".join(raws))] == raws
 
 
 @given(records, st.data())
-def test_truncation_is_refused(record: Record, data: st.DataObject) -> None:
+def test_truncated_records_are_refused(record: Record, data: st.DataObject) -> None:
     raw = encode_record(record)
     cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
     for read in (decode_record, read_summary):
@@ -114,7 +114,7 @@ def test_a_changed_byte_gives_an_error_or_another_record(
         return
     assert end == len(raw)
     decoded.body_crc = int.from_bytes(raw[8:12], "big", signed=True)
-    # The one thing that is not kept: a V2 magic with a topic that V1 can hold.
+    # Only the V2 magic of a topic that fits V1 is not kept.
     if len(decoded.topic.encode()) > 127 or raw[7] == 0xA7:
         assert encode_record(decoded) == raw
 

@@ -1,7 +1,7 @@
-"""The route table against a naive model, over any sequence of operations.
+"""The route table against a simple model, over any sequence of operations.
 
 The model keeps a flat list of facts and computes every answer from scratch; the table keeps
-indexes, shortcuts and encoded answers. Whatever the history, both give the same routes.
+indexes, shortcuts and encoded answers. After any sequence, both give the same routes.
 """
 
 import json
@@ -292,7 +292,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         return {str(i): a for i, a in members.items()}
 
 
-# It takes seconds, but minutes to find the shortest example of a failure.
+# It takes seconds, but shrinking a failure takes minutes.
 @pytest.mark.timeout(600)
 def test_the_table_agrees_with_the_model() -> None:
     run_state_machine_as_test(

@@ -1,6 +1,6 @@
-"""Runs of records against records one by one: the same log, queues and index, the same entries.
+"""Runs of records against single records: the same log, queues, index and entries.
 
-And the bodies of batches: cut at a stroke or message by message, they are the same messages.
+Bodies of batches give the same messages when they are read in bulk and one by one.
 """
 
 import tempfile
@@ -99,7 +99,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 @given(st.lists(st.tuples(BATCHES, st.integers(0, 2), st.booleans()), min_size=1, max_size=8))
 @settings(max_examples=60)
-def test_runs_are_stored_as_their_records_are(
+def test_runs_are_stored_like_single_records(
     groups: list[tuple[list[BatchEntry], int, bool]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ def test_runs_are_stored_as_their_records_are(
 
 
 @given(BATCHES)
-def test_batches_are_cut_alike(entries: list[BatchEntry]) -> None:
+def test_bulk_and_single_reading_of_batches_agree(entries: list[BatchEntry]) -> None:
     messages = in_columns(entries)
     assert list(messages.bodies) == [bytes(entry.body) for entry in entries]
     assert list(messages.properties) == [bytes(entry.properties) for entry in entries]
@@ -137,7 +137,7 @@ def test_batches_are_cut_alike(entries: list[BatchEntry]) -> None:
 
 
 @given(even_entries(), st.data())
-def test_a_changed_byte_changes_what_is_read_as_it_should(
+def test_bulk_and_single_reading_of_damaged_batches_agree(
     entries: list[BatchEntry], data: st.DataObject
 ) -> None:
     body = bytearray(encode_batch(entries))

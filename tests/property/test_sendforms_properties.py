@@ -1,4 +1,4 @@
-"""Forms of send headers: whatever one fits is read, in the usual way, as the form says."""
+"""Forms of send headers: a header that fits a form is parsed to the values of the form."""
 
 import msgspec
 from hypothesis import assume, given, settings
@@ -73,14 +73,14 @@ def learn(
     return make_form(header, frame[0], got, known, read), read, got
 
 
-def assert_true(form: Form, frame: bytes, read: SendReader, learnt: SendHeader) -> bool:
-    """Whether the form fits a frame; if so, check what it says."""
+def fits_and_agrees(form: Form, frame: bytes, read: SendReader, learnt: SendHeader) -> bool:
+    """Whether the form fits a frame; if so, assert that its values are those of the parser."""
     found = form.fit(frame)
     if found is None:
         return False
     opaque, queue_id, born_timestamp, texts = found
     if not queue_id.isdigit():
-        return False  # no queue is found by that
+        return False  # not a queue id
     got = read(memoryview(frame[4 : form.body_at]))
     assert got is not None
     number = int.from_bytes(opaque, "big", signed=True) if form.is_binary else int(opaque)
@@ -108,7 +108,7 @@ CODES = st.sampled_from([RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE])
     st.integers(1, 999_999_999),
     st.data(),
 )
-def test_what_fits_is_read_as_the_form_says(
+def test_a_header_that_fits_is_parsed_to_the_values_of_the_form(
     properties: list[tuple[str, str]],
     code: RequestCode,
     serialize_type: SerializeType,
@@ -123,19 +123,19 @@ def test_what_fits_is_read_as_the_form_says(
     assume(form is not None)
     assert form is not None
     frame, header = frame_of(request)
-    assert assert_true(form, frame, read, learnt)
+    assert fits_and_agrees(form, frame, read, learnt)
     changed = bytearray(frame)
     places = st.integers(4, 3 + len(header))
     for place in data.draw(st.lists(places, min_size=1, max_size=4)):
         changed[place] = data.draw(
             st.one_of(st.sampled_from(b'0179aZ"\\,:{}\x00\x01\x02\x1f\xc3 _'), st.integers(0, 255))
         )
-    assert_true(form, bytes(changed), read, learnt)
+    fits_and_agrees(form, bytes(changed), read, learnt)
 
 
 @settings(max_examples=100)
 @given(CODES, st.sampled_from(SerializeType), st.integers(100, 899), st.integers(0, 9))
-def test_alike_headers_fit(
+def test_similar_headers_fit(
     code: RequestCode, serialize_type: SerializeType, opaque: int, queue_id: int
 ) -> None:
     first = [("UNIQ_KEY", "A" * 32), ("KEYS", "k1 k2"), ("WAIT", "true"), ("TAGS", "TagA")]
@@ -148,7 +148,7 @@ def test_alike_headers_fit(
     other = request_of(
         second, code=code, serialize_type=serialize_type, opaque=opaque + 100, queue_id=queue_id
     )
-    assert assert_true(form, frame_of(other)[0], read, learnt)
+    assert fits_and_agrees(form, frame_of(other)[0], read, learnt)
     waitless = [*second[:2], ("WAIT", "fals"), second[3]]
     unlike = request_of(waitless, code=code, serialize_type=serialize_type, opaque=opaque)
     assert form.fit(frame_of(unlike)[0]) is None

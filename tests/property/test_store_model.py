@@ -1,4 +1,4 @@
-"""The store against a plain list: appends, rolls, flushes, clean and unclean ends, retention."""
+"""The store against a plain list: appends, new segments, flushes, stops, crashes, retention."""
 
 import random
 import shutil
@@ -67,7 +67,7 @@ class StoreModel(RuleBasedStateMachine):
             disk_high_ratio=0.75,
             max_get_memory_count=1000,
         )
-        self.small.flush_worker.is_held = True  # SYNC_FLUSH too flushes only when told
+        self.small.flush_worker.is_held = True  # with SYNC_FLUSH, too, only the test flushes
         self.store = self.small.store
         self.store.open()
 
@@ -75,7 +75,7 @@ class StoreModel(RuleBasedStateMachine):
         self.store.abandon()
         shutil.rmtree(self.directory)
 
-    # What users do
+    # Actions of users
 
     def make(self, message: tuple[str, int, int, bool]) -> tuple[PreparedRecord, str, bytes]:
         topic, queue_id, size, has_key = message
@@ -118,7 +118,7 @@ class StoreModel(RuleBasedStateMachine):
         made = self.make(message)
         self.remember([self.store.put(made[0])], [made])
 
-    # What time and operators do
+    # Time and actions of operators
 
     @rule()
     def flush(self) -> None:
@@ -148,7 +148,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process dies; what was written stays in the page cache."""
+        """The process is killed; written data stays in the page cache."""
         self.store.abandon()
         self.open()
         assert not self.store.report.is_clean
@@ -156,7 +156,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 1 << 30))
     def power_cut(self, seed: int | None) -> None:
-        """The machine dies; of what was not synced nothing stays, or some pages do."""
+        """A power cut; of the unsynced data, no pages or some pages remain."""
         flushed = self.store.flushed_offset
         if seed is None:
             self.files.crash()
@@ -174,7 +174,7 @@ class StoreModel(RuleBasedStateMachine):
             if sent.end_offset <= end and sent.physical_offset >= self.store.log_min_offset
         ]
 
-    # What must hold
+    # Invariants
 
     def visible(self) -> list[Sent]:
         if self.flush_mode is FlushMode.ASYNC or not self.store.dispatch_behind_bytes:
@@ -231,7 +231,7 @@ class StoreModel(RuleBasedStateMachine):
     def log_holds_what_was_sent(self) -> None:
         end = self.store.log_max_offset
         if self.sent and end != self.sent[-1].end_offset:
-            # A filler may outlive the records that would have followed it.
+            # A filler may remain although the records after it are lost.
             assert end == -(-self.sent[-1].end_offset // SEGMENT_BYTES) * SEGMENT_BYTES
         for sent in self.sent[-3:]:
             view = self.store.lookup(sent.physical_offset)

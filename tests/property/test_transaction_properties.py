@@ -1,8 +1,8 @@
 """Transactions under any sequence of sends, ends, checks, waits and restarts.
 
-The producer of the model is honest: it ends each transaction once, either by itself or when it is
-asked. Then every committed message is there exactly once, no other is, and nobody is asked about a
-transaction that has ended.
+The producer of the model ends each transaction once, either by itself or when the broker asks.
+Then every committed message is stored exactly once, no other message is, and the broker asks about
+no transaction that has ended.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from goddard.transport.handlers import Handlers
 
 COMMIT, ROLLBACK = TransactionType.COMMIT, TransactionType.ROLLBACK
 UNKNOWN = TransactionType.NONE
-# Checks until a half is put aside; the model never leaves one undecided for so long.
+# Checks until a half is set aside; the model decides each half before that.
 CHECK_MAX = 1_000
 
 
@@ -42,7 +42,7 @@ class Case:
 
     half_offset: int
     physical_offset: int
-    # What the producer says when it is asked: the first answers may be that it does not know.
+    # The producer's answers to checks: the first ones may be "unknown".
     answers: list[TransactionType]
     outcome: TransactionType | None = None
     is_asked: bool = False
@@ -50,7 +50,7 @@ class Case:
 
 sends = st.tuples(
     st.just("send"),
-    st.sampled_from([None, 8, 45, 100]),  # seconds in which it must not be asked about
+    st.sampled_from([None, 8, 45, 100]),  # immunity in seconds
     st.lists(st.just(UNKNOWN), max_size=2),
     st.sampled_from([COMMIT, ROLLBACK]),
 )
@@ -103,7 +103,7 @@ class World:
         self.cases[body] = Case(entry.queue_offset, entry.physical_offset, [*unknowns, last])
 
     async def end(self, number: int, decision: TransactionType) -> None:
-        """The producer ends a transaction that it has not been asked about."""
+        """The producer ends a transaction that has not been checked."""
         open_ = [case for case in self.cases.values() if case.outcome is None and not case.is_asked]
         if not open_:
             return
@@ -162,7 +162,7 @@ async def play(root: Path, steps: list[tuple[Any, ...]]) -> None:
             world = World(parts, cases)
             is_over = await play_until_restart(world, remaining)
             if is_over:
-                for _ in range(12):  # all immunities are over by then, all answers known
+                for _ in range(12):  # by then, all immunities have ended and all answers are given
                     clock.advance(31_000)
                     await world.check()
                 counts = Counter(record.body for record in parts.records("T"))
@@ -195,7 +195,7 @@ async def play_until_restart(world: World, steps: list[tuple[Any, ...]]) -> bool
     st.lists(sends, min_size=1, max_size=4),
     st.lists(st.one_of(ends, checks, checks, sends, others), min_size=3, max_size=20),
 )
-def test_an_honest_producer_gets_each_transaction_exactly_as_it_decided(
+def test_each_transaction_ends_as_its_producer_decided(
     first: list[tuple[Any, ...]], then: list[tuple[Any, ...]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
