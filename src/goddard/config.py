@@ -259,7 +259,7 @@ class Configuration:
         nothing is changed.
         """
         for name in properties:
-            if self.refuses(name):
+            if self.protects(name):
                 raise ProtectedPropertyError(name)
         for name, text in properties.items():
             if not text.isprintable():
@@ -272,7 +272,7 @@ class Configuration:
         }
         return self.updated(known)
 
-    def refuses(self, name: str) -> bool:
+    def protects(self, name: str) -> bool:
         """Whether peers may not set this property."""
         return is_protected(name)
 
@@ -285,11 +285,11 @@ class Configuration:
         known = self.known_names()
         return [name for name in names if name not in known and not name.startswith("tls.")]
 
-    def name_like(self, unknown: str) -> str | None:
+    def similar_name(self, unknown: str) -> str | None:
         """The known name that is most similar, if any is similar enough."""
         known = {name.lower(): name for name in sorted(self.known_names())}
-        alike = difflib.get_close_matches(unknown.lower()[:80], known, n=1, cutoff=0.75)
-        return known[alike[0]] if alike else None
+        similar = difflib.get_close_matches(unknown.lower()[:80], known, n=1, cutoff=0.75)
+        return known[similar[0]] if similar else None
 
 
 _SETTINGS: Final[dict[type, Mapping[str, Setting]]] = {}
@@ -376,5 +376,5 @@ class NameServerConfig(Configuration):
 
     unused_properties: Mapping[str, str] = field(default_factory=lambda: dict(WITHOUT_EFFECT))
 
-    def refuses(self, name: str) -> bool:
+    def protects(self, name: str) -> bool:
         return is_protected(name, self.config_black_list)

@@ -72,7 +72,7 @@ def test_a_line_break_in_a_value_does_not_become_a_property() -> None:
 
 
 def test_defaults_are_those_of_rocketmq_5_4() -> None:
-    """The keys that getNamesrvConfig prints, and the values of an untouched name server."""
+    """The keys and values that getNamesrvConfig prints for a name server with defaults."""
     shown = NameServerConfig(rocketmq_home="home").properties()
     assert len(shown) == 40
     assert shown["listenPort"] == "9876"
@@ -213,4 +213,4 @@ def test_unknown_names_are_those_that_rocketmq_does_not_know() -> None:
     ("name", "meant"), [("listenPrt", "listenPort"), ("LISTENPORT", "listenPort"), ("zzz", None)]
 )
 def test_similar_name_of_a_misspelt_one(name: str, meant: str | None) -> None:
-    assert NameServerConfig().name_like(name) == meant
+    assert NameServerConfig().similar_name(name) == meant

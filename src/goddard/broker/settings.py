@@ -284,7 +284,7 @@ class BrokerConfig(Configuration):
         """ConfigError when a broker of this configuration would do less than it was asked for."""
         _check_supported(self.properties())
 
-    def refuses(self, name: str) -> bool:
+    def protects(self, name: str) -> bool:
         """Whether no peer may set this property: a list of what is safe, not of what is not.
 
         A known property whose value can only be a number or a switch names no place and runs

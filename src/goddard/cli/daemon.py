@@ -103,7 +103,7 @@ def serve(
             # Protected settings (paths, ports) cannot change at run time: ignore those in the file.
             found = read_properties(saved_settings).items()
             config = config.updated(
-                {name: text for name, text in found if not config.refuses(name)}
+                {name: text for name, text in found if not config.protects(name)}
             )
         config = daemon.check(config.updated(overrides))
         properties = config.properties()
@@ -168,8 +168,8 @@ def _with_file(
     properties = read_properties(file)
     unknown = config.unknown_names(properties)
     for name in unknown[:_MAX_LISTED_KEYS]:
-        alike = config.name_like(name)
-        hint = f"; did you mean {alike}?" if alike else ""
+        similar = config.similar_name(name)
+        hint = f"; did you mean {similar}?" if similar else ""
         warnings.append(f"unknown key {name[:80]} in {file}, ignored{hint}")
     if len(unknown) > _MAX_LISTED_KEYS:
         warnings.append(f"{len(unknown) - _MAX_LISTED_KEYS} more unknown keys in {file}, ignored")

@@ -116,15 +116,15 @@ def run(
                 _Board(loaded.name) as board,
             ):
                 running: Any = importlib.import_module("goddard.pipelines.running")
-                made = running.Pipeline(loaded, spark, is_held=is_held)
+                prepared = running.Pipeline(loaded, spark, is_held=is_held)
                 if is_batch:
-                    made.back_fill(start_ms, end_ms, board.report)
+                    prepared.back_fill(start_ms, end_ms, board.report)
                 else:
                     with stop_on_signals() as stop:
-                        made.run(board.report, stop)
-                    if loaded.run.trigger == "availableNow" and not made.has_read_all:
+                        prepared.run(board.report, stop)
+                    if loaded.run.trigger == "availableNow" and not prepared.has_read_all:
                         stopped_by = stop.number
-        board.close(loaded, made.last_words)
+        board.close(loaded, prepared.last_words)
         if stopped_by:
             # The exit code must differ from that of a complete run.
             click.echo(
@@ -148,8 +148,8 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
         if explain:
             with _session(loaded, "local[1]", (), None) as spark:
                 running: Any = importlib.import_module("goddard.pipelines.running")
-                made = running.Pipeline(loaded, spark)
-                made.final_frame(made.messages()).explain("formatted")
+                prepared = running.Pipeline(loaded, spark)
+                prepared.final_frame(prepared.messages()).explain("formatted")
 
 
 @pipeline.command()

@@ -52,7 +52,7 @@ async def peer(server: NameServer) -> AsyncIterator[NameServerClient]:
 
 
 async def send_raw(server: NameServer, data: bytes) -> bytes:
-    """Everything the server says until it closes, or until half a second of silence."""
+    """Everything that the server sends until it closes, or sends nothing for half a second."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     heard = b""
     try:
@@ -229,7 +229,7 @@ async def test_too_large_configurations_and_values_are_rejected(peer: NameServer
 async def test_large_bodies_in_the_slow_dialect_are_rejected(
     peer: NameServerClient, code: int, fields: dict[str, str], body: bytes
 ) -> None:
-    """Bodies on which Python would spend seconds are refused by their size."""
+    """Bodies whose decoding in Python would take seconds are rejected because of their size."""
     answer = await peer.ask(code, fields, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark is not None

@@ -73,7 +73,7 @@ def write_until_killed(
     acks: dict[str, int],
     acked: threading.Semaphore,
 ) -> None:
-    """Write keys one after the other, new and old ones, and note each that was acknowledged."""
+    """Write new and existing keys in turn, and record the acknowledged ones."""
     for turn in itertools.count():
         key = f"{writer}-{turn % KEYS}"
         number = next(counter)

@@ -21,7 +21,7 @@ def clock() -> ManualClock:
 async def start(
     tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[Callable[..., Awaitable[NameServer]]]:
-    """Start a name server with these settings changed; all are stopped at the end."""
+    """Start a name server with these settings; all are stopped after the test."""
     running: list[NameServer] = []
 
     async def begin(**changes: Any) -> NameServer:
@@ -50,15 +50,15 @@ async def server(start: Callable[..., Awaitable[NameServer]]) -> NameServer:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Callable[[NameServer], NameServerClient]]:
-    """Make peers of a name server; each has a connection of its own."""
-    made: list[NameServerClient] = []
+    """Connect peers to a name server; each has its own connection."""
+    created: list[NameServerClient] = []
 
     def make(server: NameServer) -> NameServerClient:
-        made.append(NameServerClient(server.port))
-        return made[-1]
+        created.append(NameServerClient(server.port))
+        return created[-1]
 
     yield make
-    for peer in made:
+    for peer in created:
         await peer.close()
 
 

@@ -175,7 +175,7 @@ async def test_many_unregister_at_once(server: NameServer, connect: Connect) -> 
 async def test_a_closed_connection_drops_its_broker_at_once(
     server: NameServer, connect: Connect
 ) -> None:
-    """All tables are clean as soon as the end of the connection is seen."""
+    """All tables are updated as soon as the connection is closed."""
     broker, client = connect(server), connect(server)
     await broker.register()
     assert await client.route("T1") is not None
@@ -262,11 +262,11 @@ async def test_the_member_group_lists_ids_and_addresses(
 
 async def test_brokers_are_notified_of_a_new_smallest_id(start: Start, connect: Connect) -> None:
     server = await start(notify_min_broker_id_changed=True)
-    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    notified: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     def take(request: RemotingCommand, connection: Connection) -> None:
         assert request.is_oneway
-        told.put_nowait(request.fields)
+        notified.put_nowait(request.fields)
 
     handlers = Handlers()
     handlers.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, take)
@@ -276,14 +276,14 @@ async def test_brokers_are_notified_of_a_new_smallest_id(start: Start, connect: 
         master = connect(server)
         await connect(server).register(broker_id=1, address=address, fields=acting)
         await master.register(fields=acting)
-        assert await told.get() == {
+        assert await notified.get() == {
             "minBrokerId": "0",
             "brokerName": "broker-a",
             "minBrokerAddr": "10.0.0.1:10911",
             "haBrokerAddr": "10.0.0.1:10912",
         }
         await master.close()
-        assert await told.get() == {
+        assert await notified.get() == {
             "minBrokerId": "1",
             "brokerName": "broker-a",
             "minBrokerAddr": address,
@@ -292,7 +292,7 @@ async def test_brokers_are_notified_of_a_new_smallest_id(start: Start, connect: 
 
 
 async def test_routes_are_never_pushed(server: NameServer, connect: Connect) -> None:
-    """A client learns of a change only by asking: it receives responses, and no request."""
+    """A client sees a change only when it queries: it receives responses and no requests."""
     broker = connect(server)
     opaques = itertools.count(1)
     async with await StreamPeer.connect(f"127.0.0.1:{server.port}") as client:
@@ -322,7 +322,7 @@ async def test_routes_are_never_pushed(server: NameServer, connect: Connect) -> 
 async def test_queries_are_answered_during_a_large_registration(
     server: NameServer, connect: Connect
 ) -> None:
-    """Fifty thousand topics of one broker; a hundred readers of another do not wait for it."""
+    """A broker registers 50,000 topics; a hundred readers of another broker do not wait for it."""
     small, large = connect(server), connect(server)
     await small.register("T1", "T2")
     readers = [connect(server) for _ in range(10)]
@@ -342,7 +342,7 @@ async def test_queries_are_answered_during_a_large_registration(
 async def test_registrations_of_one_connection_take_effect_in_order(
     server: NameServer, connect: Connect
 ) -> None:
-    """A large one is decoded aside; the small one behind it does not overtake it."""
+    """A thread decodes a large one; the small one after it does not overtake it."""
     broker = connect(server)
     names = [f"topic-{number}" for number in range(3_000)]
     answers = await asyncio.gather(
@@ -375,9 +375,9 @@ async def test_a_zone_route_has_its_own_brokers(server: NameServer, connect: Con
     zone = {"topic": "T1", "__ZONE_MODE": "true", "__ZONE_NAME": "z1"}
     answer = await near.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, zone)
     assert [data["brokerName"] for data in loads(answer)["brokerDatas"]] == ["near"]
-    whole = await near.route("T1")
-    assert whole is not None
-    assert len(whole["brokerDatas"]) == 2
+    complete = await near.route("T1")
+    assert complete is not None
+    assert len(complete["brokerDatas"]) == 2
 
 
 async def test_name_servers_share_no_state(start: Start, connect: Connect) -> None:

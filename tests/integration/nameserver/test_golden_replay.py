@@ -2,7 +2,7 @@
 
 Recorded from RocketMQ 4.9.4 and 5.4.0. Each request is sent byte for byte, on one connection per
 recorded connection, and our response is compared with the recorded one. The order settings that
-administrators made on other connections are not in these files; they are set before the first
+administrators created on other connections are not in these files; they are set before the first
 response that contains them.
 """
 
@@ -35,7 +35,7 @@ class Exchange:
 
 
 def recorded(file: Path) -> list[Exchange]:
-    """The requests to the name server in order, with their answers."""
+    """The requests to the name server in order, with their responses."""
     exchanges: list[Exchange] = []
     waiting: dict[tuple[int, int], Exchange] = {}
     for line in _lines(file):
@@ -64,7 +64,7 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 class RawConnections:
-    """Connections by their recorded number; bytes out, the answer with the same opaque in."""
+    """Connections by recorded number: sends bytes, receives the response with the same opaque."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -96,7 +96,7 @@ async def answer_from(reader: asyncio.StreamReader, opaque: int) -> RemotingComm
 
 
 def comparable(answer: RemotingCommand, request: RemotingCommand) -> dict[str, Any]:
-    """An answer without what rightly differs: encoding, version, the order of sets."""
+    """A response without the parts that may differ: encoding, version, the order of sets."""
     body: Any = bytes(answer.body)
     if body:
         body = fastjson.loads(body)
@@ -167,7 +167,7 @@ async def test_brokers_get_the_recorded_responses(
 async def test_the_compressed_body_of_5_4_0_is_understood(
     start: Callable[..., Awaitable[NameServer]],
 ) -> None:
-    """5.4.0 compresses and says that it did not; its own name server cannot read that."""
+    """5.4.0 sends a compressed body with compressed=false; RocketMQ's name server rejects it."""
     exchanges = recorded(WIRE / "s5.4.0/broker_to_namesrv_compressed.jsonl")
     first = next(e for e in exchanges if e.request.code == RequestCode.REGISTER_BROKER)
     assert first.answer is not None
@@ -187,7 +187,7 @@ async def test_the_compressed_body_of_5_4_0_is_understood(
 async def test_the_configuration_has_the_recorded_names_and_values(
     start: Callable[..., Awaitable[NameServer]],
 ) -> None:
-    """What getNamesrvConfig of 5.4.0 printed, places and port aside."""
+    """The output of getNamesrvConfig of 5.4.0, without paths and the port."""
     exchanges = recorded(WIRE / "c5.4.0-s5.4.0/admin.jsonl.gz")
     asked = next(e for e in exchanges if e.request.code == RequestCode.GET_NAMESRV_CONFIG)
     assert asked.answer is not None

@@ -91,16 +91,16 @@ def test_mqnamesrv_needs_rocketmq_home(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("way", ["variable", "definition", "property"])
-def test_mqnamesrv_takes_its_home_as_java_does(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("source", ["variable", "definition", "property"])
+def test_mqnamesrv_takes_its_home_as_java_does(tmp_path: Path, source: str) -> None:
     home = tmp_path / "rocketmq"
     config = tmp_path / "namesrv.conf"
     lines = ["listenPort=0", "bindAddress=127.0.0.1"]
     env = environment(HOME=str(tmp_path))
     arguments = ["-c", str(config)]
-    if way == "variable":
+    if source == "variable":
         env["ROCKETMQ_HOME"] = str(home)
-    elif way == "definition":
+    elif source == "definition":
         arguments += ["-D", f"rocketmq.home.dir={home}"]
     else:
         lines.append(f"rocketmqHome={home}")
@@ -140,7 +140,7 @@ def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_stored_settings_change_neither_files_nor_port(tmp_path: Path) -> None:
-    """They are of an earlier start, which may have been told other places."""
+    """They are from an earlier start, which may have had other paths."""
     kept = tmp_path / "namesrv" / "namesrv.properties"
     kept.parent.mkdir()
     kept.write_text("listenPort=1\nkvConfigPath=/elsewhere\norderMessageEnable=true\n")
@@ -160,7 +160,7 @@ def test_print_config_items_and_exit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"listenPort=many\n", "listenPort=many: a whole number is needed"),
         (b"orderMessageEnable=perhaps\n", "true or false is needed"),
@@ -173,13 +173,13 @@ def test_print_config_items_and_exit(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_configuration_file_is_reported_in_one_line(
-    tmp_path: Path, content: bytes, told: str
+    tmp_path: Path, content: bytes, message: str
 ) -> None:
     config = tmp_path / "namesrv.conf"
     config.write_bytes(b"rocketmqHome=" + str(tmp_path).encode() + b"\n" + content)
     result = run_to_end([*MQNAMESRV, "-c", str(config)])
     assert result.returncode == 1
-    assert told in result.stderr
+    assert message in result.stderr
     assert result.stderr.startswith("mqnamesrv: ")
     assert len(result.stderr.splitlines()) == 1
 

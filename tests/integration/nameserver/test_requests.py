@@ -99,8 +99,8 @@ async def test_topics_are_deleted_and_registered(peer: NameServerClient) -> None
     body = json.dumps(route).encode()
     assert (await peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T1"}, body)).code == 0
     assert await peer.route("T1") == route
-    stranger = body.replace(b"broker-a", b"broker-z")
-    answer = await peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T5"}, stranger)
+    unknown = body.replace(b"broker-a", b"broker-z")
+    answer = await peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T5"}, unknown)
     assert answer.code == 0
     assert await peer.route("T5") is None
 
@@ -260,7 +260,7 @@ async def test_a_wrong_value_changes_nothing(
 async def test_the_attack_of_cve_2023_37582_is_refused(
     server: NameServer, peer: NameServerClient, tmp_path: Path, text: str
 ) -> None:
-    """A peer names the file that the configuration is written to, and what is written there."""
+    """A peer sets the path of the configuration file, and its content."""
     place = tmp_path / "place" / "crontab"
     before = await configuration(peer)
     code, remark = await update(peer, text.format(place=place))

@@ -15,7 +15,7 @@ from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, 
 
 
 class Raw:
-    """Frames out, decoded answers in."""
+    """Sends frames, returns decoded responses."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -36,10 +36,10 @@ class Raw:
 
 @pytest.fixture
 async def raw(server: NameServer) -> AsyncIterator[Raw]:
-    made = Raw(*await asyncio.open_connection("127.0.0.1", server.port))
-    yield made
-    made.writer.close()
-    await made.writer.wait_closed()
+    created = Raw(*await asyncio.open_connection("127.0.0.1", server.port))
+    yield created
+    created.writer.close()
+    await created.writer.wait_closed()
 
 
 def frame_of(header: str | dict[str, Any], body: bytes = b"") -> bytes:
@@ -193,7 +193,7 @@ async def test_a_oneway_query_is_not_answered(peer: NameServerClient, raw: Raw) 
 
 
 async def test_a_query_does_not_overtake_earlier_requests(peer: NameServerClient, raw: Raw) -> None:
-    """The whole of this arrives in one chunk: delete, then ask."""
+    """A deletion and a query arrive in one chunk."""
     await peer.register()
     await raw.ask(query(1))
     delete = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T1"}, opaque=2)

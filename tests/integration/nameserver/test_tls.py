@@ -17,7 +17,7 @@ from goddard.transport.tls import TlsOptions
 
 
 async def shown_certificate(port: int) -> str:
-    """The fingerprint of the certificate that the server shows now."""
+    """The fingerprint of the server's current certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -158,8 +158,8 @@ async def test_too_many_requests() -> None:
 
 
 class Draining:
-    """A server that answers GO_AWAY on its first ``count`` connections, except to requests it had
-    already, and echoes on others."""
+    """A server that answers new requests on its first ``count`` connections with GO_AWAY, and
+    echoes those on other connections."""
 
     def __init__(self, count: int) -> None:
         self.connections: list[Connection] = []

@@ -50,16 +50,16 @@ def gate() -> Gate:
 
 @pytest.fixture
 def handlers(gate: Gate) -> Handlers:
-    made = Handlers()
-    made.register(ECHO, lambda request, _: request.reply(body=request.body))
-    made.register(GATED, gate)
-    return made
+    created = Handlers()
+    created.register(ECHO, lambda request, _: request.reply(body=request.body))
+    created.register(GATED, gate)
+    return created
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with Client() as made:
-        yield made
+    async with Client() as created:
+        yield created
 
 
 def _open_files() -> int:
@@ -380,12 +380,12 @@ async def test_the_kernel_has_a_timeout_for_acknowledgements(handlers: Handlers)
             return sock if name == "socket" else super().get_extra_info(name, default)
 
     with socket.socket() as sock:
-        made = Connection(ConnectionOptions(acknowledge_seconds=1.5), handlers)
-        made.connection_made(Wired(made, ("127.0.0.1", 1), ("127.0.0.1", 2)))
+        created = Connection(ConnectionOptions(acknowledge_seconds=1.5), handlers)
+        created.connection_made(Wired(created, ("127.0.0.1", 1), ("127.0.0.1", 2)))
         if sys.platform == "linux":  # other systems do not have this option
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
-        made.abort()
-        await made.wait_closed()
+        created.abort()
+        await created.wait_closed()
 
 
 async def test_a_port_in_use_is_reported(handlers: Handlers) -> None:

@@ -35,9 +35,9 @@ def handlers() -> Handlers:
         await asyncio.sleep(0)
         return request.reply(body=request.body)
 
-    made = Handlers()
-    made.register(ECHO, later)
-    return made
+    created = Handlers()
+    created.register(ECHO, later)
+    return created
 
 
 def _server(ours: Identity, mode: TlsMode, handlers: Handlers) -> Server:

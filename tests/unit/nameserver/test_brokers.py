@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class Bench:
-    """Handlers of broker requests whose decoding thread does nothing until ``free`` is set."""
+    """Handlers of broker requests; the decoding thread is blocked until ``free`` is set."""
 
     def __init__(self, folder: Path) -> None:
         self.free = threading.Event()
@@ -50,11 +50,11 @@ class Bench:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(tmp_path)
+    created = Bench(tmp_path)
     async with asyncio.timeout(60):
-        yield made
-    made.free.set()
-    made.executor.shutdown()
+        yield created
+    created.free.set()
+    created.executor.shutdown()
 
 
 def register(name: str, *, padding_bytes: int = 0, compressed: bool = False) -> bytes:

@@ -16,7 +16,7 @@ KIB = 1024
 
 
 class Routes:
-    """Answers every query with ``answer_bytes``, and counts those that took the long way."""
+    """Answers every query with ``answer_bytes``, and counts the queries that were not cached."""
 
     def __init__(self, answer_bytes: int = 100) -> None:
         self.asked = 0

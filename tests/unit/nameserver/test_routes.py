@@ -313,7 +313,7 @@ def test_brokers_expire_after_their_timeout() -> None:
     table.touch(slave, 11_001)
     assert table.expired(21_001) == []
     assert len(table.expired(121_001)) == 2
-    table.touch(BrokerAddress(CLUSTER, "stranger:1"), 5)
+    table.touch(BrokerAddress(CLUSTER, "unknown:1"), 5)
     assert len(table.live) == 2
 
 
@@ -376,8 +376,8 @@ def test_a_topic_is_registered_on_known_brokers_only() -> None:
     queues = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
     assert table.register_topic("New", [queues])
     assert body_of(table, "New")
-    stranger = QueueData(broker_name="nobody", perm=6, read_queue_nums=1, write_queue_nums=1)
-    assert not table.register_topic("Other", [queues, stranger])
+    unknown = QueueData(broker_name="nobody", perm=6, read_queue_nums=1, write_queue_nums=1)
+    assert not table.register_topic("Other", [queues, unknown])
     assert not table.register_topic("Other", [])
     assert "Other" not in table.topic_queues
 
@@ -414,7 +414,7 @@ def test_member_group_and_cluster_info() -> None:
 
 
 def test_brokers_are_listed_in_the_order_of_a_java_map() -> None:
-    """java.util.HashMap puts these names so, whichever came first."""
+    """The order of java.util.HashMap, in any order of registration."""
     names = ["broker-b", "broker-a", "broker-golden", "x"]
     table = RouteTable()
     for number, name in enumerate(names):

@@ -21,7 +21,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def disk(executor: ThreadPoolExecutor) -> Iterator[threading.Event]:
-    """The disk does nothing until this is set."""
+    """Writes to the disk are blocked until this is set."""
     ready = threading.Event()
     executor.submit(ready.wait, 10)
     yield ready

@@ -31,9 +31,9 @@ def java_zstd(body: bytes) -> bytes:
 @pytest.mark.parametrize("level", [1, 5, 9])
 def test_round_trip(kind: CompressionKind, body: bytes, level: int) -> None:
     flag = with_compression(0, kind)
-    made = compress(body, kind, level)
-    assert decompress(made, flag, len(body)) == body
-    assert decompress(memoryview(made), flag, len(body) + 1) == body
+    compressed = compress(body, kind, level)
+    assert decompress(compressed, flag, len(body)) == body
+    assert decompress(memoryview(compressed), flag, len(body) + 1) == body
 
 
 def test_a_body_that_is_not_compressed() -> None:
@@ -47,32 +47,32 @@ def test_kind_defaults_to_zlib() -> None:
 
 def test_a_zstd_stream_of_unknown_length() -> None:
     flag = with_compression(0, CompressionKind.ZSTD)
-    made = java_zstd(BODY)
-    assert zstandard.frame_content_size(made) == -1
-    assert decompress(made, flag, len(BODY)) == BODY
+    compressed = java_zstd(BODY)
+    assert zstandard.frame_content_size(compressed) == -1
+    assert decompress(compressed, flag, len(BODY)) == BODY
     with pytest.raises(ProtocolError, match="longer"):
-        decompress(made, flag, len(BODY) - 1)
-    for end in range(len(made)):
+        decompress(compressed, flag, len(BODY) - 1)
+    for end in range(len(compressed)):
         with pytest.raises(ProtocolError):
-            decompress(made[:end], flag, len(BODY))
+            decompress(compressed[:end], flag, len(BODY))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncated_body(kind: CompressionKind) -> None:
-    made = compress(BODY, kind)
+    compressed = compress(BODY, kind)
     flag = with_compression(0, kind)
     # The last four bytes of an LZ4 frame are its end mark; it is required too.
-    for end in range(len(made)):
+    for end in range(len(compressed)):
         with pytest.raises(ProtocolError):
-            decompress(made[:end], flag, len(BODY))
+            decompress(compressed[:end], flag, len(BODY))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_decompression_is_bounded(kind: CompressionKind) -> None:
-    made = compress(bytes(100_000_000), kind)
-    assert len(made) < 500_000
+    compressed = compress(bytes(100_000_000), kind)
+    assert len(compressed) < 500_000
     with pytest.raises(ProtocolError, match="longer than 1000 bytes"):
-        decompress(made, with_compression(0, kind), 1000)
+        decompress(compressed, with_compression(0, kind), 1000)
 
 
 @pytest.mark.parametrize("kind", KINDS)

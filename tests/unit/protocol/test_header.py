@@ -1,4 +1,4 @@
-"""The declarative header: types, leniency, and what is refused."""
+"""The declarative header: types, lenient decoding, and errors."""
 
 from typing import Any
 

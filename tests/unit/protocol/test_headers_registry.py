@@ -1,4 +1,4 @@
-"""The header classes as a whole, and the few with behaviour of their own."""
+"""All header classes, and those with special behaviour."""
 
 import inspect
 

@@ -53,7 +53,7 @@ def test_offset_ids_with_v6() -> None:
         "AC1415A200002A9F000000000000017G",
         "AC1415A200002A9F00000000000001 7",
         "\u0661" * 32,
-        "7F0000014E275FFD2B274A03C2E30000",  # a unique id: its port would be absurd
+        "7F0000014E275FFD2B274A03C2E30000",  # a unique id: its port would be out of range
         "AC1415A200002A9F8000000000000000",
     ],
 )
@@ -86,19 +86,19 @@ def test_generated_ids(ip: bytes) -> None:
 
 def test_the_counter_wraps() -> None:
     ids = UniqueIds(bytes(4), 1, 1, zone=UTC)
-    made = [ids.next(0) for _ in range(65537)]
-    assert len(set(made)) == 65536
-    assert parse_unique_id(made[-2]).counter == 65535
-    assert made[-1] == made[0]
+    generated = [ids.next(0) for _ in range(65537)]
+    assert len(set(generated)) == 65536
+    assert parse_unique_id(generated[-2]).counter == 65535
+    assert generated[-1] == generated[0]
 
 
 def test_reserved_ids_equal_ids_generated_one_by_one() -> None:
     ids, one_by_one = (UniqueIds(bytes(4), 1, 1, zone=UTC) for _ in range(2))
-    made = []
+    generated = []
     for now_ms, count in ((5, 1), (5, 65_000), (6, 65_536), (6, 3)):
         prefix, first = ids.reserve(now_ms, count)
-        made += [f"{prefix}{(first + each) % 65_536:04X}" for each in range(count)]
-        assert made[-count:] == [one_by_one.next(now_ms) for _ in range(count)]
+        generated += [f"{prefix}{(first + each) % 65_536:04X}" for each in range(count)]
+        assert generated[-count:] == [one_by_one.next(now_ms) for _ in range(count)]
     assert ids.next(6) == one_by_one.next(6)
     for count in (0, 65_537):
         with pytest.raises(ValueError, match="65536 ids"):
@@ -149,9 +149,9 @@ def local_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[ZoneInfo]:
 @pytest.mark.parametrize("month", range(1, 13))
 def test_the_local_zone_is_the_default(local_zone: ZoneInfo, month: int) -> None:
     now = ms(2024, month, 20, 1)
-    made = parse_unique_id(UniqueIds(bytes(4), 1, 1).next(now))
-    assert made.month_ms == now - ms(2024, month, 1, zone=local_zone)
-    assert made.created_ms(now + 1) == now
+    generated = parse_unique_id(UniqueIds(bytes(4), 1, 1).next(now))
+    assert generated.month_ms == now - ms(2024, month, 1, zone=local_zone)
+    assert generated.created_ms(now + 1) == now
 
 
 def test_an_address_has_4_or_16_bytes() -> None:

@@ -63,11 +63,11 @@ def held() -> Held:
 
 @pytest.fixture
 def handlers(held: Held) -> Handlers:
-    made = Handlers()
-    made.register(ECHO, _echo)
-    made.register(HELD, held)
-    made.register(SILENT, lambda request, _: None)
-    return made
+    created = Handlers()
+    created.register(ECHO, _echo)
+    created.register(HELD, held)
+    created.register(SILENT, lambda request, _: None)
+    return created
 
 
 async def _ticks(count: int = 20) -> None:

@@ -30,10 +30,10 @@ def handlers(gate: asyncio.Event) -> Handlers:
         await gate.wait()
         return request.reply()
 
-    made = Handlers()
-    made.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)))
-    made.register(GATED, gated)
-    return made
+    created = Handlers()
+    created.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)))
+    created.register(GATED, gated)
+    return created
 
 
 async def _ticks(count: int = 20) -> None:
@@ -163,9 +163,9 @@ async def test_requests_to_a_slow_peer_wait_within_their_timeout(handlers: Handl
     await asyncio.gather(first, waiting)
 
 
-@pytest.mark.parametrize("way", ["timed out", "answered unseen"])
+@pytest.mark.parametrize("outcome", ["timed out", "guessed response"])
 async def test_a_request_that_ended_before_it_was_sent_is_freed(
-    handlers: Handlers, way: str
+    handlers: Handlers, outcome: str
 ) -> None:
     dropped: list[bytes] = []
 
@@ -182,13 +182,15 @@ async def test_a_request_that_ended_before_it_was_sent_is_freed(
     far.pause_reading()
     client.oneway(RemotingCommand(9, body=bytes(20 * KIB)))
     await _ticks()
-    asked = client.request_encoded(encode, 10, 1 if way == "timed out" else 60_000)
+    asked = client.request_encoded(encode, 10, 1 if outcome == "timed out" else 60_000)
     assert not dropped
-    if way == "answered unseen":
-        # The peer guesses the opaque; the first one was that of the one-way request.
+    if outcome == "guessed response":
+        # The peer guesses the opaque; the first one was that of the one-outcome request.
         far.write(encode_frame(RemotingCommand(0, opaque=2, flag=1)))
     await asyncio.wait((asked,), timeout=60)
-    assert isinstance(asked.exception(), RequestTimeoutError if way == "timed out" else NoneType)
+    assert isinstance(
+        asked.exception(), RequestTimeoutError if outcome == "timed out" else NoneType
+    )
     gc.collect()
     assert len(dropped) == 1
     # The other requests are sent later.
@@ -289,8 +291,8 @@ async def test_drain_finishes_running_handlers(handlers: Handlers, gate: asyncio
     server.drain()
     # New requests: clients that support GO_AWAY get it, older ones are still served.
     peer.transport.write(_requests(BIG, 1, version=479) + _requests(BIG, 1, version=475))
-    told, served = await peer.receive(2)
-    assert (told.code, told.remark) == (ResponseCode.GO_AWAY, "please go away")
+    away, served = await peer.receive(2)
+    assert (away.code, away.remark) == (ResponseCode.GO_AWAY, "please go away")
     assert served.code == ResponseCode.SUCCESS
     assert not server.is_closed
     gate.set()
