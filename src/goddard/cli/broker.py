@@ -25,7 +25,7 @@ from goddard.cli.daemon import (
     OWN_OPTIONS,
     ROCKETMQ_OPTIONS,
     Daemon,
-    PlaceOptions,
+    OptionNames,
     StartRefusedError,
     exit_code_of,
     run_until_stopped,
@@ -212,7 +212,7 @@ def run_mqbroker(arguments: list[str]) -> int:
 
 def _serve(
     program: str,
-    options: PlaceOptions,
+    options: OptionNames,
     config_file: Path | None,
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],

@@ -26,7 +26,7 @@ class _Lazy(NamedTuple):
 _COMMANDS: Final = {
     "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
     "demo": _Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
-    "namesrv": _Lazy("goddard.cli.serve", "namesrv", "Run a name server."),
+    "namesrv": _Lazy("goddard.cli.namesrv", "namesrv", "Run a name server."),
     "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
     "store": _Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
     "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
@@ -95,8 +95,8 @@ def _run_goddard() -> int:
 
 
 def _run_mqnamesrv() -> int:
-    serve = importlib.import_module("goddard.cli.serve")
-    return int(serve.run_mqnamesrv(sys.argv[1:]))
+    namesrv = importlib.import_module("goddard.cli.namesrv")
+    return int(namesrv.run_mqnamesrv(sys.argv[1:]))
 
 
 def _run_mqbroker() -> int:

@@ -44,7 +44,7 @@ ConfigT = TypeVar("ConfigT", bound=Configuration)
 T = TypeVar("T")
 
 
-class PlaceOptions(NamedTuple):
+class OptionNames(NamedTuple):
     """The names of the options for host, port and data, for error messages."""
 
     host: str
@@ -52,8 +52,8 @@ class PlaceOptions(NamedTuple):
     data: str
 
 
-OWN_OPTIONS: Final = PlaceOptions("--host", "--port", "--data")
-ROCKETMQ_OPTIONS: Final = PlaceOptions("bindAddress", "listenPort", "storePathRootDir")
+OWN_OPTIONS: Final = OptionNames("--host", "--port", "--data")
+ROCKETMQ_OPTIONS: Final = OptionNames("bindAddress", "listenPort", "storePathRootDir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Daemon(Generic[ConfigT]):
     # The property with the path of the configuration file.
     file_property: str
     log_name: str
-    options: PlaceOptions
+    options: OptionNames
     main: Callable[[ConfigT], Coroutine[Any, Any, None]]
     # Checks the complete configuration, and may change it.
     check: Callable[[ConfigT], ConfigT] = lambda config: config
@@ -144,7 +144,7 @@ def _logging(daemon: Daemon[Any], home: str) -> contextlib.AbstractContextManage
     return logging_to(Path(home) / "logs" / f"{daemon.log_name}.log", level)
 
 
-def error_text(error: Exception, options: PlaceOptions) -> str:
+def error_text(error: Exception, options: OptionNames) -> str:
     """One line that says what is wrong and, if known, what to do."""
     if isinstance(error, StoreError):
         cause = error.__cause__

@@ -98,7 +98,7 @@ def run(
     position of the stream is unchanged. TIME is like 2026-01-31T12:00 (UTC without a time zone), or
     in milliseconds since 1970.
     """
-    with _clear_errors():
+    with _errors_in_one_line():
         loaded = _load(job, changes, name_servers)
         start_ms, end_ms = _time_ms("--from", start), _time_ms("--to", end)
         if start_ms is not None and end_ms is not None and end_ms <= start_ms:
@@ -113,18 +113,18 @@ def run(
                 _pipelines("reach").check_source(loaded)
             with (
                 _session(loaded, master, settings, spark_log) as spark,
-                _Board(loaded.name) as board,
+                _ProgressDisplay(loaded.name) as display,
             ):
                 running: Any = importlib.import_module("goddard.pipelines.running")
                 prepared = running.Pipeline(loaded, spark, is_held=is_held)
                 if is_batch:
-                    prepared.back_fill(start_ms, end_ms, board.report)
+                    prepared.back_fill(start_ms, end_ms, display.report)
                 else:
                     with stop_on_signals() as stop:
-                        prepared.run(board.report, stop)
+                        prepared.run(display.report, stop)
                     if loaded.run.trigger == "availableNow" and not prepared.has_read_all:
                         stopped_by = stop.number
-        board.close(loaded, prepared.last_words)
+        display.close(loaded, prepared.last_words)
         if stopped_by:
             # The exit code must differ from that of a complete run.
             click.echo(
@@ -140,7 +140,7 @@ def run(
 @click.option("--explain", is_flag=True, help="Start Spark and show its execution plan, too.")
 def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: bool) -> None:
     """Show the steps of a pipeline without running it."""
-    with _clear_errors():
+    with _errors_in_one_line():
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
         print_table(loaded.name, ("step", "what"), _steps(loaded))
@@ -158,7 +158,7 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
 @_name_servers
 def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> None:
     """Validate a job file, without Spark and without a cluster."""
-    with _clear_errors():
+    with _errors_in_one_line():
         loaded = _load(job, changes, name_servers)
         _check_code(loaded)
         click.echo(f"{loaded.name}: valid")
@@ -168,7 +168,7 @@ def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> No
 @pipeline.command("list")
 def list_ready() -> None:
     """Show the pipelines that come with Goddard."""
-    with _clear_errors():
+    with _errors_in_one_line():
         ready: Any = _pipelines("ready")
         rows = [(name, ready.find_job(name).description) for name in ready.ready_names()]
     print_table("", ("name", "what it does"), rows)
@@ -182,7 +182,7 @@ def list_ready() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(job: str, changes: tuple[str, ...], name_servers: str | None, as_json: bool) -> None:
     """Show the position and the lag of a pipeline in every queue."""
-    with _clear_errors(), _quiet_retries():
+    with _errors_in_one_line(), _quiet_retries():
         loaded = _load(job, changes, name_servers)
         found = _pipelines("status").job_status(loaded)
     if as_json:
@@ -255,7 +255,7 @@ def replay(
     spark_log: Path | None,
 ) -> None:
     """Send dead letters again, from the table of the pipeline dead-letter to their topics."""
-    with _clear_errors():
+    with _errors_in_one_line():
         loaded = _load(job, changes, name_servers)
         with _session(loaded, master, settings, spark_log) as spark:
             module: Any = importlib.import_module("goddard.pipelines.ready.dead_letter")
@@ -362,7 +362,7 @@ def _pairs(options: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
+def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
@@ -497,7 +497,7 @@ def stop_on_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-class _Board:
+class _ProgressDisplay:
     """Progress: a live table on a terminal, otherwise a line for each batch."""
 
     def __init__(self, name: str) -> None:

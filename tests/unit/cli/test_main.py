@@ -62,7 +62,7 @@ def test_help_imports_no_subcommand() -> None:
 def test_the_name_server_imports_no_heavy_library() -> None:
     """Imports determine its start-up time."""
     program = (
-        "import sys, goddard.cli.serve\n"
+        "import sys, goddard.cli.namesrv\n"
         "print([n for n in ('numpy', 'rich', 'lz4', 'zstandard', 'xml', 'goddard.store')"
         " if n in sys.modules])"
     )

@@ -18,7 +18,7 @@ from goddard.cli.daemon import (
     OWN_OPTIONS,
     ROCKETMQ_OPTIONS,
     Daemon,
-    PlaceOptions,
+    OptionNames,
     exit_code_of,
     run_until_stopped,
     serve,
@@ -132,7 +132,7 @@ def run_mqnamesrv(arguments: list[str]) -> int:
     return exit_code_of(_mqnamesrv, "mqnamesrv", arguments)
 
 
-def _daemon(program: str, options: PlaceOptions) -> Daemon[NameServerConfig]:
+def _daemon(program: str, options: OptionNames) -> Daemon[NameServerConfig]:
     return Daemon(
         program=program,
         config=NameServerConfig(),
