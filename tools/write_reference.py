@@ -7,10 +7,12 @@ imported, only read. A test runs this and compares.
 """
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -104,16 +106,40 @@ def paragraphs(text: str | None) -> str:
 
 
 def annotation(source: Source, node: ast.expr) -> str:
-    """A type as text. Types of ours that it names are noted for the page of other types."""
-    node = _Plain(source).visit(deepcopy(node))
-    return ast.unparse(node)
+    """A type as text. The types of ours in it are noted for the page of other types."""
+    plain = _Plain(source)
+    text = ast.unparse(plain.visit(deepcopy(node)))
+    _mentioned.update(plain.found)
+    return text
+
+
+def other_types(source: Source, node: Function) -> list[str]:
+    """The types in a signature that are described on the page of other types."""
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    kinds = [item.annotation for item in every if item.annotation is not None]
+    if node.returns is not None:
+        kinds.append(node.returns)
+    found: dict[Import, None] = {}
+    for kind in kinds:
+        names = _Plain(source)
+        names.visit(deepcopy(kind))
+        found.update(names.found)
+    return [str(origin.name) for origin in found if origin not in on_pages()]
+
+
+@cache
+def on_pages() -> frozenset[Import]:
+    """What has a place on another page."""
+    names = (name for _, _, names in PAGES.values() for name in names)
+    return frozenset(Import(home_of(name).module, name) for name in names)
 
 
 class _Plain(ast.NodeTransformer):
-    """Replaces ``Annotated[T, ...]`` aliases by ``T``, and notes the other names."""
+    """Replaces ``Annotated[T, ...]`` aliases by ``T``, and finds the other types of ours."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.found: dict[Import, None] = {}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         origin = self._source.origin(node.id)
@@ -126,7 +152,7 @@ class _Plain(ast.NodeTransformer):
                 return of[0]
             case ast.Assign(value=ast.Call()):  # a TypeVar
                 return node
-        _mentioned.setdefault(origin)
+        self.found.setdefault(origin)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -134,7 +160,7 @@ class _Plain(ast.NodeTransformer):
         base = node.value.id if isinstance(node.value, ast.Name) else ""
         module = self._source.imports.get(base)
         if module is not None and module.module.startswith("goddard."):
-            _mentioned.setdefault(Import(f"{module.module}.{module.name}", node.attr))
+            self.found.setdefault(Import(f"{module.module}.{module.name}", node.attr))
         return node
 
 
@@ -302,6 +328,9 @@ def describe_method(source: Source, node: Function, name: str, text: str | None)
     yield f"### {name}"
     yield f"```python\n{shown}\n```"
     yield paragraphs(text)
+    others = other_types(source, node)
+    if others:
+        yield "Types: " + ", ".join(f"[{name}](types.md#{name.lower()})" for name in others) + "."
 
 
 def describe_values(source: Source, node: ast.ClassDef) -> Iterator[str]:
@@ -325,6 +354,8 @@ def _default(value: ast.expr | None) -> str:
             return {"dict": " = {}", "list": " = []", "set": " = set()"}[kind]
         case ast.Call(func=ast.Name(id="written"), args=[default]):
             return f" = {ast.unparse(default)}"
+        case ast.Call(func=ast.Name(id="field"), keywords=[ast.keyword(value=factory)]):
+            return f" = {ast.unparse(factory)}()"
     return f" = {ast.unparse(value)}"
 
 
@@ -350,8 +381,7 @@ def write_page(name: str) -> str:
 
 def write_types() -> str:
     """The page of all types that the other pages, and it itself, mention."""
-    named = {name for _, _, names in PAGES.values() for name in names}
-    described = {Import(home_of(name).module, name) for name in named}
+    described = set(on_pages())
     sections: dict[str, list[str]] = {}
     while left := [origin for origin in _mentioned if origin not in described]:
         for origin in left:
@@ -372,8 +402,18 @@ def describe_type(source: Source, name: str) -> Iterator[str]:
             yield from describe_class(source, node)
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             yield f"```python\n{name} = {annotation(source, value)}\n```"
+            yield paragraphs(alias_docstring(source, name))
         case _:
             raise NotImplementedError(name)
+
+
+def alias_docstring(source: Source, name: str) -> str | None:
+    """The string that follows the definition of an alias."""
+    body = source.tree.body
+    match body[body.index(source.defined[name]) + 1 :]:
+        case [ast.Expr(value=ast.Constant(value=str(text))), *_]:
+            return inspect.cleandoc(text)
+    return None
 
 
 def write_index() -> str:
