@@ -7,7 +7,11 @@ READY  := $(VENV)/.ready
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format generate bench fuzz peers clean
+# What `make coverage` runs: our own daemons, no JVM.
+COVERED := tests/unit tests/property tests/golden tests/integration tests/client tests/fault/store \
+	tests/fault/broker tests/fault/nameserver tests/fault/client tests/fault/transport
+
+.PHONY: help demo unit test coverage check format generate build hooks bench fuzz peers clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
@@ -23,12 +27,20 @@ $(READY): pyproject.toml
 demo: $(READY) ## See it work: a cluster, messages of every kind, a Spark pipeline and its chart
 	@$(BIN)/python -m goddard.cli.main demo
 
+unit: $(READY) ## Unit and property tests but for the slow ones: under a minute
+	@$(BIN)/pytest -q -n 2 -m "not slow" $(or $(ARGS),tests/unit tests/property)
+
 test: check peers ## Everything: check, then all test suites
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python tools/run_suites.py
 else
 	$(BIN)/pytest $(ARGS)
 endif
+
+coverage: $(READY) ## Which lines the tests without a JVM run: a table, and build/coverage/index.html
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -m "not java and not slow" $(or $(ARGS),$(COVERED)); tests=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report && exit $$tests
 
 check: $(READY) ## Format, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -43,6 +55,14 @@ format: $(READY) ## Format the sources and mend what the linter can mend
 generate: $(READY) ## Write the API reference
 	$(BIN)/python -m tools.write_reference
 
+build: $(READY) ## Build sdist and wheel into dist, install each into an empty environment, try it
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@$(BIN)/python tools/try_packages.py dist
+
+hooks: $(READY) ## Run the checks before each commit (pre-commit, with the tools of .venv)
+	@$(BIN)/pre-commit install
+
 peers: $(READY) ## Fetch the official RocketMQ jars for the interop suite (once)
 	@$(BIN)/python -m tests.support.peers
 
@@ -53,5 +73,5 @@ fuzz: $(READY) ## Feed the decoders a million hostile inputs
 	$(BIN)/python -m bench.fuzz $(ARGS)
 
 clean: ## Remove the virtual environment, the jars and all caches
-	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

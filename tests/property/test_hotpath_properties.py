@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +151,7 @@ async def outcome(
         return answers, stored, bench.stats.puts
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(
     st.lists(st.lists(requests(), min_size=1, max_size=3), min_size=1, max_size=4),
