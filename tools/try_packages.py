@@ -34,19 +34,20 @@ def main() -> int:
 def try_package(package: Path, folder: Path) -> None:
     run(sys.executable, "-m", "venv", str(folder))
     python, goddard = str(folder / "bin" / "python"), str(folder / "bin" / "goddard")
-    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", str(package))
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", str(package))
     installed = run(*pip, "list", "--format=freeze").lower().split()
-    names = {line.partition("==")[0] for line in installed}
+    names = {line.partition("==")[0] for line in installed} - {"pip", "setuptools"}
+    expect("goddard" in names, f"{package.name}: not in {names}")
     expect(not names & EXTRAS_ONLY, f"{package.name}: has {names & EXTRAS_ONLY} without extras")
     version = run(python, "-c", QUICKSTART, cwd=folder).strip()
     expect(version in package.name, f"{package.name}: the version is {version}")
     missing = run(goddard, "--version", exit_code=1)
     expect("pip install '.[server]'" in missing, f"{package.name}: {missing}")
-    run(*pip, "install", f"{package}[server]")
+    run(*pip, "install", "--quiet", f"{package}[server]")
     shown = run(goddard, "--version").strip()
     expect(shown == f"goddard, version {version}", f"{package.name}: {shown}")
-    print(f"{package.name}: installed and tried, {len(names)} packages without extras", flush=True)
+    print(f"{package.name} works; without extras: {' '.join(sorted(names))}", flush=True)
 
 
 def run(*command: str, cwd: Path | None = None, exit_code: int = 0) -> str:
