@@ -6,6 +6,7 @@ Bodies of batches give the same messages when they are read in bulk and one by o
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.store import SmallStore
@@ -97,6 +98,7 @@ def content(root: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(BATCHES, st.integers(0, 2), st.booleans()), min_size=1, max_size=8))
 @settings(max_examples=60)
 def test_runs_are_stored_like_single_records(

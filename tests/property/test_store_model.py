@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.clock import ManualClock
@@ -252,4 +253,4 @@ _SETTINGS = settings(
 StoreModel.TestCase.settings = _SETTINGS
 SyncStoreModel.TestCase.settings = _SETTINGS
 TestStoreModel = StoreModel.TestCase
-TestSyncStoreModel = SyncStoreModel.TestCase
+TestSyncStoreModel = pytest.mark.slow(SyncStoreModel.TestCase)
