@@ -35,8 +35,9 @@ PAGES: Final = {
         "Consuming",
         "Consumers, their listeners and subscriptions.",
         (
-            *("PushConsumer", "ConsumeResult", "ConsumeContext", "OrderlyContext"),
-            *("LitePullConsumer", "Tags", "Sql", "ConsumeFrom", "MessageModel"),
+            *("PushConsumer", "PushOptions", "ConsumerOptions"),
+            *("ConsumeResult", "ConsumeContext", "OrderlyContext"),
+            *("LitePullConsumer", "LiteOptions", "Tags", "Sql", "ConsumeFrom", "MessageModel"),
         ),
     ),
     "messages": (
@@ -69,7 +70,10 @@ PAGES: Final = {
 }
 # Not in `goddard` itself: their fields are keywords of the clients.
 ELSEWHERE: Final = {
+    "ConsumerOptions": "goddard.client.consume.options",
+    "LiteOptions": "goddard.client.consume.options",
     "ProducerOptions": "goddard.client.produce.options",
+    "PushOptions": "goddard.client.consume.options",
     "SessionOptions": "goddard.client.options",
 }
 NOTE: Final = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
 from tests.support.polling import until
 
 from goddard.client.consume.lite import LitePullConsumer
@@ -122,7 +123,7 @@ async def test_a_poll_before_any_subscription_says_why_nothing_comes(
     group = site.new_group("LiteNone")
     async with lite(site, group) as consumer:
         assert await consumer.poll(1) == []
-    assert f"nothing comes to [{group}] before subscribe or assign" in caplog.text
+    assert f"Group {group} has no subscription and no assigned queue yet" in caplog.text
 
 
 async def test_a_subscriber_gets_every_message_of_all_queues(
@@ -532,7 +533,7 @@ async def test_bodies_are_decompressed(
         good, bad = await collect(consumer, 2)
     assert good.body == body
     assert not good.sys_flag & 1
-    with pytest.raises(ProtocolError, match=r"cannot be decompressed|cut short"):
+    with pytest.raises(ProtocolError, match=r"cannot be decompressed|truncated"):
         _ = bad.body
 
 
@@ -634,7 +635,7 @@ async def test_little_is_pulled_ahead_of_a_slow_user(site: Site, sender: BrokerC
 
 def waiting(consumer: LitePullConsumer) -> int:
     """How many messages a consumer holds, as tools are told."""
-    table = consumer.running_info(with_stacks=False).mq_table
+    table = member_of(consumer).running_info(with_stacks=False).mq_table
     return sum(info.cached_msg_count for info in table.values())
 
 
@@ -761,4 +762,4 @@ async def test_a_condition_that_no_broker_understands_is_refused_at_the_start(si
     with pytest.raises(BrokerError) as refused:
         await consumer.start()
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    assert consumer.state is ServiceState.STOPPED
+    assert consumer.state is ServiceState.START_FAILED

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
 from tests.support.polling import until
 from tests.support.push_consumers import (
     TIMEOUT_SECONDS,
@@ -89,7 +90,7 @@ async def test_a_reset_is_not_lost_to_a_rebalance(site: Site, sender: BrokerClie
 
     async def rebalance() -> None:
         while True:
-            await consumer.rebalance()
+            await member_of(consumer).rebalance()
 
     async with consumer:
         await inbox.until(10)
@@ -130,7 +131,7 @@ async def test_consumer_status(site: Site, sender: BrokerClient) -> None:
     consumer.subscribe(topic)
     async with consumer:
         await inbox.until(6)
-        await until(lambda: sum(consumer.offsets_of(topic).values()) == 6, "offsets")
+        await until(lambda: sum(member_of(consumer).offsets_of(topic).values()) == 6, "offsets")
         fields = {"topic": topic, "group": group, "clientAddr": ""}
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         answer = check(await sender.ask(code, fields))
@@ -147,7 +148,7 @@ async def test_running_info(site: Site, sender: BrokerClient, orderly: bool) -> 
     consumer.subscribe(topic, "*")
     async with consumer:
         await inbox.until(4)
-        await until(lambda: sum(consumer.offsets_of(topic).values()) == 4, "offsets")
+        await until(lambda: sum(member_of(consumer).offsets_of(topic).values()) == 4, "offsets")
         fields = {"consumerGroup": group, "clientId": consumer.client_id, "jstackEnable": "true"}
         answer = check(await sender.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields))
         info = decode_body(answer.body, ConsumerRunningInfo)
@@ -235,6 +236,6 @@ async def test_members_that_want_the_same_are_not(
     with caplog.at_level(logging.WARNING, "goddard.client"):
         await asyncio.gather(*(consumer.start() for consumer in consumers))
         await until(lambda: all(each.assigned_queues() for each in consumers), "shared")
-        await asyncio.gather(*(consumer.rebalance() for consumer in consumers))
+        await asyncio.gather(*(member_of(consumer).rebalance() for consumer in consumers))
     await asyncio.gather(*(consumer.stop() for consumer in consumers))
     assert "different subscriptions" not in caplog.text

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
 from tests.support.polling import until
 from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, Returned
-from goddard.client.listeners.redelivery import Retries
+from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options
 from goddard.client.session import Session
@@ -72,7 +73,7 @@ async def scheduled(sender: BrokerClient, level: int) -> int:
 
 
 def committed(consumer: PushConsumer, topic: str) -> int:
-    return sum(consumer.offsets_of(topic).values())
+    return sum(member_of(consumer).offsets_of(topic).values())
 
 
 @pytest.mark.parametrize(
@@ -208,9 +209,9 @@ async def test_a_message_that_the_broker_does_not_find_is_sent_as_a_copy(
         )
         async with session:
             await session.refresh_route(topic)
-            # The third try is one too many, so that the copy is not delayed but among the dead.
-            retries = Retries(session, group, 2)
-            assert await retries.give_back(ReceivedMessage.from_record(record, broker_name), 0)
+            # The third attempt is one too many: the copy is not delayed, but dead-lettered.
+            redelivery = Redelivery(session, group, 2)
+            assert await redelivery.send_back(ReceivedMessage.from_record(record, broker_name), 0)
         (dead,) = await sender.receive(dlq_topic(group), 1)
     properties = decode_properties(dead.properties)
     assert dead.body == b"kept"

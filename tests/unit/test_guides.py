@@ -12,6 +12,7 @@ import pytest
 
 import goddard
 from goddard import LitePullConsumer, Producer, PushConsumer, TransactionProducer
+from goddard.client.consume.options import LiteKeywords, PushKeywords
 from goddard.client.options import SessionKeywords
 from goddard.client.produce.options import ProducerKeywords
 
@@ -64,8 +65,10 @@ SECTIONS = {
     "## DefaultMQProducer": set(get_type_hints(ProducerKeywords))
     | keywords(Producer.__init__) - SESSION,
     "## TransactionMQProducer": keywords(TransactionProducer.__init__) - {"group"},
-    "## DefaultMQPushConsumer": keywords(PushConsumer.__init__),
-    "## DefaultLitePullConsumer": keywords(LitePullConsumer.__init__),
+    "## DefaultMQPushConsumer": set(get_type_hints(PushKeywords))
+    | keywords(PushConsumer.__init__) - SESSION,
+    "## DefaultLitePullConsumer": set(get_type_hints(LiteKeywords))
+    | keywords(LitePullConsumer.__init__) - SESSION,
 }
 
 

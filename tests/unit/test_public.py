@@ -17,7 +17,7 @@ from goddard.client.members import ConsumerMember, ProducerMember
 PUBLIC = set(vars(goddard)["__all__"])
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PushConsumer", "TransactionProducer")
 # What clients do for each other.
-INTERNAL = {"join", "next_portion", "send_encoded", "within"}
+INTERNAL = {"join", "next_thread_batch", "send_encoded", "within"}
 # No client imports these; `import goddard` does not import asyncio, either.
 SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer", "pytest")
 OURS = ("goddard.broker", "goddard.cli", "goddard.nameserver", "goddard.store", "goddard.testing")

@@ -4,8 +4,9 @@ A client class takes its own options as keywords and passes the rest (``SessionK
 ``session_options``. What is wrong is a ConfigError that names option, value and range.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
 from goddard.client.identity import local_ip, process_instance
@@ -16,6 +17,8 @@ from goddard.transport.tls import TlsOptions
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
 _MAX_MS: Final = 2**31 - 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,14 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
     given["client_ip"] = given.get("client_ip") or local_ip()
     addresses = parse_name_servers(name_servers, use_environment=endpoint is None)
     return SessionOptions(name_servers=addresses, **given)
+
+
+def split_options(kind: type[T], keywords: Mapping[str, Any]) -> tuple[T, SessionKeywords]:
+    """A client's own options, a dataclass of this kind, and the keywords of its session."""
+    names = {field.name for field in fields(cast("Any", kind))}
+    own = {name: value for name, value in keywords.items() if name in names}
+    common = {name: value for name, value in keywords.items() if name not in names}
+    return kind(**own), cast("SessionKeywords", common)
 
 
 def check_kind(option: str, value: object, kind: type[object]) -> None:

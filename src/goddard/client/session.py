@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from goddard.client import broker_api
 from goddard.client.errors import (
     BrokerError,
+    BrokerNotFoundError,
     ClientError,
     NameServerError,
     NoNameServerError,
@@ -362,6 +363,19 @@ class Session:
         """An address to read from, and whether it is a slave's: that of the id wanted, for a slave
         the next one, else any (unless ``only_this``)."""
         return self._known.find_broker(broker_name, broker_id, only_this=only_this)
+
+    async def locate(
+        self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = False
+    ) -> tuple[str, bool]:
+        """As ``find_broker``, for the broker of a queue. If it is not known, the topic's route is
+        fetched once more; then BrokerNotFoundError."""
+        found = self.find_broker(queue.broker_name, broker_id, only_this=only_this)
+        if found is None:
+            await self.refresh_route(queue.topic)
+            found = self.find_broker(queue.broker_name, broker_id, only_this=only_this)
+        if found is None:
+            raise BrokerNotFoundError(queue.broker_name)
+        return found
 
     def broker_addresses(self) -> dict[str, dict[int, str]]:
         """Broker name -> broker id -> address, of all brokers in any route."""

@@ -187,10 +187,12 @@ async def test_a_broker_that_answers_garbage() -> None:
     asked: list[int] = []
 
     def pull(request: RemotingCommand, _: Connection) -> RemotingCommand:
-        asked.append(int(request.fields["queueOffset"]))
+        offset = int(request.fields["queueOffset"])
+        asked.append(offset)
         code, fields, body = (
             answers.pop(0)
-            if answers
+            # Pulls of offset 1 are sent before an answer to one of offset 0 is decoded.
+            if answers and offset == 0
             else (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "1"}, b"")
         )
         return request.reply(code, "garbage", dict(fields), body)
@@ -216,7 +218,6 @@ async def test_a_broker_that_answers_garbage() -> None:
         consumer.assign([queue])
         async with polling(consumer, deliveries):
             await until(lambda: deliveries.count == 1, "the one good message comes")
-            await until(lambda: len(asked) > 12, "pulling goes on")
+            await until(lambda: asked[-3:] == [1, 1, 1], "pulling goes on")
     assert deliveries.offsets == {(0, 0): 1}
-    assert asked[:10] == [0] * 10
-    assert set(asked[10:]) == {1}
+    assert asked.count(0) == 10

@@ -82,8 +82,10 @@ def test_strategies() -> None:
 
 def test_subscriptions() -> None:
     names: Any = ["A", "B"]
-    with pytest.raises(TypeError, match=r'one by one: Tags\("A", "B"\), not \[\'A\', \'B\'\]'):
+    with pytest.raises(
+        TypeError, match=r'a tag is a str, as in Tags\("A", "B"\), not \[\'A\', \'B\'\]'
+    ):
         Tags(names)
     number: Any = 5
-    with pytest.raises(TypeError, match="an SQL92 condition is a text, not 5"):
+    with pytest.raises(TypeError, match="an SQL92 condition is a str, not 5"):
         Sql(number)

@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 from goddard.client.blocking.client import BlockingClient
 from goddard.client.blocking.methods import blocking, constructor, docstring, on_loop
 from goddard.client.consume.lite import LitePullConsumer as AsyncLitePullConsumer
-from goddard.client.consume.poll_buffer import Portion
+from goddard.client.consume.poll_buffer import ThreadBatch
 from goddard.client.consume.push import PushConsumer as AsyncPushConsumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import ServiceState
@@ -32,7 +32,7 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         return self._core.is_suspended
 
     def listen(self, listener: Listener) -> Listener:
-        """Set the listener; may be used as a decorator. Before the start."""
+        """Set the listener, before the start; may be used as a decorator."""
         return self._call(lambda: self._core.listen(listener))
 
     subscribe = on_loop(AsyncPushConsumer.subscribe)
@@ -48,7 +48,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
     @constructor(AsyncLitePullConsumer)
     def __init__(self, core: AsyncLitePullConsumer) -> None:
         BlockingClient.__init__(self, core)
-        self._portion: Portion | None = None
+        self._batch: ThreadBatch | None = None
 
     @property
     def group(self) -> str:
@@ -69,11 +69,11 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         """The next message; waits for it as long as the consumer runs."""
         # Taken from what the loop handed over; the loop is asked only when that is used up.
         while self.state is not ServiceState.STOPPED:
-            portion = self._portion
-            if portion is not None and (message := portion.next()) is not None:
+            batch = self._batch
+            if batch is not None and (message := batch.next()) is not None:
                 return message
-            self._portion = portion = self._run(self._core.next_portion)
-            if portion is None:
+            self._batch = batch = self._run(self._core.next_thread_batch)
+            if batch is None:
                 break
         raise StopIteration
 

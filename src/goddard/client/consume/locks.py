@@ -1,7 +1,8 @@
 """Locks of queues: a broker lets one consumer of an orderly group have a queue at a time.
 
-A lock is asked for when a queue is taken, renewed while it is kept, and given back with it. What a
-broker does not answer leaves a lock as it was: it runs out by itself. Belongs to the event loop.
+A queue is locked when it is taken, the lock is renewed while the queue is owned, and the queue is
+unlocked when it is released. If a broker does not answer, a lock stays as it was and expires by
+itself. Belongs to the event loop.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from goddard.client import broker_api
-from goddard.client.consume.process_queue import ProcessQueue
+from goddard.client.consume.queue_buffer import ProcessQueue
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
@@ -28,13 +29,13 @@ class QueueLocks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        # Brokers that did not answer: worth a warning once, not at every try.
+        # Brokers that did not answer: one warning is enough.
         self._silent: set[str] = set()
 
     async def lock(self, wanted: Iterable[ProcessQueue]) -> set[ProcessQueue]:
-        """Ask for locks, new or again; what was got is noted in the process queues.
+        """Lock queues, or renew their locks; sets ``locked_at_ms`` of those that are locked now.
 
-        Gives those that were refused; a broker that does not answer refuses nothing.
+        Returns those that were refused; a broker that does not answer refuses nothing.
         """
         by_broker: dict[str, list[ProcessQueue]] = {}
         for held in wanted:
@@ -48,7 +49,7 @@ class QueueLocks:
         found = self._session.find_broker(broker_name, only_this=True)
         if found is None:
             return set()
-        # Noted before it is asked for: the broker's time starts later, and runs longer.
+        # The time before the request: the broker's lease starts later, and so ends later.
         now_ms = self._session.clock.monotonic_ms()
         try:
             locked = await broker_api.lock_queues(
@@ -62,7 +63,7 @@ class QueueLocks:
             level = logging.DEBUG if broker_name in self._silent else logging.WARNING
             self._silent.add(broker_name)
             _logger.log(
-                level, "%s does not lock queues for %s: %s", broker_name, self._group, error
+                level, "broker %s did not lock queues of %s: %s", broker_name, self._group, error
             )
             return set()
         self._silent.discard(broker_name)
@@ -76,13 +77,13 @@ class QueueLocks:
                 held.locked_at_ms = now_ms
                 continue
             if held.locked_at_ms is not None:
-                _logger.warning("the lock of %s is lost, group %s", held.queue, self._group)
+                _logger.warning("the lock of %s was lost, group %s", held.queue, self._group)
                 held.locked_at_ms = None
             refused.add(held)
         return refused
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back."""
+        """Unlock queues; failures are logged."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -95,4 +96,4 @@ class QueueLocks:
                     self._session, found[0], self._group, self._session.client_id, owned
                 )
             except GoddardError as error:
-                _logger.warning("%s does not unlock queues: %s", broker_name, error)
+                _logger.warning("broker %s did not unlock queues: %s", broker_name, error)

@@ -82,7 +82,9 @@ class BrokerAddresses(broker_api.Caller, Protocol):
         self, broker_name: str, broker_id: int = 0, *, only_this: bool = False
     ) -> tuple[str, bool] | None: ...
 
-    async def refresh_route(self, topic: str) -> bool: ...
+    async def locate(
+        self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False
+    ) -> tuple[str, bool]: ...
 
 
 class _Memory:
@@ -137,7 +139,14 @@ class BrokerOffsets(_Memory):
     async def read(self, queue: MessageQueue, *, refresh: bool = False) -> int | None:
         if not refresh and (cached := self.cached(queue)) is not None:
             return cached
-        address = await self._address(queue, only_master=True)
+        try:
+            address = await master_address(self._session, queue)
+        except BrokerNotFoundError:
+            # A slave has a copy.
+            found = self._session.find_broker(queue.broker_name)
+            if found is None:
+                raise
+            address, _ = found
         kept = await broker_api.query_consumer_offset(
             self._session, address, self._group, queue, timeout_ms=_BROKER_TIMEOUT_MS
         )
@@ -192,7 +201,7 @@ class BrokerOffsets(_Memory):
         offset = self.cached(queue)
         if offset is None:
             return
-        address = await self._address(queue)
+        address, _ = await self._session.locate(queue)
         if wait:
             await broker_api.update_consumer_offset(
                 self._session, address, self._group, queue, offset, timeout_ms=_BROKER_TIMEOUT_MS
@@ -201,15 +210,6 @@ class BrokerOffsets(_Memory):
             await broker_api.update_consumer_offset_oneway(
                 self._session, address, self._group, queue, offset
             )
-
-    async def _address(self, queue: MessageQueue, *, only_master: bool = False) -> str:
-        found = self._session.find_broker(queue.broker_name, 0, only_this=only_master)
-        if found is None:
-            await self._session.refresh_route(queue.topic)
-            found = self._session.find_broker(queue.broker_name, 0)
-        if found is None:
-            raise BrokerNotFoundError(queue.broker_name)
-        return found[0]
 
 
 async def start_offset(
@@ -240,14 +240,9 @@ async def start_offset(
 
 
 async def master_address(session: BrokerAddresses, queue: MessageQueue) -> str:
-    """The master of a queue's broker; the route is read again if it is not known."""
-    found = session.find_broker(queue.broker_name, 0, only_this=True)
-    if found is None:
-        await session.refresh_route(queue.topic)
-        found = session.find_broker(queue.broker_name, 0, only_this=True)
-    if found is None:
-        raise BrokerNotFoundError(queue.broker_name)
-    return found[0]
+    """The address of the master of a queue's broker."""
+    address, _ = await session.locate(queue, only_this=True)
+    return address
 
 
 def _rounds(queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:

@@ -1,26 +1,30 @@
-"""Handing pulled messages to the user of a lite consumer, batch by batch or one by one.
+"""What a lite pull consumer has pulled, and its delivery to the user: batches or single messages.
 
-What was handed out counts as done when the user asks for more (``ask_on``). One task at a time may
-ask; others wait for it. Belongs to the event loop, but for ``Portion``: what another thread takes
-one by one without a word to the loop, which looks how far it got (``catch_up``).
+Batches are delivered in the order of their pulls, whatever queue they are of. Batches of a queue
+that moved to another offset or was given up are skipped.
+
+Delivered messages count as consumed when the user asks for more (``mark_delivered_consumed``). One
+task at a time may ask; others wait for it. Belongs to the event loop, except ``ThreadBatch``: a
+thread takes its messages one by one without the loop, which looks later how many were taken
+(``catch_up``).
 """
 
 import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from goddard.client.consume.prefetch_queue import AssignedQueue, Batch
+from goddard.client.consume.queue_buffer import Batch, PrefetchQueue
 from goddard.client.message import ReceivedMessage
 from goddard.clock import Clock
 
-# A thread that takes its time asks the loop again after so long, as offsets are noted when it does.
-_PORTION_MS: Final = 200
+# A thread returns to the loop at least this often, to commit offsets.
+_THREAD_BATCH_MS: Final = 200
 
 
-class Portion:
-    """Messages of one batch, for one thread after the other to take; the loop may close it."""
+class ThreadBatch:
+    """Messages of one batch for a thread to take; the loop may close it at any time."""
 
     __slots__ = ("_clock", "_guard", "_is_closed", "_until_ms", "batch", "messages", "taken")
 
@@ -30,12 +34,12 @@ class Portion:
         # The loop reads it.
         self.taken = 0
         self._clock = clock
-        self._until_ms = clock.monotonic_ms() + _PORTION_MS
+        self._until_ms = clock.monotonic_ms() + _THREAD_BATCH_MS
         self._is_closed = False
         self._guard = threading.Lock()
 
     def next(self) -> ReceivedMessage | None:
-        """The next message; None if the loop is to be asked."""
+        """The next message; None if the loop must be asked for another batch."""
         with self._guard:
             at = self.taken
             if (
@@ -49,93 +53,105 @@ class Portion:
             return self.messages[at]
 
     def close(self) -> None:
-        """Have nothing more taken."""
+        """Have no more messages taken."""
         with self._guard:
             self._is_closed = True
 
 
-class Pulls(Protocol):
-    """Where batches come from."""
-
-    def take(self) -> Batch | None:
-        """The batch that waits longest, if any does."""
-
-    async def wait(self) -> bool:
-        """Wait until one may have come; False when none will any more."""
-
-
-class Handout:
-    """``prepare`` readies the messages of a batch for the user."""
+class PollBuffer:
+    """``prepare`` readies the messages of a batch for the user; ``taken`` is called when a batch
+    leaves the buffer, so that there is room for others."""
 
     def __init__(
         self,
-        pulls: Pulls,
         prepare: Callable[[list[ReceivedMessage]], None],
+        taken: Callable[[], None],
         clock: Clock,
     ) -> None:
-        self._pulls = pulls
         self._prepare = prepare
+        self._taken = taken
         self._clock = clock
+        self._batches: deque[Batch] = deque()
+        self._arrived = asyncio.Event()
+        self._is_closed = False
         self._asking = asyncio.Lock()
-        # A batch that is handed out one by one, and what is left of it.
-        self._in_hand: Batch | None = None
+        # A batch that is delivered message by message, and what is left of it.
+        self._current: Batch | None = None
         self._rest: deque[ReceivedMessage] = deque()
-        # The same, while another thread takes it, and how far that was when last looked at.
-        self._portion: Portion | None = None
+        # The same, while a thread takes it, and how many the loop knows to be taken.
+        self._thread_batch: ThreadBatch | None = None
         self._seen = 0
-        # The queues that something was given of since the user asked last.
-        self._given: set[AssignedQueue] = set()
+        # The queues of messages that were delivered since the user last asked.
+        self._delivered: set[PrefetchQueue] = set()
 
-    def ask_on(self) -> None:
-        """The user is through with what it got."""
-        self.catch_up()
-        for assigned in self._given:
-            assigned.done()
-        self._given.clear()
+    # --- Filling ----------------------------------------------------------------------------------
 
-    def left(self, assigned: AssignedQueue) -> None:
-        """A queue moves or was given up: what was given of it will not be done any more."""
-        if self._portion is not None and self._portion.batch.assigned is assigned:
+    def add(self, buffer: PrefetchQueue, messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Hold what a pull brought; offsets up to ``next_offset`` are done with it."""
+        batch = buffer.add(messages, next_offset)
+        if batch is not None:
+            self._batches.append(batch)
+            self._arrived.set()
+
+    def forget(self, buffer: PrefetchQueue) -> None:
+        """A queue was given up or moves: what was delivered of it will not be marked consumed."""
+        if self._thread_batch is not None and self._thread_batch.batch.buffer is buffer:
             self.put_back()
-        self._given.discard(assigned)
+        self._delivered.discard(buffer)
+
+    def close(self) -> None:
+        """No more messages will come: end every wait for them."""
+        self._is_closed = True
+        self._arrived.set()
+
+    # --- How far ----------------------------------------------------------------------------------
+
+    def mark_delivered_consumed(self) -> None:
+        """The user is done with what it got."""
+        self.catch_up()
+        for buffer in self._delivered:
+            buffer.mark_consumed()
+        self._delivered.clear()
 
     def catch_up(self) -> None:
-        """Note what the thread that has a portion took of it; it is through with all but the last.
+        """Note which messages a thread has taken; all of them but the last are consumed.
 
-        Called before anything is made of the offsets.
+        Called before offsets are used.
         """
-        portion = self._portion
-        if portion is None:
+        thread_batch = self._thread_batch
+        if thread_batch is None:
             return
-        taken = portion.taken
+        taken = thread_batch.taken
         for count in range(max(self._seen + 1, taken - 1), taken + 1):
-            for assigned in self._given:
-                assigned.done()
-            self._given.clear()
-            self._give(portion.batch, _offset_after(portion, count))
+            for buffer in self._delivered:
+                buffer.mark_consumed()
+            self._delivered.clear()
+            self._deliver(thread_batch.batch, _offset_after(thread_batch, count))
         self._seen = taken
 
     def put_back(self) -> None:
-        """End the portion that a thread has, if one has; what it did not take is in hand again."""
-        portion = self._portion
-        if portion is None:
+        """Close the batch of a thread, if there is one; its other messages are delivered next."""
+        thread_batch = self._thread_batch
+        if thread_batch is None:
             return
-        portion.close()
+        thread_batch.close()
         self.catch_up()
-        self._portion = None
+        self._thread_batch = None
         self._seen = 0
-        self._rest = deque(portion.messages[portion.taken :])
-        self._in_hand = portion.batch if self._rest else None
+        self._rest = deque(thread_batch.messages[thread_batch.taken :])
+        self._current = thread_batch.batch if self._rest else None
+
+    # --- Delivery ---------------------------------------------------------------------------------
 
     async def next_batch(self, timeout_ms: int) -> list[ReceivedMessage]:
-        """The batch that waits longest, or what is left of the one in hand; empty if none came."""
+        """The oldest batch, or the rest of the current one; empty if none came in time."""
         async with self._asking:
             self.put_back()
-            self.ask_on()
-            batch, rest = self._in_hand, self._rest
-            self._in_hand, self._rest = None, deque()
+            self.mark_delivered_consumed()
+            batch, rest = self._current, self._rest
+            self._current, self._rest = None, deque()
             if batch is not None and not batch.is_stale:
-                self._give(batch, batch.next_offset)
+                self._deliver(batch, batch.next_offset)
                 return list(rest)
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -144,63 +160,70 @@ class Handout:
                 return []
             if taken is None:
                 return []
-            self._give(taken, taken.next_offset)
+            self._deliver(taken, taken.next_offset)
             return taken.messages
 
     async def next_message(self) -> ReceivedMessage | None:
-        """The next message, whenever it comes; None when no more will."""
+        """The next message, however long it takes; None when no more will come."""
         async with self._asking:
-            batch = await self._next_in_hand()
+            batch = await self._next_current()
             if batch is None:
                 return None
             message = self._rest.popleft()
             if self._rest:
-                self._give(batch, message.queue_offset + 1)
+                self._deliver(batch, message.queue_offset + 1)
             else:
-                self._in_hand = None
-                self._give(batch, batch.next_offset)
+                self._current = None
+                self._deliver(batch, batch.next_offset)
             return message
 
-    async def next_portion(self) -> Portion | None:
-        """The next messages, whenever they come, for a thread to take; None when no more will."""
+    async def next_thread_batch(self) -> ThreadBatch | None:
+        """The next messages for a thread, however long it takes; None when no more will come."""
         async with self._asking:
-            batch = await self._next_in_hand()
+            batch = await self._next_current()
             if batch is None:
                 return None
-            self._portion = Portion(batch, list(self._rest), self._clock)
-            self._in_hand, self._rest = None, deque()
-            batch.assigned.is_in_hand = True
-            return self._portion
+            self._thread_batch = ThreadBatch(batch, list(self._rest), self._clock)
+            self._current, self._rest = None, deque()
+            batch.buffer.is_partly_delivered = True
+            return self._thread_batch
 
-    async def _next_in_hand(self) -> Batch | None:
-        """The batch that the next messages are of, what is left of it being in ``_rest``."""
+    async def _next_current(self) -> Batch | None:
+        """The batch to deliver from; what is left of it is in ``_rest``."""
         self.put_back()
-        self.ask_on()
-        batch = self._in_hand
+        self.mark_delivered_consumed()
+        batch = self._current
         if batch is None or batch.is_stale:
-            batch = self._in_hand = await self._take()
+            batch = self._current = await self._take()
             if batch is not None:
                 self._rest = deque(batch.messages)
         return batch
 
     async def _take(self) -> Batch | None:
+        """The oldest batch, however long it takes; None when no more will come."""
         while True:
-            batch = self._pulls.take()
-            if batch is not None:
+            while self._batches:
+                batch = self._batches.popleft()
+                if batch.is_stale:
+                    continue
+                batch.buffer.take()
+                self._taken()
                 self._prepare(batch.messages)
                 return batch
-            if not await self._pulls.wait():
+            if self._is_closed:
                 return None
+            self._arrived.clear()
+            await self._arrived.wait()
 
-    def _give(self, batch: Batch, offset: int) -> None:
-        assigned = batch.assigned
-        assigned.is_in_hand = offset != batch.next_offset
-        assigned.given_offset = offset
-        self._given.add(assigned)
+    def _deliver(self, batch: Batch, offset: int) -> None:
+        buffer = batch.buffer
+        buffer.is_partly_delivered = offset != batch.next_offset
+        buffer.delivered_offset = offset
+        self._delivered.add(buffer)
 
 
-def _offset_after(portion: Portion, count: int) -> int:
-    """Behind the first so many messages of a portion."""
-    if count == len(portion.messages):
-        return portion.batch.next_offset
-    return portion.messages[count - 1].queue_offset + 1
+def _offset_after(thread_batch: ThreadBatch, count: int) -> int:
+    """The offset after the first ``count`` messages."""
+    if count == len(thread_batch.messages):
+        return thread_batch.batch.next_offset
+    return thread_batch.messages[count - 1].queue_offset + 1

@@ -1,12 +1,12 @@
-"""Pulling: a pull request out, its answer in, and the stored records in it as messages.
+"""Pull requests: what is sent, how the answer is read, and its stored records as messages.
 
-``pull_command``, ``read_answer`` and ``decode_messages`` do no I/O. ``Puller`` asks a queue's
-brokers on behalf of a group and remembers which of them it was told to ask next; it belongs to the
-event loop.
+``pull_command``, ``read_answer`` and ``decode_messages`` do no I/O. ``Puller`` pulls from the
+brokers of a queue for one group, and remembers which broker it was told to pull from next; it
+belongs to the event loop.
 
-Decoding is made for speed, as every message consumed comes through it: one unpacking checks a
-record and one slice copies it; what is in it is read when somebody asks (``ReceivedMessage``). It
-trusts nothing: malformed records raise ProtocolError.
+Every message that is consumed is decoded here, so decoding is fast: one unpacking checks a record,
+one slice copies it, and its fields are read when they are used (``ReceivedMessage``). Malformed
+records raise ProtocolError.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final, Protocol, Required, TypedDict, Unpack
 
 from goddard.client import broker_api
-from goddard.client.errors import BrokerError, BrokerNotFoundError
+from goddard.client.errors import BrokerError
 from goddard.client.message import RECORD_HEAD, ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError
@@ -38,7 +38,8 @@ from goddard.protocol.record import (
 )
 from goddard.transport.connection import Connection
 
-# RocketMQ's defaults: how long a broker may hold a push consumer's pull, and how long we wait.
+# RocketMQ's defaults: how long a broker may hold a push consumer's pull, and how long the client
+# waits for the answer.
 SUSPEND_MS: Final = 15_000
 TIMEOUT_MS: Final = 30_000
 MAX_PULL_BYTES: Final = 256 * 1024
@@ -49,8 +50,8 @@ _SUSPEND: Final = 0x2
 _SUBSCRIPTION: Final = 0x4
 _LITE: Final = 0x10
 
-# Of the fixed part of a record: size, magic, queue, queue offset and system flag, what must be 0 of
-# the two ports (their upper halves), and the length of the body.
+# From the fixed part of a record: size, magic, queue, queue offset, system flag, the upper halves
+# of the two ports (which must be 0), and the length of the body.
 _CHECKED: Final = Struct(">iI4xi4xq8xi12xH14xH14xi")
 _HEAD_BYTES: Final = RECORD_HEAD.size
 _MIN_BYTES: Final = _HEAD_BYTES + 3
@@ -76,7 +77,7 @@ _STATUSES: Final[dict[int, PullStatus]] = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """``messages`` are those that passed the filter: there may be none of them even when FOUND."""
+    """``messages`` are those that passed the filter; there may be none even when FOUND."""
 
     status: PullStatus
     next_offset: int
@@ -87,7 +88,7 @@ class PullResult:
 
 
 class PullAnswer:
-    """The answer to a pull, with the records in it as they came: they are read by ``result``."""
+    """The answer to a pull; ``result`` decodes its records."""
 
     __slots__ = ("_header", "_queue", "_records", "_tags", "status")
 
@@ -104,7 +105,7 @@ class PullAnswer:
             raise BrokerError(response.code, response.remark, address)
         header = PullResponse.decode(response.fields)
         if header.next_begin_offset < 0:
-            raise ProtocolError(f"{header.next_begin_offset} is no offset to pull from next")
+            raise ProtocolError(f"the next offset to pull is {header.next_begin_offset}")
         self.status = status
         self._header = header
         self._records = bytes(response.body) if status is PullStatus.FOUND else b""
@@ -125,14 +126,14 @@ class PullAnswer:
         return len(self._records)
 
     def result(self) -> PullResult:
-        """With its messages; ProtocolError if they cannot be read.
+        """With the decoded messages; ProtocolError if they are malformed.
 
-        Those whose tag is not wanted are left out, if any are: brokers compare hashes.
+        Messages with other tags than those subscribed to are left out: brokers compare only hashes.
         """
         header = self._header
         messages: list[ReceivedMessage] = []
         if self._records:
-            # As properties: how far the queue reached when it was pulled tells the lag.
+            # Properties of each message: the end of the queue, as it was pulled, tells the lag.
             bounds = b"MIN_OFFSET\x01%d\x02MAX_OFFSET\x01%d\x02" % (
                 header.min_offset,
                 header.max_offset,
@@ -160,7 +161,9 @@ class Brokers(broker_api.Caller, Protocol):
         self, broker_name: str, broker_id: int = 0, *, only_this: bool = False
     ) -> tuple[str, bool] | None: ...
 
-    async def refresh_route(self, topic: str) -> bool: ...
+    async def locate(
+        self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False
+    ) -> tuple[str, bool]: ...
 
     def prepare(self, command: RemotingCommand) -> None: ...
 
@@ -168,17 +171,18 @@ class Brokers(broker_api.Caller, Protocol):
 
 
 class PullKeywords(TypedDict, total=False):
-    """See ``pull_command``."""
+    """See ``pull_command``; ``timeout_ms`` is for the answer."""
 
     max_messages: Required[int]
     max_bytes: int
     suspend_ms: int
+    timeout_ms: int
     carries_subscription: bool
     is_lite: bool
 
 
-class PullUnderWay:
-    """A pull that was sent, and is to be waited for or given up."""
+class PendingPull:
+    """A pull that was sent, and whose answer is awaited or given up."""
 
     __slots__ = ("_future", "_read")
 
@@ -200,13 +204,15 @@ class PullUnderWay:
 class Puller:
     """The pulls of one group."""
 
-    __slots__ = ("_group", "_session", "_suggested")
+    __slots__ = ("_group", "_session", "_suggested", "_without_lite")
 
     def __init__(self, session: Brokers, group: str) -> None:
         self._session = session
         self._group = group
-        # Ids of the brokers to ask; the master's, 0, is left out.
+        # The broker id to pull a queue from, if it is not 0, the master's.
         self._suggested: dict[MessageQueue, int] = {}
+        # Names of brokers before 5.0, which do not know the request of lite consumers.
+        self._without_lite: set[str] = set()
 
     async def pull(
         self,
@@ -214,7 +220,6 @@ class Puller:
         queue_offset: int,
         subscription: SubscriptionData,
         *,
-        timeout_ms: int = TIMEOUT_MS,
         commit_offset: int | None = None,
         **how: Unpack[PullKeywords],
     ) -> PullResult:
@@ -224,68 +229,78 @@ class Puller:
         at once) and notes ``commit_offset``, if given, as the group's. Any code but the four of
         PullStatus raises BrokerError.
         """
-        answer = await self.ask(
-            queue,
-            queue_offset,
-            subscription,
-            timeout_ms=timeout_ms,
-            commit_offset=commit_offset,
-            **how,
+        answer = await self.request(
+            queue, queue_offset, subscription, commit_offset=commit_offset, **how
         )
         return answer.result()
 
-    async def ask(
+    async def request(
         self,
         queue: MessageQueue,
         queue_offset: int,
         subscription: SubscriptionData,
         *,
-        timeout_ms: int = TIMEOUT_MS,
         commit_offset: int | None = None,
         **how: Unpack[PullKeywords],
     ) -> PullAnswer:
-        """As ``pull``, but the messages are left to be read."""
-        address, is_slave = await self._find(queue)
-        command = pull_command(
-            self._group,
-            queue,
-            queue_offset,
-            subscription,
-            # Only a master keeps offsets.
-            commit_offset=None if is_slave else commit_offset,
-            **how,
-        )
+        """Like ``pull``, but the records are not decoded."""
+        address, is_slave = await self._session.locate(queue, self._suggested.get(queue, 0))
+        # Only a master keeps offsets.
+        commit_offset = None if is_slave else commit_offset
+        command = self._command(queue, queue_offset, subscription, commit_offset, how)
+        timeout_ms = how.get("timeout_ms", TIMEOUT_MS)
         response = await self._session.request(address, command, timeout_ms)
+        if (
+            response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            and command.code == RequestCode.LITE_PULL_MESSAGE
+        ):
+            self._without_lite.add(queue.broker_name)
+            command = self._command(queue, queue_offset, subscription, commit_offset, how)
+            response = await self._session.request(address, command, timeout_ms)
         return self._read(response, queue, subscription, address)
 
-    def ask_soon(
+    def request_soon(
         self,
         queue: MessageQueue,
         queue_offset: int,
         subscription: SubscriptionData,
         *,
-        timeout_ms: int = TIMEOUT_MS,
         commit_offset: int | None = None,
         **how: Unpack[PullKeywords],
-    ) -> "PullUnderWay | None":
-        """As ``ask``, sent at once; None if there is no connection to the broker."""
+    ) -> PendingPull | None:
+        """Like ``request``, sent at once; None if there is no connection to the broker."""
         found = self._session.find_broker(queue.broker_name, self._suggested.get(queue, 0))
         connection = None if found is None else self._session.connection(found[0])
         if found is None or connection is None:
             return None
         address, is_slave = found
-        command = pull_command(
+        commit_offset = None if is_slave else commit_offset
+        command = self._command(queue, queue_offset, subscription, commit_offset, how)
+        self._session.prepare(command)
+        future = connection.request_soon(command, how.get("timeout_ms", TIMEOUT_MS))
+        return PendingPull(
+            future, lambda response: self._read(response, queue, subscription, address)
+        )
+
+    def _command(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: SubscriptionData,
+        commit_offset: int | None,
+        how: PullKeywords,
+    ) -> RemotingCommand:
+        return pull_command(
             self._group,
             queue,
             queue_offset,
             subscription,
-            commit_offset=None if is_slave else commit_offset,
-            **how,
-        )
-        self._session.prepare(command)
-        future = connection.request_soon(command, timeout_ms)
-        return PullUnderWay(
-            future, lambda response: self._read(response, queue, subscription, address)
+            max_messages=how["max_messages"],
+            max_bytes=how.get("max_bytes", MAX_PULL_BYTES),
+            commit_offset=commit_offset,
+            suspend_ms=how.get("suspend_ms", SUSPEND_MS),
+            carries_subscription=how.get("carries_subscription", False),
+            is_lite=how.get("is_lite", False) and queue.broker_name not in self._without_lite,
         )
 
     def _read(
@@ -303,18 +318,8 @@ class Puller:
         return answer
 
     def forget(self, queue: MessageQueue) -> None:
-        """Ask the master again when the queue comes back."""
+        """Pull from the master again when the queue comes back."""
         self._suggested.pop(queue, None)
-
-    async def _find(self, queue: MessageQueue) -> tuple[str, bool]:
-        wanted = self._suggested.get(queue, 0)
-        found = self._session.find_broker(queue.broker_name, wanted)
-        if found is None:
-            await self._session.refresh_route(queue.topic)
-            found = self._session.find_broker(queue.broker_name, wanted)
-        if found is None:
-            raise BrokerNotFoundError(queue.broker_name)
-        return found
 
 
 def pull_command(
@@ -330,10 +335,9 @@ def pull_command(
     carries_subscription: bool = False,
     is_lite: bool = False,
 ) -> RemotingCommand:
-    """The request. Without ``carries_subscription`` the broker takes what the heartbeat said.
+    """The request. Without ``carries_subscription`` the broker uses what the heartbeat said.
 
-    A lite consumer's is LITE_PULL_MESSAGE, which 4.x brokers do not know: for them, ``is_lite`` is
-    left out and nothing else changes.
+    ``is_lite`` makes it LITE_PULL_MESSAGE, which 4.x brokers do not know.
     """
     sys_flag = 0
     if commit_offset is not None:
@@ -344,7 +348,7 @@ def pull_command(
         sys_flag |= _SUBSCRIPTION
     if is_lite:
         sys_flag |= _LITE
-    # PullRequest's fields; written out because this is done for every few messages.
+    # The fields of PullRequest, written out for speed.
     fields = {
         "bname": queue.broker_name,
         "topic": queue.topic,
@@ -362,7 +366,7 @@ def pull_command(
     if carries_subscription:
         fields["subscription"] = subscription.sub_string
         if is_tag_type(subscription.expression_type):
-            # Nothing to compare it with: the expression itself is there.
+            # The request carries the expression itself, so there is no version to compare.
             fields["subVersion"] = "0"
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     return RemotingCommand(code, fields)
@@ -376,7 +380,8 @@ def read_answer(
 ) -> PullResult:
     """The answer to a pull; BrokerError for a code that is not one of PullStatus.
 
-    Messages whose tag is not among ``tags`` are left out, if there are any: brokers compare hashes.
+    Messages whose tag is not among ``tags``, if any are given, are left out: brokers compare only
+    hashes.
     """
     return PullAnswer(response, queue, tags, address).result()
 
@@ -384,16 +389,16 @@ def read_answer(
 def decode_messages(
     records: bytes, queue: MessageQueue, more_properties: bytes = b"", *, offset_delta: int = 0
 ) -> list[ReceivedMessage]:
-    """Stored records back to back, as messages of a queue.
+    """Decode consecutive stored records as messages of a queue.
 
-    ``more_properties`` are given to each of them; ``offset_delta`` is what a static topic's queue
+    ``more_properties`` are added to each message; ``offset_delta`` is what a static topic's queue
     adds to the offsets of its broker.
     """
     messages: list[ReceivedMessage] = []
     add = messages.append
     unpack = _CHECKED.unpack_from
     queue_id = queue.queue_id
-    # Most often all records have one topic, the queue's own: it is compared and not decoded.
+    # Most records have the queue's own topic: its bytes are compared and not decoded.
     topic = queue.topic
     raw_topic = topic.encode("utf-8", "replace")
     if len(raw_topic) > MAX_TOPIC_BYTES_V1:
@@ -403,7 +408,7 @@ def decode_messages(
     position = 0
     while position < total:
         if total - position < _MIN_BYTES:
-            raise ProtocolError(f"{total - position} bytes at the end are no record")
+            raise ProtocolError(f"{total - position} bytes at the end are not a record")
         size, magic, its_queue_id, queue_offset, sys_flag, born_port, store_port, length = unpack(
             records, position
         )
@@ -415,22 +420,22 @@ def decode_messages(
             continue
         end = position + size
         topic_at = position + _HEAD_BYTES + length
-        # What each of the checks lets through, the next one can read: it is within the record.
+        # Each check makes sure that the next one reads within the record.
         if length < 0 or topic_at + 3 > end or end > total or born_port or store_port:
-            raise _misfit(records, position)
+            raise _malformed(records, position)
         if records.startswith(topic_bytes, topic_at):
             properties_at = topic_at + len(topic_bytes) + 2
         else:
             properties_at = topic_at + records[topic_at] + 3
             if properties_at > end or records[topic_at] > MAX_TOPIC_BYTES_V1:
-                raise _misfit(records, position)
+                raise _malformed(records, position)
             topic_bytes = records[topic_at : properties_at - 2]
             topic = _text(topic_bytes[1:])
         if properties_at > end:
-            raise _misfit(records, position)
+            raise _malformed(records, position)
         properties_length = records[properties_at - 2] << 8 | records[properties_at - 1]
         if properties_at + properties_length != end or properties_length > MAX_PROPERTIES_BYTES:
-            raise _misfit(records, position)
+            raise _malformed(records, position)
         record = records[position:end]
         add(ReceivedMessage(queue_offset, topic, queue, length, record, more_properties))
         position = end
@@ -440,8 +445,8 @@ def decode_messages(
 def _decode_unusual(
     records: bytes, position: int, queue: MessageQueue, offset_delta: int, more_properties: bytes
 ) -> tuple[list[ReceivedMessage], int]:
-    """Records of long topics, with IPv6 hosts, of static topics, and batches that are stored as
-    one record; the last become the messages that they hold."""
+    """Decode a record of a long topic, with IPv6 hosts or of a static topic, or a batch that is
+    stored as one record; returns its messages and where the next record begins."""
     record, end = decode_record(records, position, check_crc=False)
     # A static topic's queue has another number and other offsets than the broker's own.
     record.queue_id = queue.queue_id
@@ -480,9 +485,9 @@ def _text(topic: bytes) -> str:
         raise ProtocolError(f"the topic of a record is not UTF-8: {error}") from error
 
 
-def _misfit(records: bytes, position: int) -> ProtocolError:
+def _malformed(records: bytes, position: int) -> ProtocolError:
     head = RECORD_HEAD.unpack_from(records, position)
     return ProtocolError(
-        f"the parts of a record of {head[0]} bytes do not fit: a body of {head[16]}, "
-        f"ports {head[10]} and {head[13]}"
+        f"a record of {head[0]} bytes is malformed: its body has {head[16]} bytes, its ports are "
+        f"{head[10]} and {head[13]}"
     )

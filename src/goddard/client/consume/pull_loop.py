@@ -1,33 +1,33 @@
-"""Keeps process queues filled: one task and one outstanding pull per queue.
+"""The pull loop of push and lite pull consumers: one task and one outstanding pull per queue.
 
-Pulling does not wait for consuming, nor for the messages of the last pull to be read: when an
-answer comes, and there will be room, the next pull leaves first. It pauses while a queue holds too
-much (messages, bytes or a stretch of offsets) and goes on as soon as there is room; while the
-consumer is suspended; and, for an orderly consumer, while the queue is not locked. What fails is
-tried again after a while, for as long as the queue is ours. Belongs to the event loop.
+A task finds the offset to start at, and then pulls for as long as its buffer is not dropped. It
+pauses while the consumer may not pull (too much is held, the queue is paused, its lock is not ours)
+and is woken when it may. After a failure it waits and pulls again.
+
+Pulling does not wait for decoding and consuming: when an answer has come and there will be room for
+the next one too, the next pull is sent before the messages of this one are decoded.
+
+What push and lite pull consumers do differently is in their ``PullHandler``. Belongs to the event
+loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import Offsets, start_offset
-from goddard.client.consume.process_queue import ProcessQueue
 from goddard.client.consume.pull import (
+    PendingPull,
     PullAnswer,
     Puller,
     PullKeywords,
     PullResult,
     PullStatus,
-    PullUnderWay,
 )
-from goddard.client.consume.rates import ConsumeRates
+from goddard.client.consume.queue_buffer import QueueBuffer
 from goddard.client.errors import BrokerError
-from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.errors import GoddardError, RemotingError
@@ -35,318 +35,337 @@ from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import ResponseCode
 from goddard.transport.tasks import Tasks
 
-_FLOW_CONTROL_SECONDS: Final = 0.02
-_MIB: Final = 1024 * 1024
+# RocketMQ's pause after a refusal for load. It is also made after an answer that does not advance
+# the offset: a broker that does not hold pulls would otherwise be asked without pause.
+_SHORT_PAUSE_MS: Final = 20
+
+B = TypeVar("B", bound=QueueBuffer)
+B_contra = TypeVar("B_contra", bound=QueueBuffer, contravariant=True)
 
 _logger: Final = logging.getLogger("goddard.client")
 
 
-@dataclass(slots=True, kw_only=True)
-class FeedingOptions:
-    """How much is pulled and held. The thresholds change with the number of queues."""
+class PullHandler(Protocol[B_contra]):
+    """What a kind of consumer decides about pulling, and does with the messages."""
 
-    pull_batch_size: int
-    pull_batch_bytes: int
-    pull_interval_ms: int
-    pull_error_delay_ms: int
-    max_count: int
-    max_mib: int
-    max_span: int
-    consume_from: ConsumeFrom
-    consume_timestamp_ms: int
-    is_orderly: bool
-    is_broadcast: bool
+    def may_pull(self, buffer: B_contra) -> bool:
+        """Whether a queue may be pulled from now; the loop waits for ``wake`` until it may."""
+
+    async def lock(self, buffer: B_contra) -> bool:
+        """Wait until the lock of a queue is ours, if one is needed; False if another member has
+        it."""
+
+    def may_prefetch(self, buffer: B_contra, answer: PullAnswer, offset: int) -> bool:
+        """Whether the next pull may be sent before the answer to one at ``offset`` is decoded."""
+
+    def subscription_of(self, topic: str) -> SubscriptionData | None:
+        """What brokers know of the subscription; None ends the pulling of the topic."""
+
+    def commit_offset(self, queue: MessageQueue) -> int | None:
+        """The offset that a pull commits on its way; None commits nothing."""
+
+    def take(self, buffer: B_contra, result: PullResult, spent_ms: int) -> None:
+        """Take the messages of a pull, which lasted ``spent_ms``."""
+
+    def offset_is_illegal(self, buffer: B_contra, result: PullResult) -> bool:
+        """The queue does not have the offset asked for, but ``result.next_offset``. Whether to go
+        on there; otherwise the loop ends."""
+
+    def failed(self, buffer: B_contra, error: GoddardError) -> None:
+        """A pull failed; the loop pulls again."""
+
+    def lost(self, buffer: B_contra) -> None:
+        """Another member has the lock of a queue; the loop ends."""
 
 
-class Consumer(Protocol):
-    """What becomes of the messages."""
+def is_flow_control(error: GoddardError) -> bool:
+    """Whether a broker refused a pull for load: it is pulled from again very soon."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
 
-    def accept(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
 
-
-class Feeder:
-    """Pulls for the process queues of one consumer.
-
-    ``prepare`` readies messages for their listener. ``lost`` is told of a queue that cannot go on:
-    because it does not have the offset that was asked for, with one that it has; or, with None,
-    because its lock is somebody else's. Without ``locks`` none is needed.
-    """
+class PullLoop(Generic[B]):
+    """Pulls from the queues of one consumer. ``how`` is for every pull."""
 
     def __init__(
         self,
         session: Session,
         group: str,
-        options: FeedingOptions,
-        *,
+        handler: PullHandler[B],
         offsets: Offsets,
-        rates: ConsumeRates,
-        subscription_of: Callable[[str], SubscriptionData | None],
-        prepare: Callable[[MessageQueue, list[ReceivedMessage]], None],
-        lost: Callable[[ProcessQueue, int | None], None],
-        locks: QueueLocks | None,
+        *,
+        how: PullKeywords,
+        consume_from: ConsumeFrom,
+        timestamp_ms: int,
+        error_delay_ms: int,
+        interval_ms: int = 0,
     ) -> None:
-        self.options = options
         self._session = session
         self._clock = session.clock
-        self._puller = Puller(session, group)
+        self._group = group
+        self._handler = handler
         self._offsets = offsets
-        self._rates = rates
-        self._subscription_of = subscription_of
-        self._prepare = prepare
-        self._lost = lost
-        self._locks = locks
+        self._puller = Puller(session, group)
+        self._how = how
+        self._consume_from = consume_from
+        self._timestamp_ms = timestamp_ms
+        self._error_delay_ms = error_delay_ms
+        self._interval_ms = interval_ms
         self._tasks = Tasks(_logger, logging.DEBUG)
-        self._feeding: dict[ProcessQueue, asyncio.Task[None]] = {}
-        self._waiting: dict[ProcessQueue, asyncio.Future[None]] = {}
-        self._ahead: dict[ProcessQueue, PullUnderWay] = {}
-        self._beginning: dict[ProcessQueue, asyncio.Future[None]] = {}
-        self._is_running = asyncio.Event()
-        self._is_running.set()
+        self._running: dict[B, asyncio.Task[None]] = {}
+        # Of the tasks that wait until they may pull.
+        self._waiting: dict[B, asyncio.Future[None]] = {}
+        # Of the tasks that find out where to start.
+        self._starting: dict[B, asyncio.Future[None]] = {}
 
-    @property
-    def is_paused(self) -> bool:
-        return not self._is_running.is_set()
+    def start(self, buffer: B, delay_ms: int = 0) -> None:
+        """Begin to pull from a queue, after a delay."""
+        task = self._tasks.spawn(self._run(buffer, delay_ms), f"pull {buffer.queue}")
+        self._running[buffer] = task
+        if buffer.next_offset is None and not delay_ms:
+            self._starting[buffer] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda ended: self._ended(buffer, ended))
 
-    def pause(self) -> None:
-        """Pull no more until ``go_on``; what is held is consumed."""
-        self._is_running.clear()
-
-    def go_on(self) -> None:
-        self._is_running.set()
-
-    def start(self, held: ProcessQueue, consumer: Consumer, delay_ms: int = 0) -> None:
-        """Begin to pull for a queue."""
-        task = self._tasks.spawn(self._feed(held, consumer, delay_ms), f"pull {held.queue}")
-        self._feeding[held] = task
-        if held.next_offset is None and not delay_ms:
-            self._beginning[held] = asyncio.get_running_loop().create_future()
-        task.add_done_callback(lambda ended: self._ended(held, ended))
-
-    def _ended(self, held: ProcessQueue, task: asyncio.Task[None]) -> None:
-        if self._feeding.get(held) is task:
-            del self._feeding[held]
-        self._begun(held)
-
-    def _begun(self, held: ProcessQueue) -> None:
-        beginning = self._beginning.pop(held, None)
-        if beginning is not None:
-            beginning.set_result(None)
-
-    async def wait_for_beginnings(self, timeout_ms: int) -> None:
-        """Wait until queues know where they begin: they miss nothing that is sent after that.
-
-        Those that were taken from others, and wait a while first, are not waited for.
-        """
-        beginnings = list(self._beginning.values())
-        if beginnings:
-            await asyncio.wait(beginnings, timeout=timeout_ms / 1000)
-
-    def pull_anew(self, topics: Collection[str], consumer: Consumer) -> None:
-        """Pull from topics by their new subscriptions: a broker that holds a pull goes by the old
-        one, and passes over what it does not want."""
-        for held, task in list(self._feeding.items()):
-            if held.queue.topic in topics and held.next_offset is not None:
-                task.cancel()
-                self.start(held, consumer)
-
-    def is_feeding(self, held: ProcessQueue) -> bool:
-        return held in self._feeding
-
-    async def stop(self, held: ProcessQueue) -> None:
-        """Pull no more for a queue; a pull under way is left unanswered."""
-        self._puller.forget(held.queue)
-        task = self._feeding.get(held)
+    def cancel(self, buffer: B) -> asyncio.Task[None] | None:
+        """Stop pulling from a queue; an outstanding pull is given up. Returns the task."""
+        self._puller.forget(buffer.queue)
+        task = self._running.pop(buffer, None)
         if task is not None:
             task.cancel()
+        return task
+
+    async def stop(self, buffer: B) -> None:
+        """As ``cancel``, and wait until the task has ended."""
+        task = self.cancel(buffer)
+        if task is not None:
             await asyncio.wait((task,))
 
     async def close(self) -> None:
+        """Stop pulling from all queues."""
         await self._tasks.stop()
 
-    def released(self, held: ProcessQueue) -> None:
-        """Go on with a queue that waits for room, if it has got some."""
-        waiting = self._waiting.get(held)
-        if waiting is not None and not waiting.done() and self._has_room(held):
+    def restart(self, topics: Collection[str]) -> None:
+        """Pull from topics by their new subscriptions: a broker that holds a pull would still use
+        the old one and skip messages that are wanted now."""
+        for buffer, task in list(self._running.items()):
+            if buffer.queue.topic in topics and buffer.next_offset is not None:
+                task.cancel()
+                self.start(buffer)
+
+    def is_pulling(self, buffer: B) -> bool:
+        return buffer in self._running
+
+    def wake(self, buffer: B) -> None:
+        """Look again whether a queue may be pulled from."""
+        waiting = self._waiting.get(buffer)
+        if waiting is not None and not waiting.done() and self._handler.may_pull(buffer):
             waiting.set_result(None)
 
-    def _has_room(self, held: ProcessQueue) -> bool:
-        options = self.options
-        return (
-            len(held) <= options.max_count
-            and held.size_bytes <= options.max_mib * _MIB
-            and (options.is_orderly or held.span <= options.max_span)
-        )
+    def wake_all(self) -> None:
+        for buffer in list(self._waiting):
+            self.wake(buffer)
 
-    async def _feed(self, held: ProcessQueue, consumer: Consumer, delay_ms: int) -> None:
+    async def wait_for_start_offsets(self, timeout_ms: int) -> None:
+        """Wait until the start offsets of queues are known: messages that are sent after that are
+        not missed.
+
+        Queues that start after a delay, because others give them up first, are not waited for.
+        """
+        starting = list(self._starting.values())
+        if starting:
+            await asyncio.wait(starting, timeout=timeout_ms / 1000)
+
+    def _ended(self, buffer: B, task: asyncio.Task[None]) -> None:
+        if self._running.get(buffer) is task:
+            del self._running[buffer]
+        self._started(buffer)
+
+    def _started(self, buffer: B) -> None:
+        starting = self._starting.pop(buffer, None)
+        if starting is not None:
+            starting.set_result(None)
+
+    # --- The task of a queue ----------------------------------------------------------------------
+
+    async def _run(self, buffer: B, delay_ms: int) -> None:
+        handler = self._handler
         if delay_ms:
             await asyncio.sleep(delay_ms / 1000)
-        if held.next_offset is None:
-            held.next_offset = await self._first_offset(held)
-            self._begun(held)
-        failures = 0
+        failures = _Failures(buffer.queue, self._error_delay_ms)
+        offset = buffer.next_offset
+        if offset is None:
+            offset = await self._start_offset(buffer, failures)
+            buffer.start(offset)
+            self._started(buffer)
+        pulls = _QueuePulls(self, buffer)
         try:
-            while not held.is_dropped:
-                if held not in self._ahead and not await self._may_pull(held):
-                    self._lost(held, None)
+            while not buffer.is_dropped:
+                if not pulls.is_pending and not await self._may_pull(buffer):
+                    handler.lost(buffer)
                     return
-                subscription = self._subscription_of(held.queue.topic)
-                if subscription is None:
+                subscription = handler.subscription_of(buffer.queue.topic)
+                if subscription is None or not self._has_consumer(buffer):
                     return
                 try:
-                    result = await self._pull(held, held.next_offset, subscription)
+                    result = await pulls.next(offset, subscription)
                 except GoddardError as error:
-                    failures += 1
-                    self._give_up(held)
-                    if isinstance(error, RemotingError):
-                        # A broker that starts anew knows no locks, and may give ours to others.
-                        held.locked_at_ms = None
-                    await asyncio.sleep(self._pause_after(held, error, failures))
+                    pulls.give_up()
+                    handler.failed(buffer, error)
+                    await failures.wait_after(error)
                     continue
-                if failures:
-                    _logger.info("%s can be pulled from again", held.queue)
-                    failures = 0
-                if result.status is PullStatus.OFFSET_ILLEGAL:
-                    # Told once. A rebalance that gets to the queue first is to write this down,
-                    # and not where calls of the listener that still run have got to.
-                    self._offsets.freeze(held.queue, result.next_offset)
-                    self._lost(held, result.next_offset)
+                failures.clear()
+                if result.status is PullStatus.OFFSET_ILLEGAL and not handler.offset_is_illegal(
+                    buffer, result
+                ):
                     return
-                held.next_offset = result.next_offset
-                self._take(held, consumer, result)
-                if self.options.pull_interval_ms:
-                    await asyncio.sleep(self.options.pull_interval_ms / 1000)
+                rest_ms = _SHORT_PAUSE_MS if result.next_offset == offset else self._interval_ms
+                buffer.next_offset = offset = result.next_offset
+                handler.take(buffer, result, pulls.spent_ms)
+                if rest_ms:
+                    await asyncio.sleep(rest_ms / 1000)
         finally:
-            self._give_up(held)
+            pulls.give_up()
 
-    async def _pull(
-        self, held: ProcessQueue, offset: int, subscription: SubscriptionData
-    ) -> PullResult:
-        """The result of the pull that is under way, or of one that is made now."""
-        ahead = self._ahead.pop(held, None)
-        if ahead is not None:
-            answer = await ahead.answer()
-        else:
-            held.last_pull_ms = self._clock.monotonic_ms()
-            answer = await self._puller.ask(
-                held.queue,
-                offset,
-                subscription,
-                commit_offset=self._commit_offset(held),
-                **self._how(),
-            )
-        if not answer.size_bytes:
-            return answer.result()
-        now_ms = self._clock.monotonic_ms()
-        spent_ms = now_ms - (held.last_pull_ms or now_ms)
-        if self._may_ask_ahead(held, offset, answer, now_ms):
-            held.last_pull_ms = now_ms
-            self._ask_ahead(held, answer.next_offset, subscription)
-            # It leaves now: the broker is at work while the messages are read here.
-            await asyncio.sleep(0)
-        result = answer.result()
-        count = len(result.messages)
-        if count:
-            self._rates.pulled(held.queue.topic, count, spent_ms, now_ms)
-        return result
+    async def _may_pull(self, buffer: B) -> bool:
+        """Wait until a queue may be pulled from; False if another member has its lock."""
+        while not self._handler.may_pull(buffer):
+            waiting = self._waiting[buffer] = asyncio.get_running_loop().create_future()
+            try:
+                await waiting
+            finally:
+                # Unless a task that was started since then waits.
+                if self._waiting.get(buffer) is waiting:
+                    del self._waiting[buffer]
+        return await self._handler.lock(buffer)
 
-    def _give_up(self, held: ProcessQueue) -> None:
-        """Leave a pull unanswered that was sent ahead."""
-        ahead = self._ahead.pop(held, None)
-        if ahead is not None:
-            ahead.give_up()
-
-    def _may_ask_ahead(
-        self, held: ProcessQueue, offset: int, answer: PullAnswer, now_ms: int
-    ) -> bool:
-        """Whether the pull that follows an answer to one at ``offset`` has nothing to wait for."""
-        options = self.options
-        return not (
-            options.pull_interval_ms
-            or self.is_paused
-            or held.is_dropped
-            or (self._locks is not None and not held.is_locked(now_ms))
-            # As if all that the answer can hold were there already.
-            or len(held) + options.pull_batch_size > options.max_count
-            or held.size_bytes + answer.size_bytes > options.max_mib * _MIB
-            or (
-                not options.is_orderly
-                and held.span + answer.next_offset - offset > options.max_span
-            )
+    def _has_consumer(self, buffer: B) -> bool:
+        if self._group in self._session.members.consumers:
+            return True
+        _logger.warning(
+            "No matched consumer for the PullRequest [consumerGroup=%s, messageQueue=%s, "
+            "nextOffset=%s], drop it",
+            self._group,
+            buffer.queue,
+            buffer.next_offset,
         )
+        return False
 
-    def _ask_ahead(self, held: ProcessQueue, offset: int, subscription: SubscriptionData) -> None:
-        # Without a connection it is asked when its turn comes, which waits for one.
-        with suppress(RemotingError):
-            ahead = self._puller.ask_soon(
-                held.queue,
-                offset,
-                subscription,
-                commit_offset=self._commit_offset(held),
-                **self._how(),
-            )
-            if ahead is not None:
-                self._ahead[held] = ahead
-
-    def _commit_offset(self, held: ProcessQueue) -> int | None:
-        return None if self.options.is_broadcast else self._offsets.cached(held.queue) or None
-
-    def _how(self) -> PullKeywords:
-        return {
-            "max_messages": self.options.pull_batch_size,
-            "max_bytes": self.options.pull_batch_bytes,
-        }
-
-    async def _may_pull(self, held: ProcessQueue) -> bool:
-        """Wait until a queue may be pulled from; False if it is somebody else's."""
-        if not self._has_room(held):
-            await self._wait_for_room(held)
-        if self.is_paused:
-            await self._is_running.wait()
-        locks = self._locks
-        while locks is not None and not held.is_locked(self._clock.monotonic_ms()):
-            if held in await locks.lock([held]):
-                return False
-            if held.locked_at_ms is None:
-                await asyncio.sleep(self.options.pull_error_delay_ms / 1000)
-        return True
-
-    def _take(self, held: ProcessQueue, consumer: Consumer, result: PullResult) -> None:
-        messages = held.add(result.messages)
-        if messages:
-            self._prepare(held.queue, messages)
-            consumer.accept(held, messages)
-        elif not len(held):
-            # Nothing before it is ours to consume.
-            self._offsets.update(held.queue, result.next_offset, increase_only=True)
-
-    async def _first_offset(self, held: ProcessQueue) -> int:
-        failures = 0
+    async def _start_offset(self, buffer: B, failures: "_Failures") -> int:
         while True:
             try:
-                return await start_offset(
+                offset = await start_offset(
                     self._session,
                     self._offsets,
-                    held.queue,
-                    self.options.consume_from,
-                    self.options.consume_timestamp_ms,
+                    buffer.queue,
+                    self._consume_from,
+                    self._timestamp_ms,
                 )
             except GoddardError as error:
-                failures += 1
-                await asyncio.sleep(self._pause_after(held, error, failures))
+                await failures.wait_after(error)
+            else:
+                failures.clear()
+                return offset
 
-    def _pause_after(self, held: ProcessQueue, error: GoddardError, failures: int) -> float:
-        """Seconds until the next try."""
-        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
-            return _FLOW_CONTROL_SECONDS
-        # Once, not every second for as long as a broker is away.
-        level = logging.WARNING if failures == 1 else logging.DEBUG
-        _logger.log(level, "pulling from %s fails, and is tried again: %s", held.queue, error)
-        return self.options.pull_error_delay_ms / 1000
+    # --- Pulls, for _QueuePulls -------------------------------------------------------------------
 
-    async def _wait_for_room(self, held: ProcessQueue) -> None:
-        waiting = self._waiting[held] = asyncio.get_running_loop().create_future()
-        try:
-            await waiting
-        finally:
-            if self._waiting.get(held) is waiting:
-                del self._waiting[held]
+    async def request(self, buffer: B, offset: int, subscription: SubscriptionData) -> PullAnswer:
+        buffer.last_pull_ms = self._clock.monotonic_ms()
+        return await self._puller.request(
+            buffer.queue,
+            offset,
+            subscription,
+            commit_offset=self._handler.commit_offset(buffer.queue),
+            **self._how,
+        )
+
+    def prefetch(
+        self, buffer: B, offset: int, answer: PullAnswer, subscription: SubscriptionData
+    ) -> PendingPull | None:
+        """Send the pull that follows an answer to one at ``offset``, if nothing is against it."""
+        if (
+            not answer.size_bytes
+            or self._interval_ms
+            or buffer.is_dropped
+            or not self._handler.may_prefetch(buffer, answer, offset)
+        ):
+            return None
+        # Without a connection, the pull waits for its turn and then for a connection.
+        with suppress(RemotingError):
+            pending = self._puller.request_soon(
+                buffer.queue,
+                answer.next_offset,
+                subscription,
+                commit_offset=self._handler.commit_offset(buffer.queue),
+                **self._how,
+            )
+            if pending is not None:
+                buffer.last_pull_ms = self._clock.monotonic_ms()
+            return pending
+        return None
+
+    def elapsed_ms(self, since_ms: int | None) -> int:
+        now_ms = self._clock.monotonic_ms()
+        return now_ms - (now_ms if since_ms is None else since_ms)
+
+
+class _QueuePulls(Generic[B]):
+    """The pulls of one task, and the one that was sent ahead."""
+
+    def __init__(self, loop: PullLoop[B], buffer: B) -> None:
+        self._loop = loop
+        self._buffer = buffer
+        self._pending: PendingPull | None = None
+        # How long the last pull took.
+        self.spent_ms = 0
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    async def next(self, offset: int, subscription: SubscriptionData) -> PullResult:
+        """The result of the pull that was sent ahead, or of a new one."""
+        pending = self._pending
+        if pending is None:
+            answer = await self._loop.request(self._buffer, offset, subscription)
+        else:
+            answer = await pending.answer()
+            self._pending = None
+        self.spent_ms = self._loop.elapsed_ms(self._buffer.last_pull_ms)
+        self._pending = self._loop.prefetch(self._buffer, offset, answer, subscription)
+        if self._pending is not None:
+            # It is written now: the broker works on it while the messages are decoded.
+            await asyncio.sleep(0)
+        return answer.result()
+
+    def give_up(self) -> None:
+        if self._pending is not None:
+            self._pending.give_up()
+            self._pending = None
+
+
+class _Failures:
+    """Warns once of a queue that cannot be pulled from, and once when it can again."""
+
+    def __init__(self, queue: MessageQueue, delay_ms: int) -> None:
+        self._queue = queue
+        self._delay_ms = delay_ms
+        self._has_warned = False
+
+    async def wait_after(self, error: GoddardError) -> None:
+        if is_flow_control(error):
+            await asyncio.sleep(_SHORT_PAUSE_MS / 1000)
+            return
+        level = logging.DEBUG if self._has_warned else logging.WARNING
+        self._has_warned = True
+        _logger.log(
+            level,
+            "pull from %s failed; trying again every %d ms: %s",
+            self._queue,
+            self._delay_ms,
+            error,
+        )
+        await asyncio.sleep(self._delay_ms / 1000)
+
+    def clear(self) -> None:
+        if self._has_warned:
+            _logger.info("pulls from %s succeed again", self._queue)
+            self._has_warned = False

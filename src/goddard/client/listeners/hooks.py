@@ -1,8 +1,8 @@
-"""Code of the user's own around each call of a listener.
+"""Consume hooks: the user's functions that are called before and after each call of a listener.
 
-Hooks run where the listener runs: in its thread, or, if it is a coroutine function, on the loop,
-where they must not block. What one raises is logged and goes no further. They are put around the
-listener once, so that a consumer without hooks pays nothing for them.
+Hooks run where the listener runs: in its thread or, for a coroutine function, on the loop, where
+they must not block. What a hook raises is logged and ignored. The listener is wrapped once, so that
+a consumer without hooks has no cost.
 """
 
 import logging
@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from goddard.client.checks import check_hooks
-from goddard.client.listeners.listener import ConsumeResult, OrderlyContext, is_async, result_of
+from goddard.client.listeners.listener import (
+    ConsumeResult,
+    is_async,
+    is_consumed,
+    result_of,
+)
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import ConsumeOutcome
 from goddard.clock import Clock
@@ -21,7 +26,7 @@ _logger: Final = logging.getLogger("goddard.client")
 
 @dataclass(slots=True)
 class ConsumeHookContext:
-    """One call of a listener. What follows ``started_ms`` is there after it."""
+    """One call of a listener. The fields after ``started_ms`` are set when it has ended."""
 
     group: str
     messages: list[ReceivedMessage]
@@ -29,7 +34,7 @@ class ConsumeHookContext:
     ended_ms: int = 0
     outcome: ConsumeOutcome = ConsumeOutcome.FAILED
     error: BaseException | None = None
-    # For hooks that have to tell their second call something.
+    # For hooks to pass values from the first call to the second.
     attachments: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -38,7 +43,7 @@ class ConsumeHookContext:
 
 
 class ConsumeHook(Protocol):
-    """Sees each call of a listener, before and after."""
+    """Is called before and after each call of a listener."""
 
     def before_consume(self, context: ConsumeHookContext) -> None: ...
 
@@ -53,7 +58,7 @@ def with_hooks(
     timeout_ms: int,
     clock: Clock,
 ) -> Callable[..., Any]:
-    """A listener that calls hooks around the one given, which takes messages and a context."""
+    """A listener that calls ``listener``, and hooks before and after it."""
     hooks = check_hooks("consume_hooks", hooks)
     if not hooks:
         return listener
@@ -113,8 +118,4 @@ def with_hooks(
 
 
 def _outcome(result: ConsumeResult, context: object) -> ConsumeOutcome:
-    if result is ConsumeResult.SUCCESS or (
-        result is ConsumeResult.COMMIT and isinstance(context, OrderlyContext)
-    ):
-        return ConsumeOutcome.SUCCESS
-    return ConsumeOutcome.FAILED
+    return ConsumeOutcome.SUCCESS if is_consumed(result, context) else ConsumeOutcome.FAILED

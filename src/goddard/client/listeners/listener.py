@@ -1,11 +1,12 @@
-"""Listeners: what an application gives a push consumer to call, and what the calls come to.
+"""Listeners: what a push consumer calls with its messages, and what the result of a call means.
 
 A listener is a function of ``(messages, context)``. It may be a coroutine function. If it returns
-None, True or ``ConsumeResult.SUCCESS`` the messages are done with; if it returns False or
-``ConsumeResult.RECONSUME_LATER``, or raises, they are consumed again later. (Java takes a missing
-result for a failure; in Python it is what a function without ``return`` gives.)
+None, True or ``ConsumeResult.SUCCESS`` the messages are consumed; if it returns False or
+``ConsumeResult.RECONSUME_LATER``, or raises, they are consumed again later. (In Java, null counts
+as a failure; in Python, None is what a function without ``return`` returns.)
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -23,23 +24,23 @@ _logger: Final = logging.getLogger("goddard.client")
 
 
 class ConsumeResult(Enum):
-    """What a listener made of its messages."""
+    """The result of a call of a listener."""
 
     SUCCESS = "SUCCESS"
-    # Again later; of an orderly consumer: the same messages, after the queue was suspended a while.
+    # Consume again later; an orderly consumer suspends the queue and consumes it again from here.
     RECONSUME_LATER = "RECONSUME_LATER"
-    # Orderly, with ``context.auto_commit`` off: everything since the last commit is done with.
+    # Orderly, with ``context.auto_commit`` off: everything since the last commit is consumed.
     COMMIT = "COMMIT"
-    # Orderly, with ``context.auto_commit`` off: everything since the last commit once more.
+    # Orderly, with ``context.auto_commit`` off: consume everything since the last commit again.
     ROLLBACK = "ROLLBACK"
 
 
 class ConsumeContext(msgspec.Struct, gc=False, eq=False):
-    """Of one call of a concurrent listener, which may set what becomes of failures.
+    """The context of one call of a concurrent listener, which may set what follows a failure.
 
-    ``delay_level`` says when failed messages come again: 0 leaves it to the broker, by the number
-    of tries; -1 sends them to the dead-letter topic at once. ``ack_index`` is the place of the last
-    message that succeeded, when some of a batch did and the listener returns success.
+    ``delay_level`` says when failed messages are delivered again: 0 leaves it to the broker, by the
+    number of attempts; -1 sends them to the dead-letter topic at once. ``ack_index`` is the index
+    of the last message of the batch that succeeded, when the listener returns success.
     """
 
     queue: MessageQueue
@@ -48,10 +49,11 @@ class ConsumeContext(msgspec.Struct, gc=False, eq=False):
 
 
 class OrderlyContext(msgspec.Struct, gc=False, eq=False):
-    """Of one call of an orderly listener.
+    """The context of one call of an orderly listener.
 
-    ``suspend_ms`` is how long the queue rests if the messages are to be consumed again; None is
-    the consumer's ``suspend_queue_ms``. With ``auto_commit`` off, only COMMIT moves the offset.
+    ``suspend_ms`` is how long the queue is suspended if the messages are to be consumed again; None
+    means the consumer's ``suspend_queue_ms``. With ``auto_commit`` off, only COMMIT moves the
+    offset.
     """
 
     queue: MessageQueue
@@ -72,13 +74,15 @@ Listener: TypeAlias = ConcurrentListener | OrderlyListener
 def check_listener(listener: object) -> None:
     """ConfigError unless it can be called with messages and a context."""
     if not callable(listener):
-        raise ConfigError(f"the listener is {listener!r}; a function is wanted")
+        raise ConfigError(f"the listener is {listener!r}; it must be a function")
     if any(map(inspect.isgeneratorfunction, (listener, type(listener).__call__))):
-        raise ConfigError(f"the listener {listener!r} is a generator: nobody would go through it")
+        raise ConfigError(
+            f"the listener {listener!r} is a generator function, whose body would never run"
+        )
     try:
         signature = inspect.signature(listener)
     except (TypeError, ValueError):
-        # Some that are written in C do not say.
+        # Some functions written in C have no signature.
         return
     try:
         signature.bind([], None)
@@ -92,7 +96,7 @@ def is_async(listener: Callable[..., Any]) -> bool:
     """Whether a listener is to be awaited on the loop instead of called in a thread."""
     while isinstance(listener, partial):
         listener = listener.func
-    # Of an object that can be called, its class says how.
+    # For a callable object, its class decides.
     return any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__)))
 
 
@@ -105,8 +109,8 @@ def result_of(returned: object) -> ConsumeResult:
     if inspect.iscoroutine(returned):
         returned.close()
         _logger.error(
-            "a listener returned a coroutine that nobody awaits; the messages are consumed again. "
-            "Make the listener itself an async function."
+            "a listener returned a coroutine, which is not awaited; the messages are consumed "
+            "again. Make the listener itself an async function."
         )
     elif returned is not False:
         _logger.error(
@@ -115,3 +119,40 @@ def result_of(returned: object) -> ConsumeResult:
             returned,
         )
     return ConsumeResult.RECONSUME_LATER
+
+
+def is_consumed(result: ConsumeResult, context: object) -> bool:
+    """Whether messages with this result are consumed, and will not be delivered again."""
+    if not isinstance(context, OrderlyContext):
+        return result is ConsumeResult.SUCCESS
+    if context.auto_commit:
+        # COMMIT and ROLLBACK are for listeners that commit by themselves: here they are successes.
+        return result is not ConsumeResult.RECONSUME_LATER
+    return result in (ConsumeResult.SUCCESS, ConsumeResult.COMMIT)
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether a call of a listener ended because the task that made it is cancelled.
+
+    A CancelledError that the listener itself raises is a failure like any other.
+    """
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        # In a thread.
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def log_failure(error: BaseException, group: str, messages: list[ReceivedMessage]) -> None:
+    _logger.warning(
+        "the listener of the group %s failed with %s", group, describe(messages), exc_info=error
+    )
+
+
+def describe(messages: list[ReceivedMessage]) -> str:
+    """Messages of one queue, for log lines."""
+    first = messages[0]
+    return f"{len(messages)} messages of {first.queue} from offset {first.queue_offset} on"

@@ -1,8 +1,8 @@
-"""Messages that a consumer could not handle: back to the broker, to be delivered again later.
+"""Redelivery of failed messages: they are sent back to the broker, to be delivered again later.
 
 The broker that stored a message is asked to put it into the group's retry topic after a delay, or
-into its dead-letter topic after too many tries. If it cannot, the message is sent to the retry
-topic as any other is, to whichever broker takes it. Belongs to the event loop.
+into its dead-letter topic after too many attempts. If it cannot, a copy of the message is sent to
+the retry topic, to any broker that accepts it. Belongs to the event loop.
 """
 
 import logging
@@ -34,7 +34,7 @@ INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 # The first retry has delay level 3 (10 s), the second level 4, and so on.
 FIRST_RETRY_LEVEL: Final = 3
 _SEND_TIMEOUT_MS: Final = 3_000
-_SEND_TRIES: Final = 3
+_SEND_ATTEMPTS: Final = 3
 _STORED: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -43,7 +43,7 @@ _STORED: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     )
 )
-# What was added on the way here, and what must not happen twice.
+# Properties that were added by brokers and clients on the way, and are not sent again.
 _LEFT_OUT: Final = (
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_MAX_OFFSET,
@@ -54,8 +54,8 @@ _LEFT_OUT: Final = (
 _logger: Final = logging.getLogger("goddard.client")
 
 
-class Retries:
-    """Gives messages of one group back."""
+class Redelivery:
+    """Redelivers messages of one group."""
 
     def __init__(self, session: Session, group: str, max_reconsume_times: int) -> None:
         self._session = session
@@ -63,10 +63,10 @@ class Retries:
         self._retry_topic = retry_topic(group)
         self._max_reconsume_times = max_reconsume_times
 
-    async def give_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Have a message delivered again; False if no broker took it.
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Have a message delivered again; False if no broker accepted it.
 
-        Level 0 leaves the delay to the broker, a negative one means the dead-letter topic.
+        Level 0 leaves the delay to the broker; a negative one means the dead-letter topic.
         """
         try:
             address = self._session.broker_address(message.broker_name)
@@ -86,17 +86,18 @@ class Retries:
             )
         except GoddardError as error:
             _logger.warning(
-                "%s takes the message %s not back (%s); it is sent to %s instead",
+                "Broker %s rejected send-back of message %s; sending it to %s instead: %s",
                 message.broker_name,
                 message.message_id,
-                error,
                 self._retry_topic,
+                error,
             )
-            return await self.send_again(message)
+            return await self.send_to_retry_topic(message)
         return True
 
-    async def send_again(self, message: ReceivedMessage) -> bool:
-        """Send a copy to the retry topic; a broker puts what was tried too often among the dead."""
+    async def send_to_retry_topic(self, message: ReceivedMessage) -> bool:
+        """Send a copy to the retry topic; after too many attempts a broker moves it to the
+        dead-letter topic. False if no broker accepted it."""
         reason: GoddardError | None = None
         try:
             route = await self._session.publish_route(self._retry_topic)
@@ -105,28 +106,30 @@ class Retries:
             queues = []
             reason = error
         random.shuffle(queues)
-        for queue in queues[:_SEND_TRIES]:
+        for queue in queues[:_SEND_ATTEMPTS]:
             try:
                 await self._send(message, queue)
             except GoddardError as error:
                 reason = error
             else:
                 return True
-        _logger.error("the message %s could not be sent again: %s", message.message_id, reason)
+        _logger.error(
+            "message %s could not be sent to %s: %s", message.message_id, self._retry_topic, reason
+        )
         return False
 
     async def _send(self, message: ReceivedMessage, queue: MessageQueue) -> None:
         address = self._session.broker_address(queue.broker_name)
         if address is None:
             raise BrokerNotFoundError(queue.broker_name)
-        tries = message.reconsume_times
+        attempts = message.reconsume_times
         properties = dict(message.properties)
         for name in _LEFT_OUT:
             properties.pop(name, None)
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
         if queue.topic != message.queue.topic:
             properties[PROPERTY_RETRY_TOPIC] = message.queue.topic
-        properties[PROPERTY_DELAY] = str(FIRST_RETRY_LEVEL + tries)
+        properties[PROPERTY_DELAY] = str(FIRST_RETRY_LEVEL + attempts)
         header = SendRequestV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=queue.topic,
@@ -137,7 +140,7 @@ class Retries:
             born_timestamp=self._session.clock.now_ms(),
             flag=message.flag,
             properties=format_properties(properties),
-            reconsume_times=tries + 1,
+            reconsume_times=attempts + 1,
             max_reconsume_times=self._max_reconsume_times,
             unit_mode=self._session.options.unit_mode,
             bname=queue.broker_name,

@@ -9,7 +9,6 @@ from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.errors import ClientError, ForkedError
 from goddard.client.values import MessageModel, MessageQueue, ServiceState
 from goddard.errors import ConfigError
-from goddard.protocol.bodies import ConsumeType
 
 
 def lite(group: str = "G", **options: Any) -> LitePullConsumer:
@@ -89,21 +88,6 @@ def test_subscriptions_are_checked(topic: str, expression: str) -> None:
         consumer.subscribe(topic, expression)
     # What was refused has chosen no mode.
     consumer.assign([MessageQueue("T", "b", 0)])
-
-
-def test_what_heartbeats_say() -> None:
-    consumer = lite(namespace="space")
-    consumer.subscribe("T", "A || B")
-    data = consumer.consumer_data()
-    assert (data.group_name, data.consume_type) == ("space%G", ConsumeType.ACTIVELY)
-    (wanted,) = data.subscription_data_set
-    assert (wanted.topic, wanted.tags_set) == ("space%T", ["A", "B"])
-    assert list(consumer.subscribed_topics()) == ["space%T"]
-    # Assigned queues are nobody else's business; but their routes are kept fresh.
-    assigned = lite()
-    assigned.assign([MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)])
-    assert assigned.consumer_data().subscription_data_set == []
-    assert list(assigned.subscribed_topics()) == ["T"]
 
 
 def test_client_ids() -> None:

@@ -210,7 +210,7 @@ class Broker:
         self.written: dict[int, int] = {}
         self.is_away = False
 
-    def find_broker(self, *_: object, **__: object) -> tuple[str, bool]:
+    async def locate(self, *_: object, **__: object) -> tuple[str, bool]:
         return "127.0.0.1:10911", False
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:

@@ -6,10 +6,10 @@ import pytest
 from tests.support.memory import join_connections
 
 from goddard.client.consume.pull import (
+    PendingPull,
     Puller,
     PullResult,
     PullStatus,
-    PullUnderWay,
     decode_messages,
     pull_command,
     read_answer,
@@ -177,7 +177,7 @@ def test_answers_that_lack_a_number_are_refused(name: str) -> None:
 
 def test_a_next_offset_below_zero_is_refused() -> None:
     fields = ANSWER | {"nextBeginOffset": "-1"}
-    with pytest.raises(ProtocolError, match="no offset to pull from"):
+    with pytest.raises(ProtocolError, match="the next offset to pull is -1"):
         read_answer(RemotingCommand(ResponseCode.PULL_NOT_FOUND, fields), QUEUE)
 
 
@@ -240,13 +240,13 @@ def test_a_body_does_not_grow_without_bound() -> None:
     ("position", "value", "text"),
     [
         (4, b"\xcb\xd4\x31\x94", "magic"),
-        (0, (90).to_bytes(4, "big"), "do not fit"),
-        (0, (-1).to_bytes(4, "big", signed=True), "do not fit"),
-        (84, (-1).to_bytes(4, "big", signed=True), "do not fit"),
-        (84, (2**31 - 1).to_bytes(4, "big"), "do not fit"),
-        (92, b"\xff", "do not fit"),
-        (99, b"\x7f\xff", "do not fit"),
-        (52, (70_000).to_bytes(4, "big"), "ports 70000"),
+        (0, (90).to_bytes(4, "big"), "is malformed"),
+        (0, (-1).to_bytes(4, "big", signed=True), "is malformed"),
+        (84, (-1).to_bytes(4, "big", signed=True), "is malformed"),
+        (84, (2**31 - 1).to_bytes(4, "big"), "is malformed"),
+        (92, b"\xff", "is malformed"),
+        (99, b"\x7f\xff", "is malformed"),
+        (52, (70_000).to_bytes(4, "big"), "ports are 70000"),
         (93, b"\xff\xff\xff\xff\xff\xff", "not UTF-8"),
     ],
     ids=[
@@ -279,7 +279,7 @@ class Brokers:
         self.addresses = {number: f"host:{number}" for number in broker_ids}
         self.answers: list[RemotingCommand] = []
         self.asked: list[tuple[str, PullRequest]] = []
-        self.refreshed: list[str] = []
+        self.codes: list[int] = []
         self.open: Connection | None = None
 
     def find_broker(
@@ -294,15 +294,18 @@ class Brokers:
     def connection(self, address: str) -> Connection | None:
         return self.open
 
-    async def refresh_route(self, topic: str) -> bool:
-        self.refreshed.append(topic)
-        self.addresses.setdefault(0, "host:0")
-        return True
+    async def locate(
+        self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False
+    ) -> tuple[str, bool]:
+        found = self.find_broker(queue.broker_name, broker_id, only_this=only_this)
+        assert found is not None
+        return found
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
         self.asked.append((address, header(command)))
+        self.codes.append(command.code)
         return self.answers.pop(0)
 
     call = request
@@ -333,11 +336,20 @@ async def test_the_broker_that_was_suggested_is_asked_next() -> None:
     assert [asked.sys_flag & 1 for _, asked in brokers.asked] == [1, 0, 0, 1, 1]
 
 
-async def test_the_route_is_read_again_for_a_broker_that_is_not_known() -> None:
-    brokers = Brokers()
-    brokers.answers.append(RemotingCommand(ResponseCode.PULL_NOT_FOUND, dict(ANSWER)))
-    await Puller(brokers, "G").pull(QUEUE, 0, subscription("TopicA", "*", 1), max_messages=1)
-    assert brokers.refreshed == ["TopicA"]
+async def test_an_older_broker_gets_plain_pulls_of_a_lite_consumer() -> None:
+    brokers = Brokers(0)
+    puller = Puller(brokers, "G")
+    wanted = subscription("TopicA", "*", 1)
+    fields = ANSWER | {"suggestWhichBrokerId": "0"}
+    brokers.answers = [
+        RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        RemotingCommand(ResponseCode.PULL_NOT_FOUND, dict(fields)),
+        RemotingCommand(ResponseCode.PULL_NOT_FOUND, dict(fields)),
+    ]
+    for _ in range(2):
+        await puller.pull(QUEUE, 5, wanted, max_messages=1, is_lite=True)
+    lite, plain = RequestCode.LITE_PULL_MESSAGE, RequestCode.PULL_MESSAGE
+    assert brokers.codes == [lite, plain, plain]
 
 
 # --- Pulls that are sent ahead --------------------------------------------------------------------
@@ -348,7 +360,7 @@ async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
     puller = Puller(brokers, "G")
     wanted = subscription("TopicA", "*", 1)
     # It is no use without a connection.
-    assert puller.ask_soon(QUEUE, 5, wanted, max_messages=1) is None
+    assert puller.request_soon(QUEUE, 5, wanted, max_messages=1) is None
     asked: list[PullRequest] = []
     arrived = asyncio.Event()
     codes = [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
@@ -365,10 +377,10 @@ async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
     handlers.register(RequestCode.PULL_MESSAGE, pull)
     brokers.open, _ = join_connections(handlers)
 
-    def ask(offset: int) -> PullUnderWay:
-        under_way = puller.ask_soon(QUEUE, offset, wanted, max_messages=1, commit_offset=4)
-        assert under_way is not None
-        return under_way
+    def ask(offset: int) -> PendingPull:
+        pending = puller.request_soon(QUEUE, offset, wanted, max_messages=1, commit_offset=4)
+        assert pending is not None
+        return pending
 
     first = ask(5)
     async with asyncio.timeout(30):
@@ -378,7 +390,7 @@ async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
         assert (answer.next_offset, answer.size_bytes) == (12, len(encode_record(record())))
         assert [message.body for message in answer.result().messages] == [b"body"]
         # It was suggested to ask another broker, which is not known.
-        assert puller.ask_soon(QUEUE, 5, wanted, max_messages=1) is None
+        assert puller.request_soon(QUEUE, 5, wanted, max_messages=1) is None
         puller.forget(QUEUE)
         with pytest.raises(BrokerError):
             await ask(6).answer()
@@ -391,12 +403,12 @@ async def test_a_pull_ahead_may_be_given_up() -> None:
     handlers.register(RequestCode.PULL_MESSAGE, lambda request, connection: None)
     brokers.open, _ = join_connections(handlers)
     wanted = subscription("TopicA", "*", 1)
-    under_way = Puller(brokers, "G").ask_soon(QUEUE, 5, wanted, max_messages=1)
-    assert under_way is not None
-    under_way.give_up()
+    pending = Puller(brokers, "G").request_soon(QUEUE, 5, wanted, max_messages=1)
+    assert pending is not None
+    pending.give_up()
     # What comes after all, here the end of the connection, is nobody's.
     brokers.open.abort()
     async with asyncio.timeout(30):
         await brokers.open.wait_closed()
     with pytest.raises(asyncio.CancelledError):
-        await under_way.answer()
+        await pending.answer()

@@ -7,6 +7,7 @@ import pytest
 from goddard.client.consume.subscriptions import (
     Expression,
     Sql,
+    Subscriptions,
     Tags,
     differences,
     is_sql,
@@ -48,7 +49,7 @@ def test_tags_need_names(names: tuple[str, ...]) -> None:
 def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(ConfigError, match="must not be empty"):
         Sql(" ")
-    with pytest.raises(ConfigError, match=r"the subscription '\|\|' of T is wrong"):
+    with pytest.raises(ConfigError, match=r"the subscription '\|\|' to T is wrong"):
         subscription("T", "||", 1)
 
 
@@ -74,6 +75,40 @@ def test_differences_are_told() -> None:
     assert differences(own, group) == [
         "T is subscribed to with 'A' here and with 'B' by others",
         "U is subscribed to with '*' here and with 'a > 1' by others",
-        "V is not subscribed to by the others",
+        "V is subscribed to here and not by others",
         "W is subscribed to by others and not here",
     ]
+
+
+def test_versions_grow_even_if_the_clock_is_set_back() -> None:
+    subscriptions = Subscriptions()
+    versions = []
+    for now_ms in (1_000, 1_000, 500, 9_000, 8_999):
+        subscriptions.set("T", "TagA", now_ms)
+        (wanted,) = subscriptions.all
+        versions.append(wanted.sub_version)
+    subscriptions.renew("T", 9_000)
+    versions.append(subscriptions.all[0].sub_version)
+    assert versions == sorted(set(versions))
+    subscriptions.renew("other", 9_000)
+    assert subscriptions.topics == {"T"}
+
+
+def test_brokers_are_told_of_new_subscriptions_before_pulls_use_them() -> None:
+    subscriptions = Subscriptions()
+    assert not subscriptions
+    subscriptions.set("T", "TagA", 1)
+    subscriptions.set("U", "*", 1)
+    assert subscriptions.announced("T") is None
+    assert subscriptions.unannounced() == ["T", "U"]
+    told = subscriptions.all
+    subscriptions.set("T", "TagB", 2)
+    assert subscriptions.mark_announced(told) == ["T", "U"]
+    announced = subscriptions.announced("T")
+    assert announced is not None
+    assert announced.sub_string == "TagA"
+    assert subscriptions.unannounced() == []
+    assert subscriptions.mark_announced(subscriptions.all) == ["T"]
+    subscriptions.remove("U")
+    assert subscriptions.announced("U") is None
+    assert "U" not in subscriptions

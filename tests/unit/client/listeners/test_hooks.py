@@ -60,6 +60,7 @@ def test_without_hooks_the_listener_is_itself() -> None:
 
 QUEUE = MessageQueue("T", "a", 0)
 CONCURRENT, ORDERLY = ConsumeContext(QUEUE), OrderlyContext(QUEUE)
+MANUAL = OrderlyContext(QUEUE, auto_commit=False)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,10 @@ CONCURRENT, ORDERLY = ConsumeContext(QUEUE), OrderlyContext(QUEUE)
         (1, ORDERLY, ConsumeOutcome.FAILED),
         (False, CONCURRENT, ConsumeOutcome.FAILED),
         (ConsumeResult.RECONSUME_LATER, CONCURRENT, ConsumeOutcome.FAILED),
-        (ConsumeResult.ROLLBACK, ORDERLY, ConsumeOutcome.FAILED),
+        # With auto commit there is nothing to roll back: these messages are committed.
+        (ConsumeResult.ROLLBACK, ORDERLY, ConsumeOutcome.SUCCESS),
+        (ConsumeResult.ROLLBACK, MANUAL, ConsumeOutcome.FAILED),
+        (ConsumeResult.COMMIT, MANUAL, ConsumeOutcome.SUCCESS),
     ],
 )
 async def test_hooks_see_what_becomes_of_the_messages(

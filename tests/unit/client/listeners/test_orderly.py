@@ -10,12 +10,12 @@ from tests.support.polling import until
 
 from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
-from goddard.client.consume.process_queue import LOCK_VALID_MS, ProcessQueue
-from goddard.client.consume.rates import ConsumeRates
+from goddard.client.consume.options import PushOptions
+from goddard.client.consume.queue_buffer import LOCK_VALID_MS, ProcessQueue
+from goddard.client.consume.status import ConsumeRates
 from goddard.client.listeners import orderly
-from goddard.client.listeners.concurrent import ConsumptionOptions
 from goddard.client.listeners.orderly import OrderlyConsumption
-from goddard.client.listeners.redelivery import Retries
+from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.protocol.record import Host, Record
@@ -72,17 +72,12 @@ class World:
         self.offsets = BrokerOffsets(cast("Any", None), "G")
         self.consumption = OrderlyConsumption(
             self.listen if kind == "thread" else self.listen_async,
-            ConsumptionOptions(
-                group="G",
-                batch_size=1,
-                workers=2,
-                is_broadcast=False,
-                max_reconsume_times=-1,
-                timeout_ms=1_000,
-                suspend_ms=10,
+            "G",
+            PushOptions(
+                orderly=True, consume_threads=2, max_reconsume_times=-1, suspend_queue_ms=10
             ),
             offsets=self.offsets,
-            retries=cast("Retries", None),
+            redelivery=cast("Redelivery", None),
             locks=cast("QueueLocks", self.locks),
             rates=ConsumeRates(),
             clock=self.clock,
@@ -108,7 +103,7 @@ class World:
 
 @pytest.fixture(params=["thread", "coroutine"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(orderly, "_LOCK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(orderly, "_LOCK_RETRY_SECONDS", 0.01)
     return str(request.param)
 
 
@@ -166,7 +161,7 @@ async def test_a_cancellation_that_a_listener_raises_is_a_failure_and_logged(
     await world.consumption.close(WAIT_SECONDS * 1000)
 
 
-async def test_a_queue_given_up_halfway_ends_the_turn(kind: str) -> None:
+async def test_a_queue_released_halfway_ends_the_turn(kind: str) -> None:
     world = World(kind)
 
     def drop(offset: int) -> None:
@@ -175,7 +170,7 @@ async def test_a_queue_given_up_halfway_ends_the_turn(kind: str) -> None:
 
     world.meanwhile = drop
     world.accept()
-    await until(lambda: world.held.is_dropped, "it is not given up")
+    await until(lambda: world.held.is_dropped, "it is not released")
     assert await world.consumption.settle(world.held, WAIT_SECONDS * 1000)
     assert world.seen == [0, 1, 2, 3, 4]
     assert world.offsets.cached(QUEUE) == 5

@@ -1,9 +1,8 @@
-"""What a push consumer refuses before it asks anybody."""
+"""What a push consumer refuses before it talks to anybody."""
 
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.client.consume.push import PushConsumer
 from goddard.errors import ConfigError
@@ -60,7 +59,7 @@ async def test_a_consumer_needs_a_listener() -> None:
 
 def test_a_listener_can_be_called() -> None:
     options: dict[str, Any] = {"listener": "print"}
-    with pytest.raises(ConfigError, match="a function is wanted"):
+    with pytest.raises(ConfigError, match="it must be a function"):
         PushConsumer("group", name_servers=SERVER, **options)
 
 
@@ -87,27 +86,3 @@ def test_listen_is_a_decorator() -> None:
     def listener(messages: object, context: object) -> None: ...
 
     assert callable(listener)
-
-
-def test_subscriptions_travel_in_heartbeats() -> None:
-    consumer = PushConsumer("group", name_servers=SERVER, namespace="ns")
-    consumer.subscribe("T", "TagA")
-    consumer.subscribe("T", "TagB")
-    first = consumer.consumer_data()
-    assert first.group_name == "ns%group"
-    (wanted,) = first.subscription_data_set
-    assert (wanted.topic, wanted.sub_string) == ("ns%T", "TagB")
-    consumer.unsubscribe("T")
-    assert consumer.consumer_data().subscription_data_set == []
-
-
-def test_versions_grow_whatever_the_clock_does() -> None:
-    clock = ManualClock()
-    consumer = PushConsumer("group", name_servers=SERVER, clock=clock)
-    versions = []
-    for jump_ms in (0, 0, -3_600_000, 7_200_000, -1):
-        clock.jump(jump_ms)
-        consumer.subscribe("T", "TagA")
-        (wanted,) = consumer.consumer_data().subscription_data_set
-        versions.append(wanted.sub_version)
-    assert versions == sorted(set(versions))

@@ -1,6 +1,6 @@
-"""Rates of the last minute."""
+"""What a consumer tells tools about itself."""
 
-from goddard.client.consume.rates import ConsumeRates
+from goddard.client.consume.status import ConsumeRates
 from goddard.protocol.bodies_client import ConsumeStatus
 
 
@@ -15,7 +15,7 @@ def test_rates_of_a_topic() -> None:
     assert status.consume_failed_msgs == 50
 
 
-def test_what_is_long_ago_does_not_count() -> None:
+def test_rates_are_of_the_last_minute() -> None:
     rates = ConsumeRates()
     rates.consumed("T", 1000, 10, 1, 0)
     assert rates.status("T", 90_000) == ConsumeStatus(consume_failed_msgs=10)
