@@ -263,7 +263,7 @@ class Configuration:
                 raise ProtectedPropertyError(name)
         for name, text in properties.items():
             if not text.isprintable():
-                raise ConfigError(f"{name}: a value has no control characters")
+                raise ConfigError(f"{name}: a value may not contain control characters")
         settings = settings_of(type(self))
         known = {
             name: text

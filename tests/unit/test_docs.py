@@ -1,4 +1,4 @@
-"""``docs/NAMES.md`` names what exists, ``docs/CONFIGURATION.md`` every property."""
+"""Every name in ``docs/NAMES.md`` exists; ``docs/CONFIGURATION.md`` has every property."""
 
 import dataclasses
 import importlib

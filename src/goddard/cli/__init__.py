@@ -1,1 +1,1 @@
-"""The commands. ``main`` is where they start; each is a module that is imported when it is run."""
+"""The commands: ``main`` has the entry points; a subcommand is imported when it runs."""

@@ -509,7 +509,9 @@ def _print_repair(report: RepairReport, *, as_json: bool) -> None:
         return
     click.echo(f"copied {bytes_text(report.copied_bytes)} to {report.copy}")
     if report.grown is not None:
-        click.echo(f"{report.grown.path} has {report.grown.size_bytes} bytes again")
+        click.echo(
+            f"extended {report.grown.path} to its full size of {report.grown.size_bytes} bytes"
+        )
     for finding in recovery.findings:
         click.echo(f"{finding.path} at log offset {finding.physical_offset}: {finding.text}")
     if recovery.cut_bytes:

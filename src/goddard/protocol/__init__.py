@@ -1,4 +1,4 @@
-"""RocketMQ's wire formats: bytes in, values out, and back. No I/O, no clock, no logging.
+"""RocketMQ's wire formats: encoding and decoding, without I/O, clock or logging.
 
 ``frame`` splits a byte stream into commands; ``header`` and ``headers_*`` define typed header
 fields; ``bodies*`` and ``fastjson`` read and write JSON bodies; ``message`` and ``record`` define

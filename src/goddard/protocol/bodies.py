@@ -214,7 +214,7 @@ class TopicConfig(Body):
 
 
 class TopicQueueMapping(Body):
-    """Which physical queue a broker holds for each logical queue of a static topic."""
+    """The physical queues of a broker for a static topic, by logical queue."""
 
     bname: str | None = None
     curr_id_map: dict[Int32, Int32] = written(dict)

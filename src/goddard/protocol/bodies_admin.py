@@ -200,7 +200,7 @@ class ConsumeStats(Body):
 
 
 class BrokerConsumeStats(Body):
-    """The statistics of every group, each in an object of its own (Java: ConsumeStatsList)."""
+    """The statistics of every group, each in a separate object (Java: ConsumeStatsList)."""
 
     broker_addr: str = written("")
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = written(list)

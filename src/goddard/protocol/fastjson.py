@@ -85,7 +85,7 @@ def loads(data: bytes | memoryview, *, max_dialect_bytes: int = MAX_DIALECT_BYTE
         try:
             value = _decode_standard(data)
         except msgspec.DecodeError:
-            # Not standard JSON; ValidationError (a number out of range) lands here too.
+            # Not standard JSON; ValidationError (a number out of range) is a DecodeError, too.
             pass
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"the JSON cannot be read: {error}") from error

@@ -39,7 +39,7 @@ _JAVA_TRIMMED: Final = "".join(map(chr, range(0x21)))
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription of this type is a tag expression; clients may leave the type out."""
+    """Whether a subscription of this type is a tag expression; clients may omit the type."""
     return expression_type in (None, "", "TAG")
 
 

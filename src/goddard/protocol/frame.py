@@ -2,7 +2,8 @@
 
 Layout, all integers big-endian::
 
-    length:i32 | type:u8 header_length:u24 | header | body        length counts all that follows it
+    length:i32 | type:u8 header_length:u24 | header | body        length: the number of bytes after
+    it
 
     JSON header (type 0)   {"code","extFields","flag","language","opaque","remark","version", ...}
     ROCKETMQ header (1)    code:i16 language:u8 version:i16 opaque:i32 flag:i32

@@ -24,7 +24,7 @@ _CLOCK_STEP_MS: Final = 1_000_000
 
 
 def _id_bytes(text: str) -> tuple[bytes, int]:
-    """An id as bytes, and how many of them are its address."""
+    """An id as bytes, and the length of the address at its start."""
     # fromhex also accepts spaces, so length and characters are checked first.
     if len(text) not in (32, 56) or not (text.isascii() and text.isalnum()):
         raise ProtocolError(f"{text[:80]!r} is not a message id of 32 or 56 hexadecimal digits")
@@ -86,7 +86,7 @@ def _month_of(now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
 
 
 def _local_ms(moment: datetime, zone: tzinfo | None) -> int:
-    # The offset may differ from that of the moment it was derived from (summer time).
+    # The UTC offset may differ from that of the original time (summer time).
     exact = moment.replace(tzinfo=zone) if zone is not None else moment.replace(tzinfo=None)
     return int(exact.timestamp()) * 1000
 

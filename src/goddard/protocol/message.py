@@ -1,6 +1,6 @@
 """Messages as producers create them: properties, system flags, batch bodies.
 
-Properties travel as ``name 0x01 value 0x02 ...`` in UTF-8. The last separator is optional when
+Properties are encoded as ``name 0x01 value 0x02 ...`` in UTF-8. The last separator is optional when
 reading (clients 4.9.1 to 5.1.4 omit it) and always written. A pair with an empty name or value is
 ignored; the last of duplicate names is used. As in Java, malformed UTF-8 is decoded as U+FFFD.
 
@@ -236,7 +236,7 @@ def join_properties(first: bytes, second: bytes) -> bytes:
 
 
 class BatchEntry(NamedTuple):
-    """One message of a batch body; topic, queue and system flag are those of the whole batch."""
+    """One message of a batch body; the batch has the topic, the queue and the system flag."""
 
     body: bytes
     properties: bytes = b""

@@ -2,7 +2,7 @@
 
     conditions   OR, then AND, then = <> IS [NOT] NULL, then > >= < <= and the postfix tests
                  [NOT] CONTAINS|STARTSWITH|ENDSWITH 'x', [NOT] BETWEEN a AND b, [NOT] IN ('x', 'y')
-    operands     + - NOT (binding tighter than any comparison), literal, property, parentheses
+    operands     + - NOT (higher precedence than comparisons), literal, property, parentheses
 
 Expressions mean what they mean to RocketMQ's SelectorParser, including its surprises, because a
 subscription must select the same messages on both brokers:
@@ -87,7 +87,7 @@ _CONSTANTS: Final[Mapping[str, bool | None]] = {"TRUE": True, "FALSE": False, "N
 _SPACE: Final = re.compile(r"[ \t\n\r\f]+")
 _LINE_COMMENT: Final = re.compile(r"--[^\n\r]*[\n\r]")
 _BLOCK_COMMENT: Final = re.compile(r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/")
-# The longest token wins, hence the order.
+# In this order, the longest token matches.
 _TOKEN: Final = re.compile(
     r"""(?P<float> [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?
                  | \.[0-9]+(?:[eE][+-]?[0-9]+)?

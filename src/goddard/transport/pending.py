@@ -116,7 +116,7 @@ class PendingRequests:
         if self.deferred:
             self.deferred.pop(response.opaque, None)
         if waiting is None:
-            _logger.debug("dropped a response from %s to no pending request", self.remote)
+            _logger.debug("dropped a response from %s that matches no pending request", self.remote)
         elif response.code == _GO_AWAY and self._on_go_away is not None:
             self._on_go_away(waiting)
         else:

@@ -1,4 +1,4 @@
-"""The listening end: accepts connections within limits, sweeps them, and drains them to stop.
+"""The server end: accepts connections up to a limit, sweeps them, and drains them on stop.
 
 Without TLS the event loop accepts connections. With TLS our own accept loop peeks at the first byte
 of each connection, then passes it to the event loop as plain or TLS.
@@ -54,7 +54,7 @@ async def resolve_host(host: str) -> str:
         found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"the host name {host[:80]!r} is not known here; give an IP address or a name that "
+            f"the host name {host[:80]!r} cannot be resolved; give an IP address or a name that "
             "this machine can look up"
         ) from error
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)

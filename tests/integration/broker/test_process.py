@@ -160,7 +160,7 @@ def test_a_name_that_nobody_knows_is_told_in_one_line(tmp_path: Path, line: str)
     ended = run_to_end([*BROKER, "-c", str(file), "--home", str(tmp_path)])
     assert ended.returncode == 1
     name = line.partition("=")[2]
-    assert ended.stderr.startswith(f"goddard broker: the host name '{name}' is not known here; ")
+    assert ended.stderr.startswith(f"goddard broker: the host name '{name}' cannot be resolved; ")
     assert ended.stderr.count("\n") == 1
 
 

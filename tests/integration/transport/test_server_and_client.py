@@ -147,7 +147,7 @@ def in_a_thread(handlers: Handlers) -> Iterator[str]:
 
 async def test_requests_over_one_shared_connection(handlers: Handlers, client: Client) -> None:
     async with Server(ServerOptions(), handlers) as server:
-        # All find no connection yet, and share one attempt.
+        # None finds a connection, and all share one attempt.
         answers = await asyncio.gather(
             *(
                 client.request(_address(server), RemotingCommand(ECHO, body=b"%d" % n), 5000)

@@ -129,7 +129,7 @@ async def test_a_silent_client_and_a_bad_handshake_do_not_affect_others(
             writer.write(first)
             await _echo(server, None)
             async with asyncio.timeout(60):
-                # Closed in time; an alert may come first.
+                # Closed in time; a TLS alert may arrive first.
                 with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1000)
             writer.transport.abort()

@@ -247,7 +247,7 @@ def test_repair_extends_a_truncated_log_file(root: Path, tmp_path: Path) -> None
     assert any(each["kind"] == "file-size" and last.name in each["file"] for each in damages)
     result = run("repair", root, "--copy-to", tmp_path / "copy", "--yes")
     assert result.exit_code == 0, result.output
-    assert f"{last} has 4096 bytes again" in result.stdout.replace("\n", "")
+    assert f"extended {last} to its full size of 4096 bytes" in result.stdout.replace("\n", "")
     assert run("verify", root).exit_code == 0
     with SmallStore(root, segment_bytes=4096) as store:
         assert store.report.findings == []

@@ -102,11 +102,11 @@ def test_tokens(text: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("s LIKE 'x'", False),  # just s
+        ("s LIKE 'x'", False),  # parsed as s
         ("s = 'abc' LIKE 'x'", True),
         ("a = 5 -- no line end, so no comment", True),
         ("a = 5) everything # ' after", True),
-        ("a = 007", False),  # a = 0
+        ("a = 007", False),  # parsed as a = 0
         ("a = 5a", True),
         ("a = 5.0.1", True),
         ("a = 50L0", False),

@@ -156,7 +156,7 @@ async def test_requests_to_a_slow_peer_wait_within_their_timeout(handlers: Handl
     assert 20 * KIB < unsent < 21 * KIB
     far.resume_reading()
     received = await server.receive(2)
-    # The one that ran out of time was never sent.
+    # The request that timed out was never sent.
     assert [request.code for request in received] == [9, 10]
     for request in received:
         far.write(encode_frame(request.reply()))
@@ -203,7 +203,7 @@ async def test_a_request_that_ended_before_it_was_sent_is_freed(
 
 
 async def test_the_client_end_reads_while_its_requests_wait(handlers: Handlers) -> None:
-    # Both ends at their marks: the server stops reading, so the client must not.
+    # Both ends are over the high mark: the server stops reading, so the client must not.
     small = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
     handlers.register(9, lambda request, _: request.reply(body=request.body))
     client, _ = join_connections(handlers, options=small, client_options=small)
@@ -307,7 +307,7 @@ async def test_drain_without_work_closes_at_once(handlers: Handlers) -> None:
     server.respond(RemotingCommand(0, flag=1))
     server.drain()
     assert server.is_closed
-    # What was queued is still sent.
+    # Queued bytes are still sent.
     assert len(await peer.receive(1)) == 1
 
 
