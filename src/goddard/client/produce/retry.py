@@ -152,11 +152,14 @@ class PendingSend:
             return min(left_ms, limit_ms)
         return left_ms
 
-    def answered(self, result: SendResult) -> None:
-        """An attempt has a result."""
+    def answered(self, result: SendResult) -> bool:
+        """An attempt has a result; True if that ends the send."""
         self.result = result
-        self.is_ended = self.policy.accepts(result.status)
-        self._count_broker()
+        if self.policy.accepts(result.status):
+            self.is_ended = True
+        else:
+            self._count_broker()
+        return self.is_ended
 
     def failed(self, error: GoddardError) -> None:
         """An attempt failed; ``error`` is one of ATTEMPT_ERRORS."""

@@ -134,7 +134,7 @@ class Sender:
 
     # Ways of sending
 
-    async def send(
+    def send(
         self,
         message: Message,
         topic: str,
@@ -142,7 +142,7 @@ class Sender:
         queue: MessageQueue | None,
         selector: Selector | None,
         key: Any,
-    ) -> SendResult:
+    ) -> Coroutine[Any, Any, SendResult]:
         """Send a valid message; ``topic`` is the brokers' name of its topic.
 
         A message whose queue is chosen is tried once.
@@ -155,15 +155,15 @@ class Sender:
         pending = PendingSend(
             policy, SendMode.SYNC, (message,), topic, started_ms, timeout_ms, queue, selector, key
         )
-        return await self._complete(pending)
+        return self._complete(pending)
 
-    async def send_prepared(
+    def send_prepared(
         self,
         out: Outgoing,
         messages: Sequence[Message],
         timeout_ms: int,
         queue: MessageQueue | None,
-    ) -> SendResult:
+    ) -> Coroutine[Any, Any, SendResult]:
         """Send what is encoded already; ``messages`` are for hooks."""
         if queue is not None:
             queue = check_target(queue, out.user_topic, out.topic)
@@ -173,7 +173,7 @@ class Sender:
             policy, SendMode.SYNC, messages, out.topic, started_ms, timeout_ms, queue
         )
         pending.out = out
-        return await self._complete(pending)
+        return self._complete(pending)
 
     async def send_oneway(
         self,
@@ -247,7 +247,8 @@ class Sender:
     async def _complete(self, pending: PendingSend) -> SendResult:
         self._in_progress += 1
         try:
-            await self._resolve(pending)
+            if not self._resolve_now(pending):
+                await self._resolve(pending)
             return await self._send_with_retries(pending)
         finally:
             self._end()
@@ -272,10 +273,13 @@ class Sender:
                 pending.queue = self._choose_queue(route, pending)
             started_ms = clock.monotonic_ms()
             try:
-                pending.answered(await self._send_once(pending, pending.begin(started_ms)))
+                result = await self._send_once(pending, pending.begin(started_ms))
             except ATTEMPT_ERRORS as error:
                 pending.failed(error)
                 self._log_failure(pending, error, started_ms)
+            else:
+                if pending.answered(result):
+                    return result
         return pending.outcome(clock.monotonic_ms())
 
     def _log_failure(self, pending: PendingSend, error: GoddardError, started_ms: int) -> None:
@@ -299,7 +303,9 @@ class Sender:
         assert queue is not None
         started_ms = clock.monotonic_ms()
         ends_ms = started_ms + timeout_ms
-        address = await self._locate(queue, pending.topic, timeout_ms)
+        address = session.broker_address(queue.broker_name)
+        if address is None:
+            address = await self._locate(queue, pending.topic, timeout_ms)
         context = self._hooks.before(pending, address) if self._has_hooks else None
         try:
             connection = session.connection(address)
@@ -315,7 +321,8 @@ class Sender:
             self._hooks.after(context, error=error)
             raise
         self._record_success(queue, started_ms)
-        self._hooks.after(context, result=result)
+        if context is not None:
+            self._hooks.after(context, result=result)
         return result
 
     async def _write_oneway(self, pending: PendingSend) -> None:
@@ -458,6 +465,8 @@ class Sender:
 
     def _resolve_now(self, pending: PendingSend) -> bool:
         """Prepare the message and choose its queue; False if that has to be waited for."""
+        if pending.out is not None:
+            return pending.queue is not None
         message = pending.messages[0]
         size = len(message.body)
         if size >= _COMPRESS_IN_THREAD_BYTES and size >= self._settings.compress_from_bytes:
