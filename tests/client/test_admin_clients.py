@@ -8,8 +8,9 @@ from tests.support.broker_client import BrokerClient
 from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard.client.admin.admin import Admin
-from goddard.client.admin.values import FoundMessages, TrackKind
+from goddard.client.admin.values import TrackKind
 from goddard.client.errors import BrokerError, ClientError, NoRouteError
+from goddard.client.queries import FoundMessages
 from goddard.client.trace.records import (
     MessageKind,
     SendTrace,

@@ -12,6 +12,8 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.names import group_problem, topic_problem
 
+# Of a topic on one broker.
+MAX_QUEUES: Final = 65_535
 DEFAULT_CONSUMER: Final = "DEFAULT_CONSUMER"
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from goddard.client import broker_api
+from goddard.client import broker_api, queries
 from goddard.client.admin import requests
 from goddard.client.admin.checks import BrokerId, Offset, ReadAheadMode, TimeMs
 from goddard.client.admin.requests import (
@@ -19,7 +19,6 @@ from goddard.client.admin.requests import (
     properties_of,
 )
 from goddard.client.admin.values import BrokerPlace
-from goddard.client.errors import BrokerNotFoundError
 from goddard.config import format_properties
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import (
@@ -62,13 +61,13 @@ class BrokerMethods(AdminBase):
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters, their brokers and the addresses of the brokers [clusterList, 106]."""
-        return await requests.cluster_info(self)
+        return await queries.cluster_info(self)
 
     async def brokers(self, *, cluster: str | None = None) -> list[BrokerPlace]:
         """All broker processes of a cluster, or of all clusters, sorted by cluster, name and id
         [106].
         """
-        info = await requests.cluster_info(self)
+        info = await queries.cluster_info(self)
         return sorted(
             (
                 BrokerPlace(data.cluster, data.broker_name, broker_id, address)
@@ -80,15 +79,11 @@ class BrokerMethods(AdminBase):
 
     async def clusters(self) -> list[str]:
         """The names of all clusters, sorted [106]."""
-        return sorted((await requests.cluster_info(self)).cluster_addr_table)
+        return sorted((await queries.cluster_info(self)).cluster_addr_table)
 
     async def broker_name(self, address: str) -> str:
         """The name of the broker at an address [106]."""
-        info = await requests.cluster_info(self)
-        for data in info.broker_addr_table.values():
-            if address in data.broker_addrs.values():
-                return data.broker_name
-        raise BrokerNotFoundError(address)
+        return await queries.broker_name(self, address)
 
     async def broker_members(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
         """The replicas of a broker, by id; empty if there is no such broker [901; from 5.0 on]."""

@@ -16,7 +16,14 @@ from functools import wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from goddard.client.checks import check_new_group, check_new_topic, check_queue, several, table
+from goddard.client.checks import (
+    MAX_QUEUES,
+    check_new_group,
+    check_new_topic,
+    check_queue,
+    several,
+    table,
+)
 from goddard.client.options import check_range
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
@@ -24,7 +31,6 @@ from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import Permission
 
-MAX_QUEUES: Final = 65_535
 MAX_LONG: Final = 2**63 - 1
 _MAX_INT: Final = 2**31 - 1
 

@@ -17,12 +17,10 @@ from goddard.client.admin.requests import (
     ask,
     broker_address,
     by_queue,
-    each,
     group_addresses,
-    route,
-    route_addresses,
 )
 from goddard.client.errors import BrokerError, PartialFailureError
+from goddard.client.queries import each, route, route_addresses
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError, RemotingError
 from goddard.protocol.bodies_admin import (

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from goddard.client import broker_api
 from goddard.client.admin.checks import BrokerId
-from goddard.client.admin.requests import AdminBase, ask, ask_each, each, properties_of
+from goddard.client.admin.requests import AdminBase, ask, ask_each, properties_of
 from goddard.client.errors import ClientError
+from goddard.client.queries import each
 from goddard.config import format_properties
 from goddard.protocol.bodies import BrokerMemberGroup, encode_body
 from goddard.protocol.bodies_admin import BrokerReplicas

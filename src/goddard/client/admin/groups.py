@@ -22,15 +22,13 @@ from goddard.client.admin.requests import (
     broker_addresses,
     by_queue,
     chosen_brokers,
-    each,
     group_addresses,
     in_pages,
-    route,
-    route_addresses,
 )
 from goddard.client.admin.topics import TopicMethods
 from goddard.client.admin.values import BrokerProgress, GroupProgress
 from goddard.client.errors import BrokerError, NoRouteError
+from goddard.client.queries import each, route, route_addresses
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import RequestMode, TopicList, encode_body
 from goddard.protocol.bodies_admin import (

@@ -3,29 +3,30 @@
 Brackets at the end of a docstring sentence give the command of mqadmin and the request code.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
-from goddard.client import broker_api
+from goddard.client import broker_api, queries
 from goddard.client.admin.checks import Count, Offset, Text, TimeMs
 from goddard.client.admin.clients import FORWARDED_TIMEOUT_MS, ClientMethods
 from goddard.client.admin.groups import GroupMethods
-from goddard.client.admin.requests import (
-    ask,
-    broker_address,
-    each,
-    queue_address,
-    route,
-    route_addresses,
-)
-from goddard.client.admin.values import FoundMessages, GroupProgress, MessageTrack, TrackKind
+from goddard.client.admin.requests import ask, broker_address
+from goddard.client.admin.values import GroupProgress, MessageTrack, TrackKind
 from goddard.client.consume.pull import pull_command
 from goddard.client.consume.subscriptions import subscription
-from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError
+from goddard.client.errors import BrokerError
 from goddard.client.message import ReceivedMessage
+from goddard.client.queries import (
+    END_OF_TIME_MS,
+    MAX_FOUND,
+    FoundMessages,
+    each,
+    messages_of,
+    no_message,
+    queue_address,
+)
 from goddard.client.trace.records import TraceRecord, decode_trace
 from goddard.client.values import MessageQueue
-from goddard.errors import GoddardError, ProtocolError
+from goddard.errors import GoddardError
 from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.bodies_admin import ConsumerConnections
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
@@ -33,45 +34,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.headers_admin import ConsumeDirectlyRequest, ResumeCheckHalfMessageRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.names import TRACE_TOPIC
-from goddard.protocol.record import iter_records
 
-MAX_FOUND: Final = 64
-# RocketMQ's limit for unique keys. Retries write the same id, so the index may have several.
-_MAX_SAME_ID: Final = 32
-_LOOK_BACK_MS: Final = 3 * 24 * 60 * 60 * 1000
-_END_OF_TIME_MS: Final = 2**63 - 1
 _TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-
-
-def _messages(records: bytes, broker_name: str) -> list[ReceivedMessage]:
-    return [ReceivedMessage.from_record(record, broker_name) for record in iter_records(records)]
-
-
-def _no_message(text: str) -> ClientError:
-    return ClientError(
-        f"query message finished, but no message: {text}",
-        code=ResponseCode.NO_MESSAGE,
-        advice="the message may be deleted, or not yet in the index",
-    )
-
-
-def merge_found(
-    answers: Iterable[FoundMessages], topic: str, key: str, *, by_unique_key: bool
-) -> FoundMessages:
-    """Merge what several brokers found, oldest first; drops messages that only share the key's
-    hash.
-    """
-    messages: list[ReceivedMessage] = []
-    index_last_update_ms = 0
-    for answer in answers:
-        index_last_update_ms = max(index_last_update_ms, answer.index_last_update_ms)
-        messages += (
-            one
-            for one in answer.messages
-            if (one.message_id == key if by_unique_key else key in one.keys and one.topic == topic)
-        )
-    messages.sort(key=lambda one: (one.store_timestamp_ms, one.queue, one.queue_offset))
-    return FoundMessages(messages, index_last_update_ms)
 
 
 def track_kind(
@@ -101,34 +65,11 @@ class MessageMethods(ClientMethods, GroupMethods):
         it names a registered broker. The client's id (``message_id``) is looked up in the index of
         the last three days.
         """
-        try:
-            host, _ = parse_offset_message_id(message_id)
-            await self.broker_name(str(host))
-            return await self.message_by_offset_id(topic, message_id)
-        except (ProtocolError, BrokerNotFoundError):
-            pass
-        except BrokerError as error:
-            # An id of a client may look like an id of a broker, with an offset without a message.
-            if error.code != ResponseCode.SYSTEM_ERROR:
-                raise
-        found = await self.messages_by_unique_key(topic, message_id)
-        if not found.messages:
-            raise _no_message(f"no message of {topic} has the id {message_id}")
-        return found.messages[0]
+        return await queries.message(self, topic, message_id, now_ms=self.clock.now_ms())
 
     async def message_by_offset_id(self, topic: str, offset_message_id: str) -> ReceivedMessage:
         """A message by the id that its broker gave it [queryMsgById, 33]."""
-        host, physical_offset = parse_offset_message_id(offset_message_id)
-        address = str(host)
-        try:
-            name = await self.broker_name(address)
-        except BrokerNotFoundError:
-            name = ""  # registered under another address, such as a host's name
-        record = await broker_api.view_message(
-            self.session, address, physical_offset, topic=topic, timeout_ms=self.timeout_ms
-        )
-        (found,) = _messages(record, name)
-        return found
+        return await queries.message_by_offset_id(self, topic, offset_message_id)
 
     async def messages_by_key(
         self,
@@ -137,21 +78,21 @@ class MessageMethods(ClientMethods, GroupMethods):
         *,
         max_count: Count = MAX_FOUND,
         begin_ms: TimeMs = 0,
-        end_ms: TimeMs = _END_OF_TIME_MS,
+        end_ms: TimeMs = END_OF_TIME_MS,
         cluster: str | None = None,
     ) -> FoundMessages:
         """Messages that have a key among their KEYS, of every broker [queryMsgByKey, 12].
 
         ``max_count`` is the limit for each broker.
         """
-        return await self._search(
+        return await queries.find_messages(
+            self,
             topic,
             key,
             max_count=max_count,
             begin_ms=begin_ms,
             end_ms=end_ms,
             cluster=cluster,
-            by_unique_key=False,
         )
 
     async def messages_by_unique_key(
@@ -160,7 +101,7 @@ class MessageMethods(ClientMethods, GroupMethods):
         unique_key: str,
         *,
         begin_ms: TimeMs | None = None,
-        end_ms: TimeMs = _END_OF_TIME_MS,
+        end_ms: TimeMs = END_OF_TIME_MS,
         cluster: str | None = None,
     ) -> FoundMessages:
         """Messages by the id that the client gave; several if the message was sent again
@@ -168,53 +109,21 @@ class MessageMethods(ClientMethods, GroupMethods):
 
         Without ``begin_ms``, only the last three days are searched.
         """
-        return await self._search(
+        return await queries.messages_by_unique_key(
+            self,
             topic,
             unique_key,
-            max_count=_MAX_SAME_ID,
-            begin_ms=self.clock.now_ms() - _LOOK_BACK_MS if begin_ms is None else begin_ms,
+            now_ms=self.clock.now_ms(),
+            begin_ms=begin_ms,
             end_ms=end_ms,
             cluster=cluster,
-            by_unique_key=True,
         )
-
-    async def _search(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int,
-        cluster: str | None,
-        by_unique_key: bool,
-    ) -> FoundMessages:
-        found = route_addresses(await route(self, topic), cluster)
-
-        async def of_one(address: str) -> FoundMessages:
-            answer = await broker_api.query_messages(
-                self.session,
-                address,
-                topic,
-                key,
-                max_count=max_count,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                by_unique_key=by_unique_key,
-                timeout_ms=self.timeout_ms * 3,
-            )
-            return FoundMessages(
-                _messages(answer.records, found[address]), answer.index_last_update_timestamp_ms
-            )
-
-        answers = await each(found, of_one)
-        return merge_found(answers.values(), topic, key, by_unique_key=by_unique_key)
 
     async def message_by_offset(self, queue: MessageQueue, queue_offset: Offset) -> ReceivedMessage:
         """The message at an offset of a queue [queryMsgByOffset, 11]."""
         messages = await self.messages_by_queue(queue, queue_offset, max_count=1)
         if not messages:
-            raise _no_message(f"{queue} has no message at offset {queue_offset}")
+            raise no_message(f"{queue} has no message at offset {queue_offset}")
         return messages[0]
 
     async def messages_by_queue(
@@ -247,7 +156,7 @@ class MessageMethods(ClientMethods, GroupMethods):
             return []
         if response.code != ResponseCode.SUCCESS:
             raise broker_api.refusal(response, address)
-        return _messages(bytes(response.body), queue.broker_name)
+        return messages_of(bytes(response.body), queue.broker_name)
 
     # Their consumption
 

@@ -8,14 +8,8 @@ from typing import Final
 
 from goddard.client import broker_api
 from goddard.client.admin.checks import QueueCount, Text
-from goddard.client.admin.requests import (
-    AdminBase,
-    ask,
-    ask_each,
-    each,
-    name_servers,
-    properties_of,
-)
+from goddard.client.admin.requests import AdminBase, ask, ask_each, name_servers, properties_of
+from goddard.client.queries import each
 from goddard.config import format_properties
 from goddard.protocol.bodies import KvTable
 from goddard.protocol.codes import RequestCode, ResponseCode

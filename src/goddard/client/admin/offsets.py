@@ -5,24 +5,15 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 
 from collections.abc import Mapping
 
-from goddard.client import broker_api
+from goddard.client import broker_api, queries
 from goddard.client.admin.checks import Offset, Text, TimeOrEndMs
 from goddard.client.admin.groups import GroupMethods
-from goddard.client.admin.requests import (
-    ask,
-    ask_each,
-    broker_address,
-    by_queue,
-    each,
-    group_addresses,
-    queue_address,
-    route,
-    route_addresses,
-)
+from goddard.client.admin.requests import ask, ask_each, broker_address, by_queue, group_addresses
 from goddard.client.admin.values import Rollback
 from goddard.client.broker_api import Boundary
 from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import check_range
+from goddard.client.queries import each, queue_address, route, route_addresses
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_admin import (
     ConsumeOffsets,
@@ -56,13 +47,11 @@ class OffsetMethods(GroupMethods):
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message of the queue gets [30]."""
-        address = await queue_address(self, queue)
-        return await broker_api.max_offset(self.session, address, queue, timeout_ms=self.timeout_ms)
+        return await queries.max_offset(self, queue)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that the queue has [31]."""
-        address = await queue_address(self, queue)
-        return await broker_api.min_offset(self.session, address, queue, timeout_ms=self.timeout_ms)
+        return await queries.min_offset(self, queue)
 
     async def search_offset(
         self,
@@ -72,22 +61,11 @@ class OffsetMethods(GroupMethods):
         boundary: Boundary = Boundary.LOWER,
     ) -> int:
         """The offset of the first message that was stored at a time or later [29]."""
-        address = await queue_address(self, queue)
-        return await broker_api.search_offset(
-            self.session,
-            address,
-            queue,
-            timestamp_ms,
-            boundary=boundary,
-            timeout_ms=self.timeout_ms,
-        )
+        return await queries.search_offset(self, queue, timestamp_ms, boundary)
 
     async def earliest_store_time_ms(self, queue: MessageQueue) -> int:
         """When the oldest message of the queue was stored; -1 if it has none [32]."""
-        address = await queue_address(self, queue)
-        return await broker_api.earliest_store_time_ms(
-            self.session, address, queue, timeout_ms=self.timeout_ms
-        )
+        return await queries.earliest_store_time_ms(self, queue)
 
     # Of groups
 

@@ -6,7 +6,6 @@ PartialFailureError names these servers and has the answers of the others.
 A broker is given by its name, which means the master, or by an address ``host:port``.
 """
 
-import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,12 +19,12 @@ from goddard.client.errors import (
     ClusterNotFoundError,
     NoNameServerError,
     NoRouteError,
-    PartialFailureError,
 )
+from goddard.client.queries import Requester, address_to_ask, cluster_info, each, route_addresses
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock
 from goddard.config import parse_properties
-from goddard.errors import ConfigError, GoddardError, ProtocolError
+from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol import bodies
 from goddard.protocol.bodies import (
     BrokerData,
@@ -50,7 +49,7 @@ _MAX_PAGES: Final = 1_000
 T = TypeVar("T")
 
 
-class ServerCaller(broker_api.Caller, broker_api.NameServerCaller, Protocol):
+class ServerCaller(Requester, Protocol):
     """Makes requests to brokers and name servers; a Session does."""
 
     @property
@@ -111,34 +110,6 @@ async def ask_name_server(
     if response.code != ResponseCode.SUCCESS:
         raise broker_api.refusal(response, "")
     return response
-
-
-async def each(addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]]) -> dict[str, T]:
-    """Ask several servers concurrently; returns their answers by address.
-
-    If only one server is asked, its own error is raised.
-    """
-
-    async def attempt(address: str) -> tuple[T] | GoddardError:
-        try:
-            return (await ask_one(address),)
-        except GoddardError as error:
-            return error
-
-    asked = list(dict.fromkeys(addresses))
-    answers = await asyncio.gather(*(attempt(address) for address in asked))
-    results: dict[str, T] = {}
-    failures: dict[str, GoddardError] = {}
-    for address, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, GoddardError):
-            failures[address] = answer
-        else:
-            (results[address],) = answer
-    if failures and len(asked) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise PartialFailureError(failures, results)
-    return results
 
 
 async def ask_each(
@@ -212,13 +183,6 @@ def is_address(broker: str) -> bool:
     return ":" in broker
 
 
-def address_to_ask(broker: BrokerData) -> str | None:
-    """The address of the master, or of the replica with the smallest id if there is no master."""
-    if not broker.broker_addrs:
-        return None
-    return broker.broker_addrs.get(MASTER_ID) or broker.broker_addrs[min(broker.broker_addrs)]
-
-
 def brokers_of(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
     """The brokers of a cluster, or of all clusters, sorted by name."""
     if cluster is None:
@@ -230,10 +194,6 @@ def brokers_of(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
     return [
         info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table
     ]
-
-
-async def cluster_info(admin: AdminBase) -> ClusterInfo:
-    return await broker_api.cluster_info(admin.session, timeout_ms=admin.timeout_ms)
 
 
 async def broker_addresses(
@@ -291,13 +251,6 @@ async def broker_address(admin: AdminBase, broker: str) -> str:
     return address
 
 
-async def route(admin: AdminBase, topic: str) -> TopicRoute:
-    found = await broker_api.topic_route(admin.session, topic, timeout_ms=admin.timeout_ms)
-    if found is None:
-        raise NoRouteError(topic)
-    return found
-
-
 async def first_route(admin: AdminBase, topics: Sequence[str]) -> TopicRoute:
     """The route of the first topic that has one; NoRouteError for the first topic if none has."""
     for topic in topics:
@@ -305,16 +258,6 @@ async def first_route(admin: AdminBase, topics: Sequence[str]) -> TopicRoute:
         if found is not None and route_addresses(found):
             return found
     raise NoRouteError(topics[0])
-
-
-def route_addresses(found: TopicRoute, cluster: str | None = None) -> dict[str, str]:
-    """One address of each broker of a route: broker names by address."""
-    chosen: dict[str, str] = {}
-    for data in found.broker_datas:
-        address = address_to_ask(data)
-        if address is not None and cluster in (None, data.cluster):
-            chosen[address] = data.broker_name
-    return chosen
 
 
 async def addresses_of(
@@ -342,15 +285,6 @@ async def group_addresses(
             else f"neither a consumer of {group} nor the topic {topic} is known"
         )
         raise
-
-
-async def queue_address(admin: AdminBase, queue: MessageQueue) -> str:
-    """The address of a queue's broker."""
-    for data in (await route(admin, queue.topic)).broker_datas:
-        address = address_to_ask(data)
-        if data.broker_name == queue.broker_name and address is not None:
-            return address
-    raise BrokerNotFoundError(queue.broker_name)
 
 
 # --- Values ---------------------------------------------------------------------------------------

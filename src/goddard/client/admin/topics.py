@@ -6,7 +6,7 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from goddard.client import broker_api
+from goddard.client import broker_api, queries
 from goddard.client.admin.brokers import BrokerMethods
 from goddard.client.admin.checks import (
     Count,
@@ -30,17 +30,14 @@ from goddard.client.admin.requests import (
     by_queue,
     check_one_place,
     chosen_brokers,
-    each,
     in_pages,
     is_address,
     name_servers,
-    route,
-    route_addresses,
 )
 from goddard.client.admin.values import TopicStats
 from goddard.client.errors import BrokerError
+from goddard.client.queries import each, route, route_addresses, topic_header
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError
 from goddard.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
@@ -60,7 +57,6 @@ from goddard.protocol.bodies_admin import (
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.headers_admin import (
     CreateTopicListRequest,
-    CreateTopicRequest,
     DeleteTopicRequest,
     GetAllTopicConfigRequest,
     GetAllTopicConfigResponse,
@@ -74,39 +70,10 @@ from goddard.protocol.headers_cluster import (
     GetTopicsByClusterRequest,
     RegisterTopicRequest,
 )
-from goddard.protocol.names import AUTO_CREATE_TOPIC
 
 READ_WRITE: Final = Permission.READ | Permission.WRITE
 _UNIT: Final = 1
 _UNIT_SUBSCRIBED: Final = 2
-
-
-def format_attributes(changes: Mapping[str, str | None]) -> str:
-    """Format attributes for a request: ``+key=value`` sets one, ``-key`` (None) removes it."""
-    for key, value in changes.items():
-        if not key or any(mark in key + (value or "") for mark in ",="):
-            raise ConfigError(
-                f"the attribute {key!r} or its value is empty or contains a comma or an equals sign"
-            )
-    return ",".join(
-        f"-{key}" if value is None else f"+{key}={value}" for key, value in changes.items()
-    )
-
-
-def _create_request(
-    config: TopicConfig, attributes: Mapping[str, str | None]
-) -> CreateTopicRequest:
-    return CreateTopicRequest(
-        topic=config.topic_name,
-        default_topic=AUTO_CREATE_TOPIC,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order,
-        attributes=format_attributes(attributes),
-    )
 
 
 def merge_topic_stats(answers: Iterable[TopicStatsTable]) -> TopicStats:
@@ -155,9 +122,9 @@ class TopicMethods(BrokerMethods, NameServerMethods):
             topic_sys_flag=unit * _UNIT | unit_subscribed * _UNIT_SUBSCRIBED,
         )
         check_topic_config(config)
-        header = _create_request(config, attributes or {})
+        header = topic_header(config, attributes or {})
         found = await chosen_brokers(self, broker, cluster)
-        done = await ask_each(self, found, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        done = await queries.create_topic(self, found, header)
         if order and cluster is not None:
             names = sorted(set(found.values()))
             queue_counts = ";".join(f"{name}:{config.write_queue_nums}" for name in names)
@@ -193,7 +160,7 @@ class TopicMethods(BrokerMethods, NameServerMethods):
     ) -> None:
         """Create a static topic, or move its queues, on one broker [updateStaticTopic, 513]."""
         check_topic_config(config)
-        header = _create_request(config, {})
+        header = topic_header(config, {})
         header.force = force
         await ask(
             self,
@@ -233,8 +200,7 @@ class TopicMethods(BrokerMethods, NameServerMethods):
                 topic_sys_flag=known.topic_sys_flag,
                 topic_filter_type=known.topic_filter_type,
             )
-            header = _create_request(config, {})
-            await ask(self, address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            await queries.create_topic(self, [address], topic_header(config, {}))
 
         return list(await each(addresses, change))
 

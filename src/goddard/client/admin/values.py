@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_admin import ConsumeOffsets, TopicOffset
 from goddard.protocol.codes import MASTER_ID
@@ -81,18 +80,6 @@ class Rollback:
     consumer_offset: int
     timestamp_offset: int
     rollback_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessages:
-    """The result of a search by key, oldest messages first.
-
-    Messages that were stored after ``index_last_update_ms`` may be missing, because the index does
-    not have them yet.
-    """
-
-    messages: list[ReceivedMessage]
-    index_last_update_ms: int
 
 
 class TrackKind(Enum):

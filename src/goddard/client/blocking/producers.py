@@ -61,6 +61,13 @@ class Producer(BlockingClient[AsyncProducer]):
     request = blocking(AsyncProducer.request)
     reply = blocking(AsyncProducer.reply)
     publish_queues = blocking(AsyncProducer.publish_queues)
+    create_topic = blocking(AsyncProducer.create_topic)
+    max_offset = blocking(AsyncProducer.max_offset)
+    min_offset = blocking(AsyncProducer.min_offset)
+    search_offset = blocking(AsyncProducer.search_offset)
+    earliest_store_time_ms = blocking(AsyncProducer.earliest_store_time_ms)
+    message = blocking(AsyncProducer.message)
+    messages_by_key = blocking(AsyncProducer.messages_by_key)
 
 
 class TransactionProducer(Producer):

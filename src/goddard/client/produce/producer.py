@@ -6,14 +6,16 @@ sent at a time. Belongs to the event loop that it was started on.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, Unpack
 
-from goddard.client.checks import several
+from goddard.client import queries
+from goddard.client.broker_api import Boundary
+from goddard.client.checks import MAX_QUEUES, check_new_topic, several
 from goddard.client.errors import BatchFailedError, ClientError, NotRunningError, already_started
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.options import session_options
+from goddard.client.options import check_range, session_options
 from goddard.client.produce.encoding import (
     check_batch,
     check_batch_topic,
@@ -27,10 +29,12 @@ from goddard.client.produce.options import ProducerKeywords, split_keywords
 from goddard.client.produce.request_reply import create_reply
 from goddard.client.produce.running import RunningProducer, TransactionChecker
 from goddard.client.produce.selectors import Selector
+from goddard.client.queries import FoundMessages
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendResult, ServiceState
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
+from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, encode_batch
 from goddard.protocol.names import group_problem
 
@@ -303,3 +307,98 @@ class Producer:
         running = self._check_running()
         route = await running.sender.route(running.wire_topic(topic))
         return [queue._replace(topic=topic) for queue in route.queues]
+
+    # Administration, as RocketMQ's producers offer it
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        like: str | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+    ) -> list[str]:
+        """Create or change a topic on every master that has the topic ``like``.
+
+        Without ``like``, this is ``default_topic``, which brokers have that create topics
+        automatically. ``queues`` is the number of queues on each broker. ``attributes`` sets
+        attributes (``{"message.type": "FIFO"}``) and removes those whose value is None.
+
+        Returns the addresses of the brokers that have the topic now.
+        """
+        running = self._check_running()
+        check_new_topic(topic)
+        check_range("queues", queues, 1, MAX_QUEUES)
+        pattern = self.options.default_topic if like is None else like
+        config = TopicConfig(
+            topic_name=running.session.with_namespace(topic),
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+        )
+        header = queries.topic_header(config, attributes or {})
+        found = await queries.route(running, running.session.with_namespace(pattern))
+        return await queries.create_topic(running, queries.master_addresses(found), header)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message of the queue gets."""
+        running = self._check_running()
+        return await queries.max_offset(running, running.wire_queue(queue))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that the queue has."""
+        running = self._check_running()
+        return await queries.min_offset(running, running.wire_queue(queue))
+
+    async def search_offset(
+        self, queue: MessageQueue, timestamp_ms: int, *, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The offset of the first message that was stored at a time or later."""
+        running = self._check_running()
+        wire_queue = running.wire_queue(queue)
+        return await queries.search_offset(running, wire_queue, timestamp_ms, boundary)
+
+    async def earliest_store_time_ms(self, queue: MessageQueue) -> int:
+        """When the oldest message of the queue was stored; -1 if it has none."""
+        running = self._check_running()
+        return await queries.earliest_store_time_ms(running, running.wire_queue(queue))
+
+    async def message(self, topic: str, message_id: str) -> ReceivedMessage:
+        """A message by either of its ids.
+
+        The broker's id (``offset_message_id``) says where the message is; an id counts as such if
+        it names a registered broker. The client's id (``message_id``) is looked up in the index of
+        the last three days.
+        """
+        running = self._check_running()
+        wire_topic = running.session.with_namespace(topic)
+        now_ms = self._clock.now_ms()
+        found = await queries.message(running, wire_topic, message_id, now_ms=now_ms)
+        found.topic = running.session.without_namespace(found.topic)
+        return found
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = queries.MAX_FOUND,
+        begin_ms: int = 0,
+        end_ms: int = queries.END_OF_TIME_MS,
+    ) -> FoundMessages:
+        """Messages that have a key among their KEYS, of every broker.
+
+        ``max_count`` is the limit for each broker. ``begin_ms`` and ``end_ms`` limit the time of
+        storage.
+        """
+        running = self._check_running()
+        found = await queries.find_messages(
+            running,
+            running.session.with_namespace(topic),
+            key,
+            max_count=max_count,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
+        for message in found.messages:
+            message.topic = running.session.without_namespace(message.topic)
+        return found

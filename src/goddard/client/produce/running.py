@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from goddard.client import broker_api
+from goddard.client.checks import check_queue
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.batching import Accumulator, Batch
 from goddard.client.produce.broker_health import BrokerHealth
@@ -98,6 +99,11 @@ class RunningProducer:
                 alone_from_bytes=options.compress_from_bytes,
                 namespace=session.options.namespace,
             )
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a request may take that is no send."""
+        return self.session.options.api_timeout_ms
 
     # Life
 
@@ -188,6 +194,11 @@ class RunningProducer:
             wire_topic = check_topic(self.session.with_namespace(check_topic(topic)))
             self._topics[topic] = wire_topic
         return wire_topic
+
+    def wire_queue(self, queue: MessageQueue) -> MessageQueue:
+        """A queue with the brokers' name of its topic."""
+        topic = check_queue(queue).topic
+        return queue._replace(topic=self.session.with_namespace(topic))
 
     def add_to_batch(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, key: Any

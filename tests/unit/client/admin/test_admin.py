@@ -16,17 +16,11 @@ import pytest
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.clients import known_to
 from goddard.client.admin.groups import merge_progress
-from goddard.client.admin.messages import merge_found, track_kind
+from goddard.client.admin.messages import track_kind
 from goddard.client.admin.name_servers import merge_order_conf
 from goddard.client.admin.offsets import rollback_offset
-from goddard.client.admin.requests import (
-    address_to_ask,
-    broker_address,
-    broker_addresses,
-    each,
-)
-from goddard.client.admin.topics import format_attributes
-from goddard.client.admin.values import FoundMessages, GroupProgress, TrackKind
+from goddard.client.admin.requests import broker_address, broker_addresses
+from goddard.client.admin.values import GroupProgress, TrackKind
 from goddard.client.errors import (
     BrokerError,
     BrokerNotFoundError,
@@ -35,7 +29,7 @@ from goddard.client.errors import (
 )
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError, ConnectFailedError, GoddardError, RequestTimeoutError
+from goddard.errors import ConfigError, ConnectFailedError, GoddardError
 from goddard.protocol.bodies import (
     BrokerData,
     ClusterInfo,
@@ -152,43 +146,6 @@ def refusing(code: ResponseCode, remark: str = "no") -> Broker:
 # --- Asking several -------------------------------------------------------------------------------
 
 
-async def test_all_failed_servers_are_named_and_other_answers_are_kept() -> None:
-    async def ask(address: str) -> int:
-        if address == A:
-            raise RequestTimeoutError("slow", address)
-        if address == B:
-            raise BrokerError(ResponseCode.NO_PERMISSION, "not you", address)
-        return 7
-
-    with pytest.raises(PartialFailureError) as failure:
-        await each([A, A_REPLICA, B, A], ask)
-    assert failure.value.results == {A_REPLICA: 7}
-    assert list(failure.value.failures) == [A, B]
-    text = str(failure.value)
-    assert "2 of 3 failed" in text
-    assert A in text
-    assert "not you" in text
-    assert "the others did what was asked" in text
-
-
-async def test_single_server_raises_its_own_error() -> None:
-    async def ask(address: str) -> int:
-        raise BrokerError(ResponseCode.NO_PERMISSION, "not you", address)
-
-    with pytest.raises(BrokerError) as failure:
-        await each([A], ask)
-    assert failure.value.address == A
-    assert await each([], ask) == {}
-
-
-async def test_program_errors_are_not_server_failures() -> None:
-    async def ask(address: str) -> int:
-        raise KeyError(address)
-
-    with pytest.raises(KeyError):
-        await each([A, B], ask)
-
-
 async def test_brokers_that_do_not_know_the_client_are_skipped() -> None:
     unknown = ResponseCode.CONSUMER_NOT_ONLINE
 
@@ -232,7 +189,6 @@ async def test_brokers_are_found_by_name_address_and_cluster() -> None:
 
 async def test_broker_without_master_is_asked_at_a_replica() -> None:
     assert await broker_address(ScriptedAdmin(), "orphan") == "10.0.0.9:1"
-    assert address_to_ask(BrokerData()) is None
 
 
 # --- Merging --------------------------------------------------------------------------------------
@@ -322,17 +278,6 @@ def message(
     return ReceivedMessage.from_record(record, "a")
 
 
-def test_messages_that_only_share_the_hash_of_a_key_are_dropped() -> None:
-    first = message(1, store_ms=5, properties=b"KEYS\x01k other\x02UNIQ_KEY\x01U1\x02")
-    second = message(2, store_ms=3, properties=b"KEYS\x01k\x02UNIQ_KEY\x01U2\x02")
-    stranger = message(3, properties=b"KEYS\x01kk\x02")
-    answers = [FoundMessages([first, stranger], 10), FoundMessages([second], 20)]
-    found = merge_found(answers, "T", "k", by_unique_key=False)
-    assert found == FoundMessages([second, first], 20)
-    assert merge_found(answers, "T", "U1", by_unique_key=True).messages == [first]
-    assert merge_found(answers, "Other", "k", by_unique_key=False).messages == []
-
-
 @pytest.mark.parametrize(
     ("consumed", "tags", "model", "kind"),
     [
@@ -362,14 +307,6 @@ def test_order_configuration_of_one_broker_is_merged() -> None:
     assert merge_order_conf(None, "a", 4) == "a:4"
     assert merge_order_conf("b:2;a:1", "a", 4) == "b:2;a:4"
     assert merge_order_conf("b:2", "a", 4) == "b:2;a:4"
-
-
-def test_attributes_are_formatted() -> None:
-    assert format_attributes({}) == ""
-    assert format_attributes({"a": "1", "b": None}) == "+a=1,-b"
-    for wrong in ({"": "1"}, {"a,b": "1"}, {"a": "1,+b=2"}, {"a": "b=c"}):
-        with pytest.raises(ConfigError):
-            format_attributes(wrong)
 
 
 def test_offsets_go_back_unless_forced() -> None:
