@@ -110,7 +110,7 @@ def paragraphs(text: str | None) -> str:
 
 
 def annotation(source: Source, node: ast.expr) -> str:
-    """A type as text. The types of ours in it are noted for the page of other types."""
+    """A type as text. Goddard's types in it are collected for the page of other types."""
     plain = _Plain(source)
     text = ast.unparse(plain.visit(deepcopy(node)))
     _mentioned.update(plain.found)
@@ -133,13 +133,13 @@ def other_types(source: Source, node: Function) -> list[str]:
 
 @cache
 def on_pages() -> frozenset[Import]:
-    """What has a place on another page."""
+    """The names that are described on another page."""
     names = (name for _, _, names in PAGES.values() for name in names)
     return frozenset(Import(home_of(name).module, name) for name in names)
 
 
 class _Plain(ast.NodeTransformer):
-    """Replaces ``Annotated[T, ...]`` aliases by ``T``, and finds the other types of ours."""
+    """Replaces ``Annotated[T, ...]`` aliases by ``T``, and collects Goddard's other types."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -211,7 +211,7 @@ def fill_in(text: str) -> str:
 
 
 def class_of(source: Source, node: ast.expr) -> tuple[Source, ast.ClassDef] | None:
-    """The class of ours that an expression names."""
+    """The class of Goddard that an expression names."""
     name = node.value if isinstance(node, ast.Subscript) else node
     origin = source.origin(name.id) if isinstance(name, ast.Name) else None
     if origin is None or origin.name is None or not origin.module.startswith("goddard."):
@@ -222,7 +222,7 @@ def class_of(source: Source, node: ast.expr) -> tuple[Source, ast.ClassDef] | No
 
 
 def parents(source: Source, node: ast.ClassDef) -> Iterator[tuple[Source, ast.ClassDef]]:
-    """The classes of ours that a class is made of, the nearest first; some of them repeatedly."""
+    """Goddard's base classes of a class, the nearest first; some of them repeatedly."""
     for base in node.bases:
         found = class_of(source, base)
         if found is not None:
@@ -231,7 +231,7 @@ def parents(source: Source, node: ast.ClassDef) -> Iterator[tuple[Source, ast.Cl
 
 
 def method_of(source: Source, node: ast.ClassDef, name: str) -> tuple[Source, Function]:
-    """A method of a class, wherever it is written."""
+    """A method of a class or of its base classes."""
     for home, owner in [(source, node), *parents(source, node)]:
         for item in owner.body:
             if isinstance(item, Function) and item.name == name:
@@ -251,7 +251,7 @@ def class_docstring(source: Source, node: ast.ClassDef) -> str | None:
 
 
 def constructor(source: Source, node: ast.ClassDef) -> tuple[str, str | None] | None:
-    """How an object is made, and the docstring; None for what users do not make."""
+    """The signature and the docstring of ``__init__``; None without it."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             home, init = source, item
@@ -290,7 +290,7 @@ def describe_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
 
 def describe_methods(source: Source, node: ast.ClassDef) -> Iterator[str]:
     described: set[str] = set()
-    # What several have in common comes last, as when Python looks for a method.
+    # Common base classes come last, as in the method resolution order.
     ancestors = list(dict.fromkeys(reversed(list(parents(source, node)))))
     for home, owner in [(source, node), *reversed(ancestors)]:
         if owner is not node and owner.name in source_of("goddard").imports:
@@ -384,7 +384,7 @@ def write_page(name: str) -> str:
 
 
 def write_types() -> str:
-    """The page of all types that the other pages, and it itself, mention."""
+    """The page of all types that this and the other pages mention."""
     described = set(on_pages())
     sections: dict[str, list[str]] = {}
     while left := [origin for origin in _mentioned if origin not in described]:

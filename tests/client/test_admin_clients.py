@@ -1,4 +1,4 @@
-"""Admin and clients that are online, and messages, at both makes of broker."""
+"""Admin: online clients and messages, with Goddard's and RocketMQ's brokers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,7 +47,7 @@ def broker_name(site: Site) -> str:
 
 @asynccontextmanager
 async def online(admin: Admin, consumer: IdleConsumer) -> AsyncIterator[IdleConsumer]:
-    """A consumer that is online, and whose group's brokers the name server knows."""
+    """An online consumer of a group whose brokers the name server knows."""
 
     async def is_known() -> bool:
         return f"%RETRY%{consumer.group}" in await admin.topics()
@@ -103,7 +103,7 @@ async def test_a_group_that_is_not_online(site: Site, admin: Admin) -> None:
             return error.code
         return 0
 
-    # A broker learns of a closed connection a moment later.
+    # A broker notices a closed connection only after a moment.
     assert await eventually(refused) == ResponseCode.CONSUMER_NOT_ONLINE
     with pytest.raises(NoRouteError):
         await admin.consumer_connections(site.new_group("AdminNever"))
@@ -140,7 +140,7 @@ async def test_messages_are_found_by_ids_keys_and_offsets(
         found = await admin.messages_by_key(topic, "k1")
         return found if len(found.messages) == 2 else None
 
-    found = await eventually(both)  # the index follows the log
+    found = await eventually(both)  # the index is written after the log
     assert found is not None
     assert [one.body for one in found.messages] == [b"hello", b"other"]
     assert found.index_last_update_ms > 0

@@ -1,4 +1,4 @@
-"""Admin and consumer groups, their offsets and their progress, at both makes of broker."""
+"""Admin: consumer groups, their offsets and progress, with Goddard's and RocketMQ's brokers."""
 
 import time
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def send(site: Site, topic: str, count: int, queue_id: int = 0) -> None:
 
 
 async def known(admin: Admin, group: str) -> None:
-    """Wait until the name server knows a group's brokers, a moment after its first heartbeat."""
+    """Wait until the name server knows the brokers of a group, soon after its first heartbeat."""
 
     async def is_known() -> bool:
         return f"%RETRY%{group}" in await admin.topics()
@@ -207,7 +207,7 @@ async def test_offsets_are_rolled_back_without_asking_consumers(site: Site, admi
     await send(site, topic, 4)
     await admin.create_group(group, cluster=CLUSTER)
     earlier_ms = time.time_ns() // 1_000_000 - 3_600_000
-    # A group that never consumed stands at the start of every queue.
+    # A group that never consumed is at the start of every queue.
     (rollback,) = await admin.reset_offsets_by_time_old(group, topic, -1, force=False)
     assert (rollback.queue, rollback.timestamp_offset, rollback.rollback_offset) == (queue, 4, 0)
     (rollback,) = await admin.reset_offsets_by_time_old(group, topic, -1)

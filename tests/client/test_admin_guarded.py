@@ -1,4 +1,4 @@
-"""Admin where users are checked and controllers choose masters: RocketMQ's own broker has both.
+"""Admin: access control and controllers, which only RocketMQ's broker has.
 
 One name server with a controller inside, one broker; they start once for this file.
 """
@@ -43,7 +43,7 @@ GUARDED = {
 
 
 class Place:
-    """Where the servers are."""
+    """The addresses of the servers."""
 
     def __init__(self, namesrv: str, controller: str) -> None:
         self.namesrv = namesrv

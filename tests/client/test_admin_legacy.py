@@ -1,4 +1,4 @@
-"""Admin at brokers of the previous generation, which know fewer requests."""
+"""Admin with RocketMQ 4.9 brokers, which know fewer requests."""
 
 import time
 
@@ -59,7 +59,7 @@ async def test_resetting_one_queue_of_a_legacy_broker_leaves_the_others(
         assert await admin.consumer_offset(group, first) == 1
         assert await admin.consumer_offset(group, second) == 3
 
-        # Such a broker leaves it to consumers; there is none, so the offsets are set.
+        # This broker leaves the reset to its consumers. There is none, so the offsets are set.
         earlier_ms = time.time_ns() // 1_000_000 - 3_600_000
         assert await admin.reset_offsets_by_time(group, topic, earlier_ms) == {first: 0, second: 0}
         assert await admin.consumer_offset(group, second) == 0

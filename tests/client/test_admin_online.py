@@ -1,4 +1,4 @@
-"""Admin and our own consumers while they consume, at both makes of broker."""
+"""Admin and running consumers, with Goddard's and RocketMQ's brokers."""
 
 from collections.abc import AsyncIterator
 
@@ -38,7 +38,7 @@ async def test_one_queue_of_a_consumer_that_runs_is_reset(
     async with consumer:
         await inbox.until(10)
         await admin.reset_offset(group, first, 2)
-        # A pull that waits for messages learns of it when there is one.
+        # A pending pull learns of the reset when a message arrives.
         await fill(sender, topic, ["more"], queues=1)
         again = (await inbox.until(14))[10:]
         assert sorted(again) == ["m4", "m6", "m8", "more"]

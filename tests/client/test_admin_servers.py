@@ -1,4 +1,4 @@
-"""Admin, brokers and name servers, at both makes; and what is said when none answers."""
+"""Admin: Goddard's and RocketMQ's brokers and name servers, and the errors if none answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -220,7 +220,7 @@ async def test_failed_name_servers_are_named(site: Site) -> None:
             await admin.set_kv(space, "key", "value")
         assert isinstance(failure.value.failures[gone], ConnectFailedError)
         assert list(failure.value.results) == [site.namesrv]
-        # What only one has to answer is answered.
+        # Requests that need one answer succeed.
         assert await admin.kv(space, "key") == "value"
 
 

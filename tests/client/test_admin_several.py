@@ -1,4 +1,4 @@
-"""Admin and clusters of several brokers: what is asked of all of them, and when some are down."""
+"""Admin: requests to all brokers of a cluster, also while some are down."""
 
 from collections.abc import Iterator
 
@@ -77,7 +77,7 @@ async def test_cluster_of_two_brokers_is_administered_as_one(pair: Site) -> None
             address = pair.brokers[name].address
             async with IdleConsumer(address, group, topic, client_id=client_id):
                 await known_at(admin, name, f"%RETRY%{group}")
-                # Only one of the brokers knows the consumer: that is enough.
+                # It is enough that one of the brokers knows the consumer.
                 online = await admin.consumer_connections(group)
                 assert client_id in [one.client_id for one in online.connection_set]
 

@@ -1,4 +1,4 @@
-"""Admin and topics: making, changing, finding and deleting them, at both makes of broker."""
+"""Admin: create, change, find and delete topics, with Goddard's and RocketMQ's brokers."""
 
 from collections.abc import AsyncIterator
 
@@ -194,7 +194,7 @@ async def test_missing_topics_brokers_and_clusters_are_named(site: Site, admin: 
 async def test_invalid_topic_name_is_refused(site: Site, admin: Admin) -> None:
     with pytest.raises(ConfigError, match="contains illegal characters"):
         await admin.create_topic("no spaces, please", broker=broker_name(site))
-    # What only a broker can know, it says.
+    # Only a broker can refuse this.
     with pytest.raises(BrokerError, match="is conflict with system topic") as failure:
         await admin.create_topic("SELF_TEST_TOPIC", broker=broker_name(site))
     assert failure.value.code == ResponseCode.INVALID_PARAMETER

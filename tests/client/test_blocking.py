@@ -1,4 +1,4 @@
-"""The blocking clients at a real cluster: from one thread, from many, interrupted, forked."""
+"""The blocking clients with a real cluster: one thread, many threads, interrupts, forks."""
 
 import os
 import signal
@@ -101,7 +101,7 @@ class TestProducer:
         assert {message.message_id for message in read(site, topic, 200)} == set(sent)
 
     def test_hundreds_of_sends_are_pending_together(self, site: Site, producer: Producer) -> None:
-        """In which order they are stored is the broker's affair: RocketMQ's uses threads."""
+        """Their order is not checked: RocketMQ's broker stores messages in several threads."""
         topic = site.create_topic("BlockingPipeline", queues=1)
         futures = [producer.send_async(Message(topic, b"%d" % number)) for number in range(500)]
         assert not wait(futures, WAIT_SECONDS).not_done
@@ -135,7 +135,7 @@ class TestProducer:
             producer.send(Message(topic, b"late"))
 
     def test_an_interrupt_ends_a_request_at_once(self, site: Site, producer: Producer) -> None:
-        """Nobody answers the request, which would wait for a minute."""
+        """Nobody answers the request; without the interrupt it would wait for a minute."""
         topic = site.create_topic("BlockingInterrupt")
         producer.send(Message(topic, b"there is a route"))
 
@@ -266,7 +266,7 @@ class TestStoppingFromInside:
         producer.start()
         producer.send_async(Message(topic, b"the last one"), callback=stop)
         assert stopped.wait(WAIT_SECONDS)
-        # The thread of the callback ends a moment after the callback.
+        # The callback thread ends shortly after the callback.
         wait_until(
             lambda: "goddard-callbacks" not in {item.name for item in threading.enumerate()},
             WAIT_SECONDS,
@@ -328,12 +328,12 @@ if child == 0:
             print(error, flush=True)
     with Producer("forked", name_servers=name_servers) as own:
         own.send(Message(topic, b"child"))
-    # As at the end of a with block that the fork happened in: it is the parent's to stop.
+    # As at the end of a with block around the fork: only the parent stops the producer.
     producer.stop()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 producer.send(Message(topic, b"parent again"))
-# Not stopped: that happens at the end of the process.
+# Not stopped here: the end of the process stops it.
 """
 
 
@@ -352,7 +352,7 @@ def test_a_fork_is_refused_the_parents_producer(site: Site) -> None:
     assert bodies == [b"child", b"parent", b"parent again"]
 
 
-FORGETTING = """
+RUNNING_AT_EXIT = """
 import sys
 import threading
 from goddard import ConsumeFrom, PushConsumer
@@ -369,7 +369,7 @@ consumer.subscribe(topic)
 consumer.start()
 for _ in range(3):
     assert received.acquire(timeout=60)
-# The end of the program, and nobody stopped the consumer.
+# The program ends while the consumer runs.
 """
 
 
@@ -379,7 +379,7 @@ def test_consumer_running_at_exit_keeps_its_offsets(site: Site, producer: Produc
     for number in range(3):
         producer.send(Message(topic, b"%d" % number))
     done = subprocess.run(
-        [sys.executable, "-c", FORGETTING, topic, group, site.namesrv],
+        [sys.executable, "-c", RUNNING_AT_EXIT, topic, group, site.namesrv],
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
@@ -388,5 +388,5 @@ def test_consumer_running_at_exit_keeps_its_offsets(site: Site, producer: Produc
     assert done.returncode == 0, done.stderr
     (queue,) = producer.publish_queues(topic)
     with Admin(site.namesrv) as admin:
-        # What was in the listener's hands at the very end may come again.
+        # Messages that the listener had at the end may be delivered again.
         assert admin.consumer_offset(group, queue) in (1, 2, 3)

@@ -16,7 +16,7 @@ from goddard.client.members import ConsumerMember, ProducerMember
 
 PUBLIC = set(vars(goddard)["__all__"])
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PushConsumer", "TransactionProducer")
-# What clients do for each other.
+# Methods that clients use among themselves.
 INTERNAL = {"join", "next_thread_batch", "send_encoded", "within"}
 # No client imports these; `import goddard` does not import asyncio, either.
 SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer", "pytest")

@@ -1,4 +1,4 @@
-"""What a type checker sees of the blocking clients, although their methods are made of others."""
+"""Type checkers see the signatures of the blocking clients, whose methods are made at run time."""
 
 import re
 import subprocess

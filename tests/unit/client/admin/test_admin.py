@@ -1,4 +1,4 @@
-"""Admin without a cluster: merging the answers of several brokers, finding them, paging, failing.
+"""Admin without a cluster: finding brokers, merging their answers, pages, errors.
 
 A scripted cluster stands for the network: its brokers are functions from command to answer.
 """
@@ -105,7 +105,7 @@ class ScriptedCluster:
         return answer
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
-        raise AssertionError("administration waits for its answers")
+        raise AssertionError("administration sends no one-way requests")
 
     async def request_name_server(
         self, command: RemotingCommand, timeout_ms: int
@@ -195,7 +195,7 @@ async def test_broker_without_master_is_asked_at_a_replica() -> None:
 
 
 def queue_table(broker: str, topic: str, values: Sequence[Mapping[str, int]]) -> str:
-    """A table by queue as Java writes it: with objects as keys."""
+    """A table by queue as Java writes it, with objects as keys."""
     pairs = (
         f'{{"brokerName":"{broker}","queueId":{queue_id},"topic":"{topic}"}}:{json.dumps(value)}'
         for queue_id, value in enumerate(values)
@@ -319,7 +319,7 @@ def test_offsets_go_back_unless_forced() -> None:
 
 
 class Pages:
-    """A broker that gives its topics in pages of two; ``versions`` are those of its answers."""
+    """A broker that returns its topics in pages of two; ``versions`` are those of the answers."""
 
     def __init__(self, count: int, versions: Sequence[int] = (), *, total: bool = True) -> None:
         self.names = [f"T{number}" for number in range(count)]
@@ -352,7 +352,7 @@ class Pages:
 
 
 async def listed(pages: Pages) -> list[str]:
-    """Topics and groups come alike."""
+    """Read topics and groups from the same pages; both must be equal."""
     versions = list(pages.versions)
     topics = (await ScriptedAdmin({A: pages}).topic_configs(A)).topic_config_table
     starts, pages.starts, pages.versions = pages.starts, [], versions
@@ -425,7 +425,7 @@ ARGUMENTS: dict[str, object] = {
     "addresses": ["10.*"],
     "cluster": "one",
 }
-# Text, for most of it.
+# The other methods take text.
 EXAMPLES = {"key": AccessKey(access_key="key")}
 
 BAD_ANSWERS: list[tuple[dict[str, str] | None, bytes]] = [
@@ -492,7 +492,7 @@ async def test_bad_answers_raise_only_goddard_errors(name: str) -> None:
         admin.cluster.name_server = answer
         with contextlib.suppress(GoddardError):
             await method(admin, **arguments)
-        # Nor do routes and clusters have to make sense.
+        # Routes and clusters are bad answers, too.
         admin.cluster.routes_are_bad = True
         with contextlib.suppress(GoddardError):
             await method(admin, **arguments)
@@ -501,7 +501,7 @@ async def test_bad_answers_raise_only_goddard_errors(name: str) -> None:
 
 # --- The interface --------------------------------------------------------------------------------
 
-# Requests of administration; 307 and 309 are passed on to clients.
+# The request codes of administration; brokers forward 307 and 309 to clients.
 ADMIN_CODES = {
     *(11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 43, 45, 100, 101, 102),
     *(105, 106, 200, 201, 202, 203, 204, 205, 206, 207, 208, 215, 216, 217, 219, 222, 223, 224),

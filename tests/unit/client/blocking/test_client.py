@@ -19,7 +19,7 @@ WAIT_SECONDS = 30
 
 
 class Echo:
-    """A client of asyncio's that gives back what it is given, when told to."""
+    """An asyncio client that returns its arguments when ``release`` is called."""
 
     client_id = "127.0.0.1@echo"
 
@@ -264,7 +264,7 @@ class TestHandingOver:
         more: list[Future[int]] = []
         eleventh = threading.Thread(target=lambda: more.append(client.echo_async(10)))
         eleventh.start()
-        # It waits: nothing is done until the release, which every later echo follows.
+        # It waits, because no call is done before the release.
         assert client.echo(1) == 1
         assert more == []
         client.release()
@@ -283,7 +283,7 @@ class TestHandingOver:
             begun.set()
             go.wait(WAIT_SECONDS)
             if len(called) < 20:
-                # Callbacks do not wait for the room that they make.
+                # A callback does not wait for room, because only callbacks make room.
                 client.echo_async(100)
             called.append(future.result())
 

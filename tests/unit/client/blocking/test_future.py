@@ -1,4 +1,4 @@
-"""The lazy future is Python's own future in all that a user can see."""
+"""The lazy future behaves like the future of Python."""
 
 import threading
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def test_nothing_is_created_until_someone_waits() -> None:
 
 
 def test_no_wake_up_is_lost_between_threads() -> None:
-    """A thread ends futures while another begins to wait for them."""
+    """One thread ends futures while another one starts to wait for them."""
     futures = [LazyFuture[int]() for _ in range(5_000)]
     for future in futures:
         future.set_running_or_notify_cancel()

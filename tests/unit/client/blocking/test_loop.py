@@ -1,4 +1,4 @@
-"""The loop thread that blocking clients share: its life, its wake-ups, interrupts, forks, exits."""
+"""The loop thread of the blocking clients: start and end, wake-ups, interrupts, forks, exits."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def nothing() -> None:
 
 
 class Noted:
-    """A job that notes what became of it."""
+    """A job that records its end."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -130,8 +130,7 @@ class TestRun:
 
         async def interrupted() -> None:
             try:
-                # Again until it is seen: one that comes in the moment before the wait begins does
-                # not end it.
+                # Repeated until seen: an interrupt just before the wait does not end the wait.
                 while not interrupts:
                     os.kill(os.getpid(), signal.SIGINT)
                     await asyncio.sleep(0.02)
@@ -170,7 +169,7 @@ class TestRun:
 
 class TestJobs:
     def test_a_burst_wakes_the_loop_once(self, thread: LoopThread) -> None:
-        """The loop is kept busy meanwhile, so that it takes none of the jobs before the last."""
+        """The loop is busy until the last job is added, so that it takes none of them before."""
         go = threading.Event()
         wakes = 0
 
@@ -300,7 +299,7 @@ def test_ended_loop_refuses_all_callers() -> None:
         refused.append(True)
 
     for _ in range(3):
-        # Another thread each time: one of them may have the number that the loop's thread had.
+        # A new thread each time: one of them may get the id that the loop's thread had.
         caller = threading.Thread(target=call, daemon=True)
         caller.start()
         caller.join(WAIT_SECONDS)
