@@ -1,10 +1,11 @@
-"""``python -m bench.soak --minutes 10``: a broker under mixed load, and what it holds meanwhile.
+"""``python -m bench.soak --minutes 10``: a broker under mixed load, checked for leaks and failures.
 
-A broker of its own process gets everything that clients do: sends, batches, delays, transactions
-with check-backs, long polls, send-backs, members that join and leave, lookups, administration, and
-garbage. Its private memory and its descriptors are told as it goes. What they are after the warm-up
-may grow by a stated bound until the load is over and everybody has left; more is a leak, and the
-exit code is 1. So it is when a request fails that should not.
+A broker in its own process gets all kinds of requests: sends, batches, delayed messages,
+transactions with checks, long polling, send-backs, consumers that join and leave, queries,
+administration, and garbage. Its private memory and its descriptors are printed periodically. After
+the warm-up they may grow by a given bound until the load has ended and all clients have left. If
+they grow more, there is a leak, and the exit code is 1. It is also 1 if a request fails
+unexpectedly.
 """
 
 import argparse
@@ -70,12 +71,12 @@ class Sample:
 
 
 class Soak:
-    """The load on one broker. Every kind of it is a coroutine that runs until it is cancelled."""
+    """The load on one broker. Each kind of request is a coroutine that runs until cancelled."""
 
     def __init__(self, address: str, rate: int) -> None:
         self._address = address
         self._rate = rate
-        self._chance = random.Random(20)
+        self._random = random.Random(20)
         self._numbers = itertools.count()
         self.sent = 0
         self.received = 0
@@ -85,7 +86,7 @@ class Soak:
 
     async def run(self, stopping: asyncio.Event) -> None:
         handlers = Handlers()
-        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._decide)
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction)
         async with (
             Client(ClientOptions(), handlers) as producing,
             Client(ClientOptions()) as consuming,
@@ -101,11 +102,13 @@ class Soak:
                 self._repeat("send", per_second, lambda: self._send(producer)),
                 self._repeat("batch", per_second / 64, lambda: self._send_batch(producer)),
                 self._repeat("delayed", per_second / 20, lambda: self._send_delayed(producer)),
-                self._repeat("transaction", per_second / 40, lambda: self._transact(producer)),
+                self._repeat(
+                    "transaction", per_second / 40, lambda: self._send_transaction(producer)
+                ),
                 self._repeat("heartbeat", 0.2, lambda: producer.heartbeat("P")),
                 self._repeat("send back", 5, lambda: self._send_back(consumer)),
                 self._repeat("join", 4, self._join_and_leave),
-                self._repeat("lookup", 5, lambda: self._look_up(admin)),
+                self._repeat("lookup", 5, lambda: self._query(admin)),
                 self._repeat("administration", 2, lambda: self._administrate(admin)),
                 self._repeat("garbage", 2, self._send_garbage),
                 *(self._consume(consumer, queue_id) for queue_id in range(QUEUES)),
@@ -119,15 +122,15 @@ class Soak:
     async def _repeat(
         self, name: str, per_second: float, action: Callable[[], Awaitable[None]]
     ) -> None:
-        """At this rate on average; when the broker is slower, at its own."""
+        """Repeat an action at this average rate, or as fast as the broker answers."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             due = max(due + 1 / per_second, loop.time() - 1)
             await asyncio.sleep(due - loop.time())
-            await self._account(name, action)
+            await self._count(name, action)
 
-    async def _account(self, name: str, action: Callable[[], Awaitable[None]]) -> None:
+    async def _count(self, name: str, action: Callable[[], Awaitable[None]]) -> None:
         try:
             await action()
             self.done[name] += 1
@@ -135,23 +138,23 @@ class Soak:
             if error.code == ResponseCode.SYSTEM_BUSY:
                 self.busy += 1
             else:
-                self._fail(f"{name}: {error.code} {error.remark}")
+                self._record_failure(f"{name}: {error.code} {error.remark}")
         except (GoddardError, OSError, AssertionError, LookupError, ValueError) as error:
-            self._fail(f"{name}: {type(error).__name__} {error}")
+            self._record_failure(f"{name}: {type(error).__name__} {error}")
 
-    def _fail(self, text: str) -> None:
+    def _record_failure(self, text: str) -> None:
         self.failures.append(text)
 
     # Producers
 
-    async def _send(self, dialogue: BrokerClient) -> None:
+    async def _send(self, broker: BrokerClient) -> None:
         number = next(self._numbers)
         properties = {"KEYS": f"key-{number % 10_000}", "TAGS": "ABCD"[number % 4]}
-        body = bytes(self._chance.randrange(50, 600))
-        await dialogue.send(TOPIC, body, properties, queue_id=number % QUEUES)
+        body = bytes(self._random.randrange(50, 600))
+        await broker.send(TOPIC, body, properties, queue_id=number % QUEUES)
         self.sent += 1
 
-    async def _send_batch(self, dialogue: BrokerClient) -> None:
+    async def _send_batch(self, broker: BrokerClient) -> None:
         entries = [BatchEntry(b"batch %d" % number, b"TAGS\x01B\x02", 0) for number in range(32)]
         request = send_request(
             TOPIC,
@@ -159,29 +162,29 @@ class Soak:
             code=RequestCode.SEND_BATCH_MESSAGE,
             e=str(next(self._numbers) % QUEUES),
         )
-        check(await dialogue.client.request(self._address, request, 10_000))
+        check(await broker.client.request(self._address, request, 10_000))
         self.sent += 32
 
-    async def _send_delayed(self, dialogue: BrokerClient) -> None:
-        level = str(self._chance.choice((1, 1, 2)))
-        await dialogue.send(TOPIC, b"later", {"DELAY": level}, queue_id=1)
+    async def _send_delayed(self, broker: BrokerClient) -> None:
+        level = str(self._random.choice((1, 1, 2)))
+        await broker.send(TOPIC, b"later", {"DELAY": level}, queue_id=1)
         self.sent += 1
 
-    async def _transact(self, dialogue: BrokerClient) -> None:
+    async def _send_transaction(self, broker: BrokerClient) -> None:
         body = b"half %d" % next(self._numbers)
-        half = await dialogue.send_half(TOPIC, body)
-        decision = self._chance.choice((COMMIT, COMMIT, ROLLBACK, None))
-        if decision is not None:  # otherwise the broker asks
-            check(await dialogue.end(half, decision))
+        half = await broker.send_half(TOPIC, body)
+        decision = self._random.choice((COMMIT, COMMIT, ROLLBACK, None))
+        if decision is not None:  # otherwise the broker checks the transaction
+            check(await broker.end(half, decision))
         self.sent += 1
 
-    def _decide(self, request: RemotingCommand, connection: Connection) -> None:
+    def _check_transaction(self, request: RemotingCommand, connection: Connection) -> None:
         header = CheckTransactionRequest.decode(request.fields)
         answer = EndTransactionRequest(
             producer_group="P",
             tran_state_table_offset=header.tran_state_table_offset,
             commit_log_offset=header.commit_log_offset,
-            commit_or_rollback=self._chance.choice((COMMIT, ROLLBACK, 0)),
+            commit_or_rollback=self._random.choice((COMMIT, ROLLBACK, 0)),
             from_transaction_check=True,
             msg_id=header.msg_id or "",
             transaction_id=header.transaction_id,
@@ -191,8 +194,8 @@ class Soak:
 
     # Consumers
 
-    async def _consume(self, dialogue: BrokerClient, queue_id: int) -> None:
-        """Long polls that commit; every second queue is filtered, by tag or SQL."""
+    async def _consume(self, broker: BrokerClient, queue_id: int) -> None:
+        """Long polling with commits; every second queue is filtered by tag or SQL."""
         position = 0
         subscription = ("*", "A || B", "*", "TAGS IS NULL OR TAGS <> 'C'")[queue_id % 4]
         kind = "SQL92" if queue_id % 4 == 3 else "TAG"
@@ -209,7 +212,7 @@ class Soak:
                 subscription=subscription,
                 expressionType=kind,
             )
-            answer = await dialogue.ask(RequestCode.PULL_MESSAGE, fields, timeout_ms=30_000)
+            answer = await broker.ask(RequestCode.PULL_MESSAGE, fields, timeout_ms=30_000)
             if answer.code == ResponseCode.SUCCESS:
                 self.received += int(answer.fields["nextBeginOffset"]) - position
             elif answer.code not in (
@@ -220,54 +223,54 @@ class Soak:
             position = int(answer.fields["nextBeginOffset"])
 
         while True:
-            await self._account("pull", pull)
-            # As fast as a consumer with something to do: what arrives meanwhile comes together.
+            await self._count("pull", pull)
+            # Like a consumer that processes messages: the next pull returns several.
             await asyncio.sleep(0.02)
 
-    async def _send_back(self, dialogue: BrokerClient) -> None:
-        """Tried once more at once, then to the dead letters."""
+    async def _send_back(self, broker: BrokerClient) -> None:
+        """Send a message back, to the dead-letter queue or for a retry."""
         fields = {"topic": TOPIC, "queueId": 0}
-        answer = check(await dialogue.ask(RequestCode.GET_MAX_OFFSET, fields))
-        records = await dialogue.pull(TOPIC, max(0, int(answer.fields["offset"]) - 1))
+        answer = check(await broker.ask(RequestCode.GET_MAX_OFFSET, fields))
+        records = await broker.pull(TOPIC, max(0, int(answer.fields["offset"]) - 1))
         if records:
-            most = self._chance.choice((0, 16))
-            back = await dialogue.send_back(
-                records[0], "Retrying", 1, max_reconsume_times=most, origin_topic=TOPIC
+            max_times = self._random.choice((0, 16))
+            back = await broker.send_back(
+                records[0], "Retrying", 1, max_reconsume_times=max_times, origin_topic=TOPIC
             )
             check(back)
 
     async def _join_and_leave(self) -> None:
-        """A member comes, sees the others, locks a queue, and goes, politely or not."""
+        """A member joins, lists the members, locks a queue, and leaves or disconnects."""
         client_id = f"member-{next(self._numbers)}"
-        group = f"Members-{self._chance.randrange(4)}"
+        group = f"Members-{self._random.randrange(4)}"
         member = ConsumerData(group_name=group, subscription_data_set=[tags(TOPIC)])
         heartbeat = HeartbeatData(client_id=client_id, consumer_data_set=[member])
-        queue = MessageQueue("broker-0", self._chance.randrange(QUEUES), TOPIC)
+        queue = MessageQueue("broker-0", self._random.randrange(QUEUES), TOPIC)
         locks = LockQueuesBody(consumer_group=group, client_id=client_id, mq_set=[queue])
         async with Client(ClientOptions()) as client:
-            dialogue = BrokerClient(client, self._address)
-            check(await dialogue.ask(RequestCode.HEART_BEAT, {}, encode_body(heartbeat)))
+            broker = BrokerClient(client, self._address)
+            check(await broker.ask(RequestCode.HEART_BEAT, {}, encode_body(heartbeat)))
             fields = {"consumerGroup": group}
-            answer = check(await dialogue.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields))
+            answer = check(await broker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields))
             assert client_id.encode() in bytes(answer.body)
-            check(await dialogue.ask(RequestCode.LOCK_BATCH_MQ, {}, encode_body(locks)))
-            if self._chance.random() < 0.5:
-                check(await dialogue.ask(RequestCode.UNLOCK_BATCH_MQ, {}, encode_body(locks)))
+            check(await broker.ask(RequestCode.LOCK_BATCH_MQ, {}, encode_body(locks)))
+            if self._random.random() < 0.5:
+                check(await broker.ask(RequestCode.UNLOCK_BATCH_MQ, {}, encode_body(locks)))
                 fields = {"clientID": client_id, "consumerGroup": group}
-                check(await dialogue.ask(RequestCode.UNREGISTER_CLIENT, fields))
-            else:  # leaves while it waits for messages
+                check(await broker.ask(RequestCode.UNREGISTER_CLIENT, fields))
+            else:  # disconnects while a pull is pending
                 pull = pull_fields("TBW102", consumerGroup=group, sysFlag=6)
                 try:
-                    await dialogue.ask(RequestCode.PULL_MESSAGE, pull, timeout_ms=50)
+                    await broker.ask(RequestCode.PULL_MESSAGE, pull, timeout_ms=50)
                 except RequestTimeoutError:
                     return
 
-    # Everyone else
+    # Other requests
 
-    async def _look_up(self, dialogue: BrokerClient) -> None:
-        sent = await dialogue.send(TOPIC, b"to be found", {"KEYS": "needle"})
+    async def _query(self, broker: BrokerClient) -> None:
+        sent = await broker.send(TOPIC, b"to be found", {"KEYS": "needle"})
         fields: dict[str, Any] = {"offset": int(sent.msg_id[16:], 16)}
-        check(await dialogue.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields))
+        check(await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields))
         fields = {
             "topic": TOPIC,
             "key": "needle",
@@ -275,12 +278,12 @@ class Soak:
             "beginTimestamp": 0,
             "endTimestamp": 2**62,
         }
-        check(await dialogue.ask(RequestCode.QUERY_MESSAGE, fields))
+        check(await broker.ask(RequestCode.QUERY_MESSAGE, fields))
         fields = {"topic": TOPIC, "queueId": 0, "timestamp": time.time_ns() // 1_000_000 - 5_000}
-        check(await dialogue.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
+        check(await broker.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
 
-    async def _administrate(self, dialogue: BrokerClient) -> None:
-        """Topics and groups come and go with all that is kept of them; reports are read."""
+    async def _administrate(self, broker: BrokerClient) -> None:
+        """Create and delete topics and groups with their data; read statistics."""
         number = next(self._numbers)
         topic, group = f"passing-{number}", f"Passing-{number}"
         fields: dict[str, Any] = {
@@ -293,18 +296,18 @@ class Soak:
             "topicSysFlag": 0,
             "order": "false",
         }
-        check(await dialogue.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        check(await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         body = b'{"groupName":"%s"}' % group.encode()
-        check(await dialogue.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body))
+        check(await broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body))
         for queue_id in range(4):
-            await dialogue.send(topic, b"passing", queue_id=queue_id)
+            await broker.send(topic, b"passing", queue_id=queue_id)
             offset = {
                 "topic": topic,
                 "consumerGroup": group,
                 "queueId": queue_id,
                 "commitOffset": 1,
             }
-            check(await dialogue.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset))
+            check(await broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset))
         for code, wanted in (
             (RequestCode.GET_BROKER_RUNTIME_INFO, {}),
             (RequestCode.GET_BROKER_CONFIG, {}),
@@ -315,16 +318,17 @@ class Soak:
             (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}),
             (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": group, "cleanOffset": "true"}),
         ):
-            check(await dialogue.ask(code, wanted))
+            check(await broker.ask(code, wanted))
 
     async def _send_garbage(self) -> None:
         host, _, port = self._address.rpartition(":")
-        is_watched = self._chance.random() < 0.5
+        expects_close = self._random.random() < 0.5
         reader, writer = await asyncio.open_connection(host, int(port))
-        # One in 256 begins like a frame, for the rest of which a broker waits; these never do.
-        writer.write((b"\x7f" if is_watched else b"") + self._chance.randbytes(200))
+        # One in 256 inputs starts like a frame, and the broker waits for the rest. The first byte
+        # of the inputs whose connection must be closed prevents that.
+        writer.write((b"\x7f" if expects_close else b"") + self._random.randbytes(200))
         async with asyncio.timeout(30):
-            if is_watched:
+            if expects_close:
                 await reader.read()
         writer.transport.abort()
 
@@ -354,7 +358,7 @@ def _show(sample: Sample, note: str = "") -> None:
 
 
 async def _load(broker: Daemon, options: argparse.Namespace) -> tuple[Soak, Sample, Sample]:
-    """The load, what was held after the warm-up, and what when all was over."""
+    """Run the load; returns it with the samples after the warm-up and at the end."""
     soak = Soak(broker.address, options.rate)
     seconds = options.minutes * 60
     warm_up = min(max(seconds / 5, 20), 120)
@@ -373,7 +377,7 @@ async def _load(broker: Daemon, options: argparse.Namespace) -> tuple[Soak, Samp
     await running
     await asyncio.sleep(_SETTLE_SECONDS)
     last = _sample(broker, soak, began)
-    _show(last, "everybody has left")
+    _show(last, "all clients have left")
     return soak, warm, last
 
 
@@ -381,13 +385,13 @@ def _problems(
     soak: Soak, warm: Sample, last: Sample, options: argparse.Namespace, segments: int
 ) -> list[str]:
     grown_mib = last.private_mib - warm.private_mib
-    # A descriptor for every file of the log; its queues have a cache of a fixed size.
+    # Each commit-log file has a descriptor; consume queues have a cache of a fixed size.
     grown = last.descriptors - warm.descriptors - segments
     problems = []
     if grown_mib > options.grow_mib:
         problems.append(f"private memory grew by {grown_mib:.1f} MiB, over {options.grow_mib}")
     if grown > options.grow_descriptors:
-        problems.append(f"{grown} descriptors more, over {options.grow_descriptors}")
+        problems.append(f"descriptors grew by {grown}, over {options.grow_descriptors}")
     if soak.received < soak.sent / 2:
         problems.append(f"only {soak.received:,} of {soak.sent:,} messages were consumed")
     kinds = Counter(text.partition(":")[0] for text in soak.failures)
@@ -399,10 +403,14 @@ def _problems(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=int, default=400, help="messages sent a second, one by one")
+    parser.add_argument("--rate", type=int, default=400, help="single messages sent per second")
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two samples")
-    parser.add_argument("--grow-mib", type=float, default=16.0, help="bound of private memory")
-    parser.add_argument("--grow-descriptors", type=int, default=64, help="bound of open files")
+    parser.add_argument(
+        "--grow-mib", type=float, default=16.0, help="allowed growth of private memory"
+    )
+    parser.add_argument(
+        "--grow-descriptors", type=int, default=64, help="allowed growth of open files"
+    )
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="goddard-soak-") as folder,
@@ -413,15 +421,15 @@ def main() -> int:
         segments = sum(1 for _ in (broker.home / "store" / "commitlog").iterdir())
         problems = _problems(soak, warm, last, options, segments)
         counts = ", ".join(f"{name} {count:,}" for name, count in soak.done.most_common())
-        sys.stdout.write(f"done: {counts}; refused as busy: {soak.busy}\n")
+        sys.stdout.write(f"done: {counts}; rejected with system busy: {soak.busy}\n")
         began = time.monotonic()
         if broker.stop() != 0:
             problems.append(f"the broker ended with {broker.exit_code}")
         sys.stdout.write(f"stopped in {time.monotonic() - began:.1f} s\n")
         log = (broker.home / "logs" / "broker.log").read_text()
-        unforeseen = log.count("Traceback (most recent call last)")
-        if unforeseen:
-            problems.append(f"{unforeseen} unforeseen exceptions in the log")
+        unexpected = log.count("Traceback (most recent call last)")
+        if unexpected:
+            problems.append(f"{unexpected} unexpected exceptions in the log")
             problems.append(log[log.index("Traceback (most recent call last)") :][:3_000])
     for problem in problems:
         sys.stdout.write(f"{problem}\n")

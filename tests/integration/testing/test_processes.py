@@ -1,4 +1,4 @@
-"""The test bench's own promises: daemons restart where they were, and none outlives its test."""
+"""Process and Cluster: daemons restart on their ports, and no process outlives its test."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ def sleeper(tmp_path: Path, program: str = SLEEPER) -> Process:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that ended but was not waited for does not."""
+    """Whether a process runs; zombies do not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_start_kill_and_start_again(tmp_path: Path) -> None:
+def test_process_is_killed_and_restarted(tmp_path: Path) -> None:
     with sleeper(tmp_path) as process:
         first = process.start().pid
         process.kill()
@@ -41,14 +41,14 @@ def test_start_kill_and_start_again(tmp_path: Path) -> None:
     assert not is_alive(second)
 
 
-def test_stop_reaches_a_paused_process(tmp_path: Path) -> None:
+def test_stop_ends_a_paused_process(tmp_path: Path) -> None:
     with sleeper(tmp_path) as process:
         process.start()
         process.pause()
         assert process.stop(timeout=10) == -signal.SIGTERM
 
 
-def test_failure_to_start_shows_the_log(tmp_path: Path) -> None:
+def test_failed_start_shows_the_log(tmp_path: Path) -> None:
     process = sleeper(tmp_path, "import sys; sys.exit('the disk is full')")
     with pytest.raises(ProcessError, match=r"ended before it served(?s:.*)the disk is full"):
         process.start()
@@ -90,7 +90,7 @@ def test_leased_ports_are_free_and_distinct() -> None:
         release_port(number)
 
 
-def test_another_run_is_not_given_a_leased_port(tmp_path: Path) -> None:
+def test_leased_port_is_not_leased_to_another_process(tmp_path: Path) -> None:
     port = lease_port()
     program = f"from goddard.testing import ports; print(ports.try_lease({port}))"
     answer = subprocess.run(

@@ -1,8 +1,8 @@
-"""One timed piece of work with the C++ client through PyPI's `rocketmq`; see bench/client.py.
+"""One measurement of the C++ client through PyPI's `rocketmq`; see bench/client.py.
 
-Run by the interpreter of a virtual environment that has the package. Arguments: name server, topic,
-group, work (sync, async or consume), and the seconds of each of warm-up and measurement or the
-number of messages. One line of JSON is the answer; what the library prints goes to stderr.
+Run by the interpreter of a virtual environment with the package. Arguments: name server, topic,
+group, work (sync, async or consume), and the seconds of warm-up and of measurement or the number of
+messages. The result is one line of JSON; the library's output goes to stderr.
 """
 
 import importlib
@@ -17,7 +17,7 @@ rocketmq = importlib.import_module("rocketmq.client")
 
 _BODY = b"x" * 100
 _WINDOW = 1000
-_GREATEST_WAIT_SECONDS = 300.0
+_MAX_WAIT_SECONDS = 300.0
 
 
 def _producer(namesrv: str, group: str) -> Any:
@@ -38,25 +38,25 @@ def _sync(namesrv: str, topic: str, group: str, seconds: float) -> dict[str, flo
     producer = _producer(namesrv, group)
 
     def run() -> list[int]:
-        waits = []
+        latencies_ns = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             began = time.perf_counter_ns()
             producer.send_sync(_message(topic))
-            waits.append(time.perf_counter_ns() - began)
-        return waits
+            latencies_ns.append(time.perf_counter_ns() - began)
+        return latencies_ns
 
     run()
     began, cpu = time.perf_counter(), time.process_time()
-    waits = run()
+    latencies_ns = run()
     took, used = time.perf_counter() - began, time.process_time() - cpu
-    waits.sort()
+    latencies_ns.sort()
     return {
-        "count": len(waits),
+        "count": len(latencies_ns),
         "seconds": took,
         "cpu_seconds": used,
-        "p50_us": waits[len(waits) // 2] / 1000,
-        "p99_us": waits[int(len(waits) * 0.99)] / 1000,
+        "p50_us": latencies_ns[len(latencies_ns) // 2] / 1000,
+        "p99_us": latencies_ns[int(len(latencies_ns) * 0.99)] / 1000,
     }
 
 
@@ -93,27 +93,27 @@ def _async(namesrv: str, topic: str, group: str, seconds: float) -> dict[str, fl
     return {"count": count, "seconds": took, "cpu_seconds": used}
 
 
-def _consume(namesrv: str, topic: str, group: str, wanted: int) -> dict[str, float]:
+def _consume(namesrv: str, topic: str, group: str, count: int) -> dict[str, float]:
     seen = 0
     began = cpu = 0.0
     done = threading.Event()
-    guard = threading.Lock()
+    lock = threading.Lock()
 
     def take(_: Any) -> None:
         nonlocal seen, began, cpu
-        with guard:
+        with lock:
             if not seen:
                 began, cpu = time.perf_counter(), time.process_time()
             seen += 1
-            if seen >= wanted:
+            if seen >= count:
                 done.set()
 
     consumer = rocketmq.PushConsumer(group)
     consumer.set_namesrv_addr(namesrv)
     consumer.subscribe(topic, take)
     consumer.start()
-    if not done.wait(_GREATEST_WAIT_SECONDS):
-        raise SystemExit(f"{seen} of {wanted} messages came")
+    if not done.wait(_MAX_WAIT_SECONDS):
+        raise SystemExit(f"only {seen} of {count} messages arrived")
     return {
         "count": seen,
         "seconds": time.perf_counter() - began,

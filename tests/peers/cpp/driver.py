@@ -1,8 +1,8 @@
-"""The C++ client, driven through PyPI's `rocketmq`: requests on stdin, answers on stdout.
+"""The C++ client through PyPI's `rocketmq`: requests on stdin, answers on stdout.
 
-Run by the interpreter of a virtual environment that has the package; a line in each direction is a
-JSON object. Bodies have one character for each byte. The library writes to stdout as it pleases, so
-the answers go to a copy of it, and stdout to stderr.
+Run by the interpreter of a virtual environment with the package. Each line is a JSON object; a body
+has one character per byte. The library prints to stdout, so stdout is redirected to stderr and the
+answers go to a copy of the original stdout.
 """
 
 import importlib
@@ -21,7 +21,7 @@ _ASYNC_TIMEOUT_SECONDS = 15
 
 
 class Driver:
-    """Clients by name; they live on between requests."""
+    """Clients by name; they are kept between requests."""
 
     def __init__(self) -> None:
         self.producers: dict[str, Any] = {}
@@ -36,11 +36,11 @@ class Driver:
 
     def send(self, name: str, mode: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         producer = self.producers[name]
-        made = [_message(fields) for fields in messages]
+        created = [_message(fields) for fields in messages]
         if mode == "async":
-            return _send_async(producer, made)
+            return _send_async(producer, created)
         results = []
-        for message, fields in zip(made, messages, strict=True):
+        for message, fields in zip(created, messages, strict=True):
             if mode == "oneway":
                 producer.send_oneway(message)
             elif mode == "ordered":
@@ -90,7 +90,7 @@ class Driver:
         self.consumers.pop(name)[0].shutdown()
 
     def pull(self, namesrv: str, group: str, topic: str, expression: str) -> list[dict[str, Any]]:
-        """All messages of a topic, read by a pull consumer of its own."""
+        """All messages of a topic, read by a new pull consumer."""
         consumer = rocketmq.PullConsumer(group)
         consumer.set_namesrv_addr(namesrv)
         consumer.start()
@@ -113,7 +113,7 @@ def _message(fields: dict[str, Any]) -> Any:
 
 
 def _send_async(producer: Any, messages: list[Any]) -> list[dict[str, Any]]:
-    """Answers come in any order; a failure is an answer too."""
+    """Results are in order of completion; a failure is also a result."""
     done: list[dict[str, Any]] = []
     for message in messages:
         producer.send_async(

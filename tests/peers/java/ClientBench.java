@@ -14,16 +14,16 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * One timed piece of work with the official client: what bench/client.py compares with.
+ * One measurement of the official client, for the comparison in bench/client.py.
  *
- * <p>Arguments: name server, topic, group, work (sync, async or consume), the seconds of measurement or,
- * of consume, the number of messages. One line of JSON is the answer.
+ * <p>Arguments: name server, topic, group, work (sync, async or consume), and the seconds of the
+ * measurement or the number of messages (consume). The result is one line of JSON.
  */
 public final class ClientBench {
     private static final int BODY_BYTES = 100;
     private static final int WINDOW = 1000;
-    /** The compiler takes that long to be done with the client. */
-    private static final double LEAST_WARM_UP_SECONDS = 10;
+    /** The JIT compiler needs this time to compile the client. */
+    private static final double MIN_WARM_UP_SECONDS = 10;
 
     private ClientBench() {}
 
@@ -31,21 +31,21 @@ public final class ClientBench {
         String namesrv = words[0];
         String topic = words[1];
         String group = words[2];
-        String answer;
+        String result;
         switch (words[3]) {
             case "sync":
-                answer = sync(namesrv, topic, group, Double.parseDouble(words[4]));
+                result = sync(namesrv, topic, group, Double.parseDouble(words[4]));
                 break;
             case "async":
-                answer = async(namesrv, topic, group, Double.parseDouble(words[4]));
+                result = async(namesrv, topic, group, Double.parseDouble(words[4]));
                 break;
             case "consume":
-                answer = consume(namesrv, topic, group, Integer.parseInt(words[4]));
+                result = consume(namesrv, topic, group, Integer.parseInt(words[4]));
                 break;
             default:
                 throw new IllegalArgumentException(words[3]);
         }
-        System.out.println(answer);
+        System.out.println(result);
         System.out.flush();
         System.exit(0);
     }
@@ -65,7 +65,7 @@ public final class ClientBench {
     private static String sync(String namesrv, String topic, String group, double seconds)
         throws Exception {
         DefaultMQProducer producer = producer(namesrv, group);
-        sendFor(producer, topic, Math.max(seconds, LEAST_WARM_UP_SECONDS), new long[1 << 22]);
+        sendFor(producer, topic, Math.max(seconds, MIN_WARM_UP_SECONDS), new long[1 << 22]);
         long[] nanos = new long[1 << 22];
         long cpu = cpuNanos();
         long began = System.nanoTime();
@@ -74,7 +74,7 @@ public final class ClientBench {
         cpu = cpuNanos() - cpu;
         producer.shutdown();
         Arrays.sort(nanos, 0, count);
-        return answer(count, took, cpu, nanos[count / 2], nanos[(int) (count * 0.99)]);
+        return result(count, took, cpu, nanos[count / 2], nanos[(int) (count * 0.99)]);
     }
 
     private static int sendFor(DefaultMQProducer producer, String topic, double seconds, long[] nanos)
@@ -92,14 +92,14 @@ public final class ClientBench {
     private static String async(String namesrv, String topic, String group, double seconds)
         throws Exception {
         DefaultMQProducer producer = producer(namesrv, group);
-        sendAsyncFor(producer, topic, Math.max(seconds, LEAST_WARM_UP_SECONDS));
+        sendAsyncFor(producer, topic, Math.max(seconds, MIN_WARM_UP_SECONDS));
         long cpu = cpuNanos();
         long began = System.nanoTime();
         long count = sendAsyncFor(producer, topic, seconds);
         long took = System.nanoTime() - began;
         cpu = cpuNanos() - cpu;
         producer.shutdown();
-        return answer(count, took, cpu, 0, 0);
+        return result(count, took, cpu, 0, 0);
     }
 
     private static long sendAsyncFor(DefaultMQProducer producer, String topic, double seconds)
@@ -161,7 +161,7 @@ public final class ClientBench {
         long took = System.nanoTime() - began.get();
         long used = cpuNanos() - cpu.get();
         consumer.shutdown();
-        return answer(seen.get(), took, used, 0, 0);
+        return result(seen.get(), took, used, 0, 0);
     }
 
     private static long cpuNanos() {
@@ -170,7 +170,7 @@ public final class ClientBench {
             .getProcessCpuTime();
     }
 
-    private static String answer(long count, long nanos, long cpuNanos, long p50, long p99) {
+    private static String result(long count, long nanos, long cpuNanos, long p50, long p99) {
         return String.format(
             Locale.ROOT,
             "{\"count\": %d, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f}",

@@ -7,11 +7,11 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
 /**
- * Every kind of client that the official library has, driven one verb at a time (see Pipe).
+ * Every kind of client of the official library, controlled by one verb at a time (see Pipe).
  *
- * <p>The verb is "kind-action", its one argument a JSON object, and so is its answer. Clients
- * live on between verbs under the name given. The source compiles with 4.x and 5.x; what the two
- * spell differently is in ClientSuiteVersion.
+ * <p>A verb is "kind-action"; its only argument and its result are JSON objects. Clients are kept
+ * by name between verbs. The source compiles with 4.x and 5.x; the differences between the two are
+ * in ClientSuiteVersion.
  */
 public final class ClientSuite {
     private static final int POLL_ROUTES_MS = 1000;
@@ -26,7 +26,7 @@ public final class ClientSuite {
         Pipe.serve(new ClientSuite()::run);
     }
 
-    static void hasten(ClientConfig client) {
+    static void useShortIntervals(ClientConfig client) {
         client.setPollNameServerInterval(POLL_ROUTES_MS);
         client.setHeartbeatBrokerInterval(HEARTBEAT_MS);
     }
@@ -75,7 +75,7 @@ public final class ClientSuite {
                 return ClientSuiteJson.describe(
                     producers.get(name).producer.viewMessage(p.getString("topic"), p.getString("id")));
             case "close":
-                Pipe.hurrying(producers.remove(name).producer::shutdown);
+                Pipe.withoutShutdownDelay(producers.remove(name).producer::shutdown);
                 return null;
             default:
                 throw new IllegalArgumentException("unknown action " + action);
@@ -94,7 +94,7 @@ public final class ClientSuite {
             case "queues":
                 return pushes.get(name).queues();
             case "close":
-                Pipe.hurrying(pushes.remove(name).consumer::shutdown);
+                Pipe.withoutShutdownDelay(pushes.remove(name).consumer::shutdown);
                 return null;
             default:
                 throw new IllegalArgumentException("unknown action " + action);
@@ -120,7 +120,7 @@ public final class ClientSuite {
                 lites.put(name, new ClientSuiteLitePull(p));
                 return null;
             case "close":
-                Pipe.hurrying(lites.remove(name).consumer::shutdown);
+                Pipe.withoutShutdownDelay(lites.remove(name).consumer::shutdown);
                 return null;
             default:
                 return lites.get(name).run(action, p);

@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Messages, queues and results as the tests see them; bodies are one character for each byte. */
+/** The JSON form of messages, queues and results; a body has one character per byte. */
 final class ClientSuiteJson {
     private ClientSuiteJson() {
     }

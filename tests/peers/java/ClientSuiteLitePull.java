@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** A lite-pull consumer, which is given queues or subscribes to a topic, and commits when told. */
+/** A lite-pull consumer with assigned queues or a subscription; it commits on request. */
 final class ClientSuiteLitePull {
     private static final int POLL_MS = 200;
 
@@ -18,7 +18,7 @@ final class ClientSuiteLitePull {
         consumer = new DefaultLitePullConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        ClientSuite.hasten(consumer);
+        ClientSuite.useShortIntervals(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         if (p.containsKey("sql")) {
@@ -61,7 +61,7 @@ final class ClientSuiteLitePull {
         consumer.assign(queues);
     }
 
-    /** Polls until there are `count` messages or time is up. */
+    /** Polls until there are `count` messages or the timeout has passed. */
     private Object poll(int count, long timeoutMs) {
         long deadline = System.nanoTime() + timeoutMs * 1_000_000;
         List<MessageExt> found = new ArrayList<>();

@@ -18,9 +18,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** A producer. What becomes of a transaction is said by properties of its message. */
+/** A producer. Properties of a message determine the outcome of its transaction. */
 final class ClientSuiteProducer {
-    /** The outcome of the local transaction, and what a check-back is told later. */
+    /** The outcomes of the local transaction and of a later check. */
     private static final String LOCAL_OUTCOME = "local";
     private static final String CHECKED_OUTCOME = "checked";
     private static final int ASYNC_TIMEOUT_MS = 15000;
@@ -32,7 +32,7 @@ final class ClientSuiteProducer {
         producer = p.getBooleanValue("transactional") ? transactional(p) : new DefaultMQProducer(p.getString("group"));
         producer.setNamesrvAddr(p.getString("namesrv"));
         producer.setInstanceName(p.getString("name"));
-        ClientSuite.hasten(producer);
+        ClientSuite.useShortIntervals(producer);
         producer.setSendMsgTimeout(p.containsKey("timeoutMs") ? p.getIntValue("timeoutMs") : 10000);
         if (p.containsKey("retries")) {
             producer.setRetryTimesWhenSendFailed(p.getIntValue("retries"));
@@ -137,7 +137,7 @@ final class ClientSuiteProducer {
 
     Map<String, Object> request(JSONObject p) throws Exception {
         Message question = ClientSuiteJson.message(p.getJSONObject("message"));
-        // With a selector: without one, 4.9.4 takes its own question for the reply.
+        // Without a selector, 4.9.4 takes its own request for the reply.
         return ClientSuiteJson.describe(
             producer.request(question, ClientSuiteProducer::select, 0, p.getLongValue("timeoutMs")));
     }

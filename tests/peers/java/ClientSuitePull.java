@@ -12,7 +12,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** A pull consumer; a pull that waits for messages runs beside the verbs that come after it. */
+/** A pull consumer; a pull that waits for messages runs concurrently with later verbs. */
 @SuppressWarnings("deprecation")
 final class ClientSuitePull {
     final DefaultMQPullConsumer consumer;
@@ -23,13 +23,13 @@ final class ClientSuitePull {
         consumer = new DefaultMQPullConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        ClientSuite.hasten(consumer);
+        ClientSuite.useShortIntervals(consumer);
         consumer.start();
     }
 
     void close() throws Exception {
         waiting.shutdownNow();
-        Pipe.hurrying(consumer::shutdown);
+        Pipe.withoutShutdownDelay(consumer::shutdown);
     }
 
     Object run(String verb, JSONObject p) throws Exception {
@@ -49,7 +49,7 @@ final class ClientSuitePull {
                 return pending.get(p.getLongValue("timeoutMs"), TimeUnit.MILLISECONDS);
             case "commit":
                 consumer.updateConsumeOffset(ClientSuiteJson.queue(p), p.getLongValue("offset"));
-                // The client itself sends only the offsets of queues that were balanced to it.
+                // The client itself sends only the offsets of queues that are allocated to it.
                 consumer.getOffsetStore().persistAll(Collections.singleton(ClientSuiteJson.queue(p)));
                 return null;
             case "committed":

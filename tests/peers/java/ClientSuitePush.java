@@ -16,7 +16,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A push consumer that keeps every delivery, in the order in which its listener saw them. */
+/** A push consumer that records every delivery in the order of its listener's calls. */
 final class ClientSuitePush {
     private static final int RETRY_DELAY_LEVEL = 1;
     private static final int SUSPEND_MS = 100;
@@ -33,7 +33,7 @@ final class ClientSuitePush {
         consumer = new DefaultMQPushConsumer(p.getString("group"));
         consumer.setNamesrvAddr(p.getString("namesrv"));
         consumer.setInstanceName(p.getString("name"));
-        ClientSuite.hasten(consumer);
+        ClientSuite.useShortIntervals(consumer);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -75,12 +75,12 @@ final class ClientSuitePush {
         try {
             consumer.start();
         } catch (Exception problem) {
-            Pipe.hurrying(consumer::shutdown);
+            Pipe.withoutShutdownDelay(consumer::shutdown);
             throw problem;
         }
     }
 
-    /** Keeps a message and says whether it is accepted. */
+    /** Records a message and returns whether it is accepted. */
     private boolean take(MessageExt message) {
         boolean isAccepted;
         synchronized (deliveries) {
@@ -103,7 +103,7 @@ final class ClientSuitePush {
         return isAccepted;
     }
 
-    /** All deliveries, as soon as there are `count` or time is up. */
+    /** All deliveries, as soon as there are `count` or the timeout has passed. */
     List<Object> received(int count, long timeoutMs) throws InterruptedException {
         long deadline = System.nanoTime() + timeoutMs * 1_000_000;
         synchronized (deliveries) {

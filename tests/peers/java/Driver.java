@@ -16,8 +16,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * The official client and mqadmin in one long-lived JVM, so that a test does not pay for a new one
- * with every command. Clients live on between verbs under the name given.
+ * The official client and mqadmin in one long-lived JVM, so that a test need not start a JVM for
+ * every command. Clients are kept by name between verbs.
  */
 public final class Driver {
     private static final int POLL_ROUTES_MS = 1000;
@@ -35,7 +35,7 @@ public final class Driver {
     private String run(String verb, String[] a) throws Exception {
         switch (verb) {
             case "admin":
-                Pipe.hurrying(() -> MQAdminStartup.main0(a, null));
+                Pipe.withoutShutdownDelay(() -> MQAdminStartup.main0(a, null));
                 return "";
             case "open-producer":
                 openProducer(a[0], a[1], a[2]);
@@ -86,8 +86,8 @@ public final class Driver {
     }
 
     /**
-     * Asks for the route until a name server gives it: a new client asks one at random and fails if
-     * that one is down, and only its next question goes to another.
+     * Queries the route until a name server returns it. A new client queries a random name server
+     * and fails if it is down; only the next query goes to another one.
      */
     private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
         long deadline = System.nanoTime() + ROUTE_TIMEOUT_MS * 1_000_000L;
@@ -104,7 +104,7 @@ public final class Driver {
         }
     }
 
-    /** Sends `count` messages of `size` bytes; the id of each, one a line. */
+    /** Sends `count` messages of `size` bytes; returns their ids, one per line. */
     private static String send(DefaultMQProducer producer, String topic, int count, int size, String tag)
         throws Exception {
         awaitRoute(producer, topic);
@@ -131,7 +131,7 @@ public final class Driver {
             consumer = start(nameServers, group, topic, expression);
         }
 
-        /** A 5.x consumer does not start when it asks a name server that is down: try another. */
+        /** A 5.x consumer does not start if it queries a name server that is down: retry. */
         private DefaultMQPushConsumer start(
             String nameServers, String group, String topic, String expression) throws Exception {
             long deadline = System.nanoTime() + ROUTE_TIMEOUT_MS * 1_000_000L;
@@ -170,7 +170,7 @@ public final class Driver {
             return created;
         }
 
-        /** The ids of everything received, one a line, as soon as there are `count` or time is up. */
+        /** The ids of all received messages, one per line, when there are `count` or after the timeout. */
         String receive(int count, long timeoutMs) throws InterruptedException {
             long deadline = System.nanoTime() + timeoutMs * 1_000_000;
             synchronized (received) {

@@ -15,7 +15,7 @@ import org.apache.rocketmq.remoting.protocol.filter.FilterAPI;
 import org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData;
 
 /**
- * What the official filter makes of each line of the input: space-separated words in Base64.
+ * The results of the official filter for each line of the input: space-separated words in Base64.
  *
  * <pre>
  *   sql EXPRESSION [NAME VALUE]...  -> true | false | null | syntax-error | evaluation-error

@@ -14,15 +14,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageId;
 
 /**
- * Says what RocketMQ makes of bytes: one question a line on standard input (kind, space, hexadecimal
- * input), one line of answer with its parts in hexadecimal UTF-8 or plain numbers.
+ * Decodes bytes with RocketMQ. Each line of standard input has a kind and the input in hexadecimal;
+ * each line of output has the decoded parts as hexadecimal UTF-8 or as numbers.
  */
 public class MessageReader {
     private static final HexFormat HEX = HexFormat.of();
 
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.US_ASCII);
-        // The logging of RocketMQ tells its own start on standard output.
+        // RocketMQ's logging prints its start to standard output.
         System.setOut(System.err);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

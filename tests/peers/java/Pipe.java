@@ -7,12 +7,13 @@ import java.util.Arrays;
 import java.util.Base64;
 
 /**
- * How a test talks to a long-lived JVM: requests on stdin, answers on stdout, one at a time.
+ * The protocol between a test and a long-lived JVM: requests on stdin, answers on stdout, one at a
+ * time.
  *
  * <p>A request is a line of space-separated words in Base64: the verb and its arguments. The answer
- * is a line "ok|failed ANSWER_BYTES OUT_BYTES ERR_BYTES" followed by what the verb returned and what
- * was written to System.out and System.err meanwhile. Those two are apart from the answer because
- * any thread may write to them: a 4.x client logs to the console. The end of stdin ends the JVM.
+ * is a line "ok|failed ANSWER_BYTES OUT_BYTES ERR_BYTES", followed by the result of the verb and by
+ * the output to System.out and System.err meanwhile. The outputs are separate because any thread may
+ * write to them: a 4.x client logs to the console. The end of stdin ends the JVM.
  */
 final class Pipe {
     static final int WAKE_INTERVAL_MS = 50;
@@ -65,11 +66,11 @@ final class Pipe {
     }
 
     /**
-     * Does what shuts a client down, and spares it the end of a 5.x client: that waits for its
-     * NettyEventExecutor, which may sleep for 3 s before it sees that it is to stop. An interrupt
-     * makes it look.
+     * Runs the shutdown of a client without the delay of a 5.x client, which waits for its
+     * NettyEventExecutor. That thread may sleep for 3 s before it notices the shutdown; an interrupt
+     * wakes it.
      */
-    static void hurrying(Work work) throws Exception {
+    static void withoutShutdownDelay(Work work) throws Exception {
         Thread waker = new Thread(() -> {
             try {
                 while (true) {

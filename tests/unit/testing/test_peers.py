@@ -1,6 +1,6 @@
-"""Fetching the jars: what is said and returned when something is missing, and what counts as there.
+"""Fetching the jars: messages and exit codes when something is missing, and completeness.
 
-The Maven of these tests is a shell script, so that no test waits for a network.
+Maven is a shell script in these tests, so that no test needs the network.
 """
 
 import shutil
@@ -23,7 +23,7 @@ exit ${MAVEN_EXIT:-0}
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing on it but a shell's own tools, and an empty folder for the jars."""
+    """A PATH with a few shell tools only, and an empty folder for the jars."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in ("sh", "mkdir"):
@@ -48,14 +48,14 @@ def add_all_tools(folder: Path) -> None:
     add_tool(folder, "mvn", MAVEN)
 
 
-def test_without_java_one_line_says_so(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_java_prints_one_line(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert peers.main() == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "java, javac, mvn not found" in line
     assert "will be skipped" in line
 
 
-def test_without_java_ci_fails(
+def test_missing_java_fails_in_ci(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CI", "true")
@@ -63,7 +63,7 @@ def test_without_java_ci_fails(
     assert "CI=true requires it" in capsys.readouterr().out
 
 
-def test_fetches_every_release_once(tools: Path, tmp_path: Path) -> None:
+def test_every_release_is_fetched_once(tools: Path, tmp_path: Path) -> None:
     add_all_tools(tools)
     assert peers.why_unavailable() == "RocketMQ 5.4.0, 4.9.4, 4.7.0 not fetched: run `make peers`"
     assert peers.main() == 0
@@ -75,7 +75,7 @@ def test_fetches_every_release_once(tools: Path, tmp_path: Path) -> None:
     assert peers.why_unavailable() is None
 
 
-def test_jars_suffice_without_maven(tools: Path) -> None:
+def test_maven_is_not_needed_if_the_jars_exist(tools: Path) -> None:
     add_all_tools(tools)
     assert peers.main() == 0
     (tools / "mvn").unlink()
@@ -83,7 +83,7 @@ def test_jars_suffice_without_maven(tools: Path) -> None:
     assert peers.why_unavailable() is None
 
 
-def test_failed_fetch_is_told_and_leaves_nothing_complete(
+def test_failed_fetch_is_reported_and_incomplete(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_all_tools(tools)
@@ -95,7 +95,7 @@ def test_failed_fetch_is_told_and_leaves_nothing_complete(
     assert peers.main() == 0
 
 
-def test_a_fetch_that_hangs_is_ended(
+def test_hanging_fetch_is_killed(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_all_tools(tools)

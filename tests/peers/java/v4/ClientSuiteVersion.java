@@ -2,7 +2,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** What a 4.x client spells differently, or cannot do. */
+/** The calls that differ between 4.x and 5.x clients, for 4.x. */
 final class ClientSuiteVersion {
     private ClientSuiteVersion() {
     }
@@ -12,7 +12,7 @@ final class ClientSuiteVersion {
     }
 
     static void useHeartbeatV2(DefaultMQPushConsumer consumer) {
-        throw new IllegalArgumentException("a 4.x client has one kind of heartbeat only");
+        throw new IllegalArgumentException("a 4.x client supports only one kind of heartbeat");
     }
 
     static void compressWith(DefaultMQProducer producer, String kind) {

@@ -3,7 +3,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
-/** What a 5.x client spells differently from a 4.x one. */
+/** The calls that differ between 4.x and 5.x clients, for 5.x. */
 final class ClientSuiteVersion {
     private ClientSuiteVersion() {
     }
