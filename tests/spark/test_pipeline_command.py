@@ -1,4 +1,4 @@
-"""``goddard pipeline`` when something is wrong: one clear line, and an exit code that says so."""
+"""``goddard pipeline``: successful runs, and errors with one clear line and an exit code."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ sql = "{query}"
 [run]
 """
 _QUERY = "SELECT cast(body AS string) AS number FROM input"
-# A batch that does not end before its query is stopped.
+# A transform that stops the run and then waits until its query is stopped.
 _STOPPING = """
 import os, signal, time
 
@@ -40,12 +40,12 @@ def stopped(frame):
 
 
 class Command:
-    """The command at work on a job that is fine but for what is set."""
+    """Runs the command with a valid job; arguments may make it invalid."""
 
     def __init__(self, topic: NumberedTopic, folder: Path) -> None:
         self._job = folder / "job.toml"
         self.write(_QUERY)
-        # As a whole: Java has been started elsewhere.
+        # An absolute path, because Java runs in another directory.
         self.table = str(folder / "table")
         self._args = [
             *(str(self._job), *_set("subscribe", topic.name)),
@@ -62,7 +62,7 @@ class Command:
         done = CliRunner().invoke(goddard, args)
         return done.exit_code, done.stdout, done.stderr
 
-    def refused(self, *more: str, verb: str = "run") -> str:
+    def error_of(self, *more: str, verb: str = "run") -> str:
         code, _, error = self(verb, *more)
         assert code == 1
         (line,) = error.splitlines()
@@ -75,15 +75,15 @@ def _set(name: str, value: str, table: str = "source") -> list[str]:
 
 @pytest.fixture
 def command(spark: SparkSession, ours: Site, tmp_path: Path) -> Command:
-    # The command uses the session that is there, and leaves it alone.
+    # The command uses the active session and does not stop it.
     assert SparkSession.getActiveSession() is spark
     topic = NumberedTopic(ours, "command")
-    # One of its four queues stays empty.
+    # One of the four queues stays empty.
     topic.fill(3)
     return Command(topic, tmp_path)
 
 
-def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
+def test_valid_job_runs_and_reports_its_status(command: Command, spark: SparkSession) -> None:
     code, output, _ = command("run")
     assert code == 0
     assert "numbers-query batch 0: 3 rows in" in output
@@ -93,12 +93,12 @@ def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
     assert code == 0
     assert "0 messages behind; the last batch was 0; 1 other queue is empty" in output
     assert len([line for line in output.splitlines() if "broker" in line]) == 1 + 3
-    # Again, and by time.
+    # The same messages again, selected by time.
     assert command("run", "--from", "2020-01-01")[0] == 0
     assert spark.read.parquet(command.table).count() == 6
     assert command("plan", "--explain")[0] == 0
     command.write("SELECT 5 AS number FROM input")
-    line = command.refused("--from", "2020-01-02")
+    line = command.error_of("--from", "2020-01-02")
     assert line.startswith("Error: numbers: file:")
     assert line.endswith(
         "has the column number as string, and the rows have it as int; "
@@ -107,10 +107,10 @@ def test_a_job_that_is_fine(command: Command, spark: SparkSession) -> None:
     assert spark.read.parquet(command.table).count() == 6
 
 
-def test_what_is_wrong_is_one_line(command: Command) -> None:
-    nobody = f"127.0.0.1:{lease_port()}"
+def test_every_error_is_one_line(command: Command) -> None:
+    unreachable = f"127.0.0.1:{lease_port()}"
     cases = {
-        "no name server answers": ["-n", nobody],
+        "no name server answers": ["-n", unreachable],
         "No route info of this topic: nowhere": _set("subscribe", "nowhere"),
         "cannot be written to": _set("path", "/proc/nowhere/table", "sink"),
         "/proc/nowhere/c cannot be written to": _set("checkpoint", "/proc/nowhere/c", "run"),
@@ -119,17 +119,24 @@ def test_what_is_wrong_is_one_line(command: Command) -> None:
         "--conf x has no '='": ["--conf", "x"],
     }
     for words, more in cases.items():
-        assert words in command.refused(*more), more
-    # None of them left anything behind that a run would stumble over.
+        assert words in command.error_of(*more), more
+    # None of the failed runs prevents a later one.
     assert command("run")[0] == 0
 
 
-def test_nobody_to_read_from_is_one_line_before_spark_starts(tmp_path: Path) -> None:
-    """In a process of its own, where what is logged would be printed."""
+def test_unreachable_name_server_is_reported_before_spark_starts(tmp_path: Path) -> None:
+    """In its own process, where log lines would be printed too."""
     job = tmp_path / "job.toml"
     job.write_text(_JOB.format(query=_QUERY, more=""))
-    nobody = f"127.0.0.1:{lease_port()}"
-    args = ["run", str(job), "-n", nobody, *_set("subscribe", "T"), *_set("path", "table", "sink")]
+    unreachable = f"127.0.0.1:{lease_port()}"
+    args = [
+        "run",
+        str(job),
+        "-n",
+        unreachable,
+        *_set("subscribe", "T"),
+        *_set("path", "table", "sink"),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "goddard.cli.main", "pipeline", *args],
         cwd=tmp_path,
@@ -141,7 +148,7 @@ def test_nobody_to_read_from_is_one_line_before_spark_starts(tmp_path: Path) -> 
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"Error: numbers: no name server answers; at {nobody}; ")
+    assert line.startswith(f"Error: numbers: no name server answers; at {unreachable}; ")
 
 
 @pytest.mark.parametrize(
@@ -152,24 +159,24 @@ def test_nobody_to_read_from_is_one_line_before_spark_starts(tmp_path: Path) -> 
         ("SELECT nosuch(body) FROM input", "nosuch"),
     ],
 )
-def test_queries_that_are_none(command: Command, sql: str, words: str) -> None:
+def test_invalid_sql_is_one_line(command: Command, sql: str, words: str) -> None:
     command.write(sql)
-    line = command.refused()
+    line = command.error_of()
     assert line.startswith("Error: numbers: [[transform]] 1: ")
     assert words in line
     assert "SQLSTATE" not in line
-    assert words in command.refused("--explain", verb="plan")
+    assert words in command.error_of("--explain", verb="plan")
 
 
 @pytest.mark.parametrize("condition", ["nmber > 0", "number >> > 0"])
-def test_conditions_that_are_none(command: Command, condition: str) -> None:
+def test_invalid_condition_is_one_line(command: Command, condition: str) -> None:
     command.write(
         _QUERY, f"[[expect]]\nname = 'positive'\ncondition = '{condition}'\notherwise = 'drop'"
     )
-    assert command.refused().startswith("Error: numbers: [[expect]] positive: ")
+    assert command.error_of().startswith("Error: numbers: [[expect]] positive: ")
 
 
-def test_a_run_that_is_stopped_before_its_end(
+def test_stopped_run_continues_with_the_next_run(
     command: Command, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stopping.py").write_text(_STOPPING)
@@ -184,15 +191,15 @@ def test_a_run_that_is_stopped_before_its_end(
     assert spark.read.parquet(command.table).count() == 3
 
 
-def test_a_checkpoint_of_another_job(command: Command) -> None:
+def test_checkpoint_of_another_job_is_refused(command: Command) -> None:
     assert command("run")[0] == 0
-    line = command.refused("--set", "name=others")
+    line = command.error_of("--set", "name=others")
     assert line.endswith("is the checkpoint of the job numbers; give this one its own in [run]")
 
 
-def test_replay_of_nothing(command: Command) -> None:
+def test_replay_without_a_table_is_refused(command: Command) -> None:
     args = ["pipeline", "replay", "--where", "true", *_set("path", command.table, "sink")]
     done = CliRunner().invoke(goddard, args)
     assert done.exit_code == 1
-    said = f"Error: there is no table at {command.table} yet; run the pipeline first\n"
-    assert done.stderr == said
+    expected = f"Error: there is no table at {command.table} yet; run the pipeline first\n"
+    assert done.stderr == expected

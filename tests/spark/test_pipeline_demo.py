@@ -1,4 +1,4 @@
-"""The demo with Spark: from nothing to a chart, and nothing but the chart is left."""
+"""The demo with Spark: it creates a chart and removes all other files."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_ends_with_a_chart_of_its_messages(tmp_path: Path) -> None:
+def test_demo_creates_a_chart_of_its_messages(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     done = subprocess.run(

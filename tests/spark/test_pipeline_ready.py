@@ -1,4 +1,4 @@
-"""The pipelines that come with Goddard, as their users run them."""
+"""The built-in pipelines, as users run them."""
 
 import datetime as dt
 import time
@@ -22,10 +22,10 @@ _SECONDS = 100
 
 
 def run(spark: SparkSession, name: str, changes: dict[str, str]) -> tuple[Pipeline, int]:
-    told: list[Progress] = []
+    progress: list[Progress] = []
     pipeline = Pipeline(find_job(name, changes), spark)
-    pipeline.run(told.append)
-    return pipeline, sum(each.rows or 0 for each in told)
+    pipeline.run(progress.append)
+    return pipeline, sum(each.rows or 0 for each in progress)
 
 
 def changes_of(site: Site, folder: Path, **more: str) -> dict[str, str]:
@@ -37,7 +37,9 @@ def changes_of(site: Site, folder: Path, **more: str) -> dict[str, str]:
     }
 
 
-def test_archive(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
+def test_archive_writes_all_topics_and_compacts(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
     first, second = NumberedTopic(ours, "archive-a"), NumberedTopic(ours, "archive-b")
     changes = changes_of(ours, tmp_path) | {
         "source.subscribePattern": f"{first.name}|{second.name}",
@@ -55,7 +57,9 @@ def test_archive(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
     assert list((tmp_path / "table").rglob("merged-*.parquet"))
 
 
-def test_dead_letters_and_their_replay(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+def test_dead_letters_are_written_and_replayed(
+    spark: SparkSession, site: Site, tmp_path: Path
+) -> None:
     topic = NumberedTopic(site, "dead")
     topic.fill(6)
     group = site.new_group("giving-up")
@@ -102,11 +106,11 @@ def test_dead_letters_and_their_replay(spark: SparkSession, site: Site, tmp_path
     assert (row["tags"], row["properties"]["number"], row["body"]) == ("odd", "3", b"3")
 
 
-def test_letters_of_several_groups_and_those_that_died_again(
+def test_replay_of_several_groups_and_of_replayed_letters(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = ours.create_topic("again")
-    # Brackets are no pattern here, though Spark reads from patterns.
+    # The brackets are part of the name, although Spark's paths are patterns.
     folder = tmp_path / "a[b]"
     job = find_job("dead-letter", changes_of(ours, folder))
     with pytest.raises(ConfigError, match=r"there is no table at .* yet; run the pipeline first"):
@@ -130,7 +134,7 @@ def test_letters_of_several_groups_and_those_that_died_again(
     assert "id-2" not in {row["msgId"] for row in sent}
 
 
-def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
+def test_traffic_is_counted_and_drawn(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
     first, second = NumberedTopic(ours, "traffic-a"), NumberedTopic(ours, "traffic-b")
     first.fill(30)
     second.fill(12)
@@ -162,7 +166,7 @@ def test_traffic_and_its_chart(spark: SparkSession, ours: Site, tmp_path: Path) 
     assert "52 messages, 84 B, 2 topics" in text
 
 
-def test_times_of_traffic_are_utc_wherever_it_is_drawn(
+def test_traffic_times_are_utc_in_every_time_zone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "table{1}")
@@ -180,5 +184,5 @@ def test_times_of_traffic_are_utc_wherever_it_is_drawn(
         time.tzset()
     assert slot.at == dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
     assert slot.length == dt.timedelta(minutes=1)
-    # Clocks of producers may be ahead.
+    # The clocks of producers may be ahead, which gives negative latencies.
     assert (slot.p50_ms, slot.p99_ms) == (0, 3)

@@ -1,4 +1,4 @@
-"""Jobs at work: from messages to tables, and again after a crash."""
+"""Runs of jobs: from messages to tables, also after a crash."""
 
 import copy
 import io
@@ -36,7 +36,10 @@ AVRO = {
 
 
 def send_orders(site: Site, topic: str, numbers: range) -> None:
-    """Orders with ascending ids; every tenth is sent twice, one is no JSON, one has no amount."""
+    """Send orders with ascending ids.
+
+    Every tenth is sent twice, order 13 is not JSON, order 15 has no amount.
+    """
     with Producer("orders", name_servers=site.namesrv) as producer:
         for number in numbers:
             order: dict[str, Any] = {"id": number, "amount": number % 7, "city": f"c{number % 2}"}
@@ -70,13 +73,13 @@ def job_of(site: Site, topic: str, folder: Path, **tables: Any) -> dict[str, Any
 
 
 def run(spark: SparkSession, given: dict[str, Any], folder: Path = Path()) -> list[Progress]:
-    told: list[Progress] = []
-    Pipeline(parse_job(copy.deepcopy(given), folder=folder), spark).run(told.append)
-    return told
+    progress: list[Progress] = []
+    Pipeline(parse_job(copy.deepcopy(given), folder=folder), spark).run(progress.append)
+    return progress
 
 
-def forget_the_last_commit(checkpoint: Path) -> int:
-    """As after kill -9 between the write of a batch and the commit of its checkpoint."""
+def delete_last_commit(checkpoint: Path) -> int:
+    """Undo the last commit, as if killed between writing a batch and committing it."""
     commits = checkpoint / "query" / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
@@ -84,7 +87,7 @@ def forget_the_last_commit(checkpoint: Path) -> int:
     return last
 
 
-def table_of(spark: SparkSession, kind: str, folder: Path) -> list[int]:
+def ids_in_table(spark: SparkSession, kind: str, folder: Path) -> list[int]:
     if kind == "delta":
         table = deltalake.DeltaTable(str(folder / "table"))
         ids = [row["id"] for row in table.to_pyarrow_table().to_pylist()]
@@ -105,21 +108,21 @@ def catalog_of(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_lake_tables_have_each_order_once_whatever_is_repeated(
+def test_lake_tables_have_each_order_once(
     spark: SparkSession, ours: Site, tmp_path: Path, kind: str
 ) -> None:
-    have_each_order_once(spark, ours, tmp_path, kind)
+    check_each_order_once(spark, ours, tmp_path, kind)
 
 
-def test_parquet_tables_have_each_order_once_whatever_is_repeated(
+def test_parquet_tables_have_each_order_once(
     spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
     folder = tmp_path / "with spaces"
     folder.mkdir()
-    have_each_order_once(spark, site, folder, "parquet")
+    check_each_order_once(spark, site, folder, "parquet")
 
 
-def have_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind: str) -> None:
+def check_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind: str) -> None:
     topic = ours.create_topic(f"pipeline-{kind}")
     send_orders(ours, topic, range(40))
     sink: dict[str, Any] = {"format": kind, "partitionBy": ["city"]}
@@ -135,19 +138,19 @@ def have_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind: 
         deduplicate={"keys": ["id"], "within": "10 minutes"},
         transform=[{"sql": "SELECT id, amount * 2 AS doubled, city FROM input"}],
     )
-    told = run(spark, given)
-    assert sum(each.rows or 0 for each in told) == 44
-    assert told[-1].lag == 0
+    progress = run(spark, given)
+    assert sum(each.rows or 0 for each in progress) == 44
+    assert progress[-1].lag == 0
     expected = [number for number in range(40) if number % 7 and number not in (13, 15)]
-    assert table_of(spark, kind, tmp_path) == expected
-    forget_the_last_commit(tmp_path / "checkpoint")
+    assert ids_in_table(spark, kind, tmp_path) == expected
+    delete_last_commit(tmp_path / "checkpoint")
     send_orders(ours, topic, range(40, 50))
     run(spark, given)
     expected += [number for number in range(40, 50) if number % 7]
-    assert table_of(spark, kind, tmp_path) == expected
+    assert ids_in_table(spark, kind, tmp_path) == expected
     bad = spark.read.parquet(str(tmp_path / "quarantine")).collect()
     reasons = {int(row["keys"]): row["reason"] for row in bad}
-    # A bad row has no id to go by: order 21 came twice, and is kept twice.
+    # Invalid rows are not deduplicated: order 21 was sent twice and is there twice.
     assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15, 21, 21, 28, 35, 42, 49]
     assert reasons[13] == "the body is no JSON of the schema"
     assert reasons[15] == reasons[0] == "positive"
@@ -159,7 +162,7 @@ def have_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind: 
     assert row["queueOffset"] >= 0
 
 
-def test_windows_quarantine_status_and_back_fill(
+def test_windows_quarantine_status_and_backfill(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = ours.create_topic("pipeline-windows")
@@ -197,14 +200,14 @@ def test_windows_quarantine_status_and_back_fill(
     after = job_status(parse_job(copy.deepcopy(given)))
     assert (after.lag, after.last_batch) == (0, 0)
     assert sum(queue.position or 0 for queue in after.queues) == 22
-    # The same job as a batch, into tables of its own; twice, which is the same as once.
+    # The same job as a batch into other tables; a second run changes nothing.
     filled = copy.deepcopy(given)
     filled["sink"]["path"] = str(tmp_path / "filled")
     filled["quarantine"]["path"] = str(tmp_path / "filled_quarantine")
     for _ in range(2):
-        told: list[Progress] = []
-        Pipeline(parse_job(copy.deepcopy(filled)), spark).back_fill(0, None, told.append)
-        assert told[0].rows == 22
+        progress: list[Progress] = []
+        Pipeline(parse_job(copy.deepcopy(filled)), spark).back_fill(0, None, progress.append)
+        assert progress[0].rows == 22
     assert totals(tmp_path / "filled") == expected
     assert spark.read.parquet(str(tmp_path / "filled_quarantine")).count() == 5
 
@@ -216,7 +219,7 @@ def send_timed(site: Site, topic: str, *times: tuple[int, str]) -> None:
             producer.send(Message(topic, body.encode(), keys=str(number)))
 
 
-def test_a_bad_row_does_not_make_good_ones_late(
+def test_invalid_row_does_not_advance_the_watermark(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = ours.create_topic("pipeline-late")
@@ -233,14 +236,12 @@ def test_a_bad_row_does_not_make_good_ones_late(
     run(spark, given)
     send_timed(ours, topic, (3, "2026-01-31T12:00:01Z"), (1, "2026-01-31T12:00:00Z"))
     run(spark, given)
-    assert table_of(spark, "parquet", tmp_path) == [1, 3]
+    assert ids_in_table(spark, "parquet", tmp_path) == [1, 3]
     (bad,) = spark.read.parquet(str(tmp_path / "quarantine")).collect()
     assert (bad["keys"], bad["reason"]) == ("2", "of this age")
 
 
-def test_windows_over_rows_without_duplicates(
-    spark: SparkSession, ours: Site, tmp_path: Path
-) -> None:
+def test_windows_with_deduplication(spark: SparkSession, ours: Site, tmp_path: Path) -> None:
     topic = ours.create_topic("pipeline-both")
     given = job_of(
         ours,
@@ -262,11 +263,11 @@ def test_windows_over_rows_without_duplicates(
     send_timed(ours, topic, *((number, f"2026-01-31T{at}Z") for number, at in times))
     run(spark, given)
     rows = spark.read.parquet(str(tmp_path / "table")).orderBy("windowStart").collect()
-    # The last window is not over yet.
+    # The last window has not ended yet.
     assert [row["orders"] for row in rows] == [2, 1]
 
 
-def test_windows_are_brought_up_to_date_and_forgotten(
+def test_changed_windows_are_updated_until_the_watermark(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = ours.create_topic("pipeline-changed")
@@ -290,39 +291,39 @@ def test_windows_are_brought_up_to_date_and_forgotten(
     del given["quarantine"], given["source"]["maxOffsetsPerTrigger"]
 
     def after(*times: str) -> tuple[dict[str, int], int]:
-        """The orders of every minute, and how many rows came too late."""
+        """Send orders and run; returns the orders of every minute and the number of late rows."""
         send_timed(ours, topic, *((0, f"2026-01-{at}:00Z") for at in times))
-        told = run(spark, given)
+        progress = run(spark, given)
         table = spark.read.parquet(str(tmp_path / "table"))
         rows = table.selectExpr("date_format(windowStart, 'dd HH:mm') AS at", "orders").collect()
         assert len(rows) == len({row["at"] for row in rows})
-        return {row["at"]: row["orders"] for row in rows}, sum(each.late for each in told)
+        return {row["at"]: row["orders"] for row in rows}, sum(each.late for each in progress)
 
     first = {"30T23:59": 2, "31T00:00": 1}
     expected = {at.replace("T", " "): orders for at, orders in first.items()}
     assert after("30T23:59", "31T00:00", "30T23:59") == (expected, 0)
-    # In time, for a minute that is over and for one that is not; also if the batch is repeated.
+    # Rows in time, for an ended and for a current minute; also if the batch is repeated.
     expected |= {"30 23:59": 3, "31 00:00": 2, "31 00:01": 1}
     assert after("30T23:59", "31T00:00", "31T00:01") == (expected, 0)
-    forget_the_last_commit(tmp_path / "checkpoint")
-    forget_the_last_commit(tmp_path / "checkpoint")
+    delete_last_commit(tmp_path / "checkpoint")
+    delete_last_commit(tmp_path / "checkpoint")
     expected |= {"31 09:00": 1}
     assert after("31T09:00") == (expected, 0)
-    # Too late: what is there stays.
+    # A late row does not change its window.
     expected |= {"31 09:00": 2}
     assert after("31T00:01", "31T09:00") == (expected, 1)
     state = spark.read.format("statestore").load(str(tmp_path / "checkpoint" / "query"))
     assert state.count() == 1
 
 
-def test_files_as_a_source_are_read_between_two_times(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_files_are_backfilled_between_two_times(spark: SparkSession, tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
         topic = NumberedTopic(site, "files", queues=1)
         for _ in range(2):
             topic.fill(5)
-            time.sleep(0.01)  # so that no message of the two fills has the same time
+            time.sleep(0.01)  # so that the messages of the two fills have different times
         stored = (
             spark.read.format("rocketmq").options(**topic.options()).load().orderBy("queueOffset")
         )
@@ -337,13 +338,13 @@ def test_files_as_a_source_are_read_between_two_times(spark: SparkSession, tmp_p
             "sink": {"path": str(tmp_path / "table")},
             "run": {"checkpoint": str(tmp_path / "checkpoint")},
         }
-        told: list[Progress] = []
-        Pipeline(parse_job(given), spark).back_fill(times[0], times[5], told.append)
-    assert [each.rows for each in told] == [None]
+        progress: list[Progress] = []
+        Pipeline(parse_job(given), spark).back_fill(times[0], times[5], progress.append)
+    assert [each.rows for each in progress] == [None]
     assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(5))
 
 
-def test_a_lake_table_that_was_filled_before_is_left_alone_and_says_so(
+def test_repeated_backfill_of_a_lake_table_is_skipped_with_a_note(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = NumberedTopic(ours, "pipeline-refill")
@@ -356,16 +357,16 @@ def test_a_lake_table_that_was_filled_before_is_left_alone_and_says_so(
         "sink": {"format": "delta", "path": path},
         "run": {"checkpoint": str(tmp_path / "checkpoint")},
     }
-    said = []
+    notes = []
     for _ in range(2):
         pipeline = Pipeline(parse_job(copy.deepcopy(given)), spark)
         pipeline.back_fill(0, None, lambda _: None)
-        said.append(pipeline.last_words)
-    assert said == [None, f"{path}: filled between these times before, and left alone"]
+        notes.append(pipeline.last_words)
+    assert notes == [None, f"{path}: filled between these times before, and left alone"]
     assert deltalake.DeltaTable(path).count() == 4
 
 
-def test_a_checkpoint_has_one_job_and_one_run_at_a_time(
+def test_checkpoint_is_used_by_one_job_and_one_run_at_a_time(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = NumberedTopic(ours, "pipeline-own")
@@ -388,25 +389,25 @@ def test_a_checkpoint_has_one_job_and_one_run_at_a_time(
         run(spark, given | {"name": "second"})
 
 
-@pytest.mark.parametrize("place", ["offsets/1", "commits/0"])
-def test_a_checkpoint_that_another_run_writes_to(
-    spark: SparkSession, ours: Site, tmp_path: Path, place: str
+@pytest.mark.parametrize("written_file", ["offsets/1", "commits/0"])
+def test_concurrent_writes_to_the_checkpoint_end_the_run(
+    spark: SparkSession, ours: Site, tmp_path: Path, written_file: str
 ) -> None:
-    """Where no lock can tell: what the other run wrote down is in the way of this one."""
+    """Without a lock the run fails on the files that the other run has written."""
     topic = NumberedTopic(ours, "pipeline-shared")
     topic.fill(8)
     path = tmp_path / "checkpoint"
-    name = f"another_run_{place.partition('/')[0]}"
+    name = f"another_run_{written_file.partition('/')[0]}"
     (tmp_path / f"{name}.py").write_text(
         "from pathlib import Path\n\n"
-        "def go_on(frame):\n"
-        f"    Path({str(path)!r}, 'query', {place!r}).write_text('v1\\n{{}}')\n"
+        "def write_offsets(frame):\n"
+        f"    Path({str(path)!r}, 'query', {written_file!r}).write_text('v1\\n{{}}')\n"
         "    return frame\n"
     )
     given = {
         "name": "shared",
         "source": topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="4"),
-        "transform": [{"python": f"{name}:go_on"}],
+        "transform": [{"python": f"{name}:write_offsets"}],
         "sink": {"format": "noop"},
         "run": {"checkpoint": str(path)},
     }
@@ -416,10 +417,10 @@ def test_a_checkpoint_that_another_run_writes_to(
 
 
 @pytest.mark.parametrize("then", ["return frame", "raise ValueError('half of it is gone')"])
-def test_a_run_that_begins_last_has_the_checkpoint(
+def test_last_started_run_takes_over_the_checkpoint(
     spark: SparkSession, ours: Site, tmp_path: Path, then: str
 ) -> None:
-    """Where there are no locks, as here: no disk of this machine, for all that Spark knows."""
+    """Without locks: the checkpoint is on a file system that is not known to be local."""
     topic = NumberedTopic(ours, "pipeline-elsewhere")
     topic.fill(8)
     context: Any = attrgetter("_jsc")(spark.sparkContext)
@@ -445,12 +446,12 @@ def test_a_run_that_begins_last_has_the_checkpoint(
     words = f"^elsewhere: another run, process 7 on host, has taken over the checkpoint {path}; see"
     with pytest.raises(PipelineError, match=words):
         run(spark, given | {"transform": [{"python": f"{name}:take_over"}]}, tmp_path)
-    # That run in turn is followed by this one, which does the batch again.
+    # The next run takes over from the other one and repeats the batch.
     run(spark, given)
     assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(8))
     marks = tmp_path / "checkpoint" / "runs" / "run"
     assert not list(marks.iterdir())
-    # Another took over when all batches were done, and has ended already: nothing is merged.
+    # Another run took over after the last batch and has ended: this run does not compact.
     topic.fill(1)
     given["sink"]["compact"] = True
 
@@ -463,7 +464,7 @@ def test_a_run_that_begins_last_has_the_checkpoint(
         Pipeline(parse_job(copy.deepcopy(given)), spark).run(lose_the_mark)
 
 
-def test_a_function_that_fails_is_named_with_its_line(
+def test_failing_function_is_named_with_its_line(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = NumberedTopic(ours, "pipeline-failing")
@@ -487,7 +488,7 @@ def test_a_function_that_fails_is_named_with_its_line(
         "failing_on_purpose:odd": "returned int; a DataFrame is wanted",
         "failing_on_purpose:nothing": "has no function nothing",
         "no_python_at_all:fail": "cannot be used: SyntaxError",
-        # Not when it is described, but on an executor, row by row.
+        # Fails on an executor, while rows are processed.
         "failing_on_purpose:late": r"failed in line 15 of failing_on_purpose\.py: .*row boom",
     }.items():
         steps = {"transform": [{"python": function}]}
@@ -495,7 +496,7 @@ def test_a_function_that_fails_is_named_with_its_line(
             run(spark, given | steps, tmp_path)
 
 
-def test_rows_that_are_not_accepted_end_the_job_with_a_clear_word(
+def test_failed_expectation_ends_the_job_with_a_clear_error(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = ours.create_topic("pipeline-fail")
@@ -509,10 +510,10 @@ def test_rows_that_are_not_accepted_end_the_job_with_a_clear_word(
     with pytest.raises(PipelineError, match=words):
         run(spark, given)
     assert not list((tmp_path / "table").iterdir())
-    # Once it is accepted, the job goes on where it was; the schema is the one it began with.
+    # With the row accepted, the job continues there, with the schema of its first run.
     given["expect"][0]["otherwise"] = "drop"
     run(spark, given)
-    assert table_of(spark, "parquet", tmp_path) == [1, 1, 2]
+    assert ids_in_table(spark, "parquet", tmp_path) == [1, 1, 2]
     schema = json.loads((tmp_path / "checkpoint" / "schema.json").read_text())
     assert {field["name"] for field in schema["fields"]} == {"id", "amount", "city"}
     given["expect"][0]["condition"] = "amonut > 0"
@@ -521,7 +522,7 @@ def test_rows_that_are_not_accepted_end_the_job_with_a_clear_word(
         run(spark, given)
 
 
-def test_python_transforms_and_topics_as_sinks(
+def test_python_transform_with_a_topic_as_sink(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     numbered = NumberedTopic(ours, "pipeline-python")
@@ -540,17 +541,17 @@ def test_python_transforms_and_topics_as_sinks(
         "run": {"checkpoint": str(tmp_path / "checkpoint")},
     }
     run(spark, given, tmp_path)
-    forget_the_last_commit(tmp_path / "checkpoint")
+    delete_last_commit(tmp_path / "checkpoint")
     run(spark, given, tmp_path)
     options = {"nameServers": ours.namesrv, "subscribe": out}
     sent = spark.read.format("rocketmq").options(**options).load()
-    # At least once, and what is there twice has the same idempotence key.
+    # At least once; duplicates have the same idempotence key.
     assert sent.count() == 30
     keys = sent.selectExpr("cast(body AS string) AS b", f"properties['{ROW_PROPERTY}'] AS k")
     assert keys.distinct().count() == 15
 
 
-def test_bodies_of_every_format(spark: SparkSession) -> None:
+def test_parsing_of_every_format(spark: SparkSession) -> None:
     stream = io.BytesIO()
     schema = fastavro.parse_schema(AVRO)
     fastavro.schemaless_writer(stream, schema, {"id": 5, "city": "x"})

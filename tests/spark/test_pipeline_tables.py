@@ -1,4 +1,4 @@
-"""Tables of Parquet files: a batch may be killed at any point, and is there once in the end."""
+"""Parquet tables: a batch that is killed at any point is in the table once after a retry."""
 
 import shutil
 from collections.abc import Callable
@@ -26,33 +26,33 @@ QUERY = "a" * 32
 
 
 class KilledError(Exception):
-    """What a process sees of kill -9, as far as its files are concerned."""
+    """Simulates kill -9 for file operations."""
 
 
-class MortalFiles(Files):
-    """Files of a process that dies before its n-th change of them."""
+class KillingFiles(Files):
+    """Files whose n-th change raises KilledError."""
 
-    lives: int | None = None
+    changes_left: int | None = None
 
-    def _age(self) -> None:
-        if self.lives is not None:
-            self.lives -= 1
-            if self.lives < 0:
+    def _count_change(self) -> None:
+        if self.changes_left is not None:
+            self.changes_left -= 1
+            if self.changes_left < 0:
                 raise KilledError
 
     @override
     def make_folder(self, path: str) -> None:
-        self._age()
+        self._count_change()
         super().make_folder(path)
 
     @override
     def delete(self, path: str) -> None:
-        self._age()
+        self._count_change()
         super().delete(path)
 
     @override
     def rename(self, source: str, target: str) -> None:
-        self._age()
+        self._count_change()
         super().rename(source, target)
 
 
@@ -66,7 +66,7 @@ def content(spark: SparkSession, folder: Path) -> list[int]:
 
 
 def data_files(folder: Path) -> dict[str, int]:
-    """Every file of the table, and when it was written."""
+    """The data files of the table, and their modification times."""
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns
         for path in folder.rglob("*.parquet")
@@ -74,40 +74,40 @@ def data_files(folder: Path) -> dict[str, int]:
     }
 
 
-def die_at_every_point(files: MortalFiles, attempt: Callable[[], object]) -> int:
-    """Kill the first attempt at its first change, the second at its second ...; the deaths."""
-    for lives in range(100):
-        files.lives = lives
+def kill_at_every_change(files: KillingFiles, attempt: Callable[[], object]) -> int:
+    """Kill attempt n at its n-th change, until an attempt succeeds; returns the number of kills."""
+    for changes in range(100):
+        files.changes_left = changes
         try:
             attempt()
         except KilledError:
             continue
         finally:
-            files.lives = None
-        return lives
-    pytest.fail("it never came to its end")
+            files.changes_left = None
+        return changes
+    pytest.fail("no attempt succeeded")
 
 
-def test_a_batch_that_is_killed_anywhere_is_there_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_killed_at_any_change_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
-    files = MortalFiles(spark, str(folder))
+    files = KillingFiles(spark, str(folder))
     table = ParquetTable(files, partition_by=("city",))
     table.write(rows(spark, 0, 4), Batch(QUERY, 0))
     other = ParquetTable(files, partition_by=("city",))
     other.write(rows(spark, 100, 2), single("somebody else"))
     before = data_files(folder)
     frame = rows(spark, 4, 4).selectExpr("*", "1 AS more").persist()
-    deaths = die_at_every_point(files, lambda: table.write(frame, Batch(QUERY, 1)))
-    # A new column, two lists, two files, two folders, the staging folder twice: many ways to die.
-    assert deaths >= 10
+    kills = kill_at_every_change(files, lambda: table.write(frame, Batch(QUERY, 1)))
+    # A new column, two lists, two files, two folders, the staging folder twice: many changes.
+    assert kills >= 10
     assert content(spark, folder) == [*range(8), 100, 101]
     after = data_files(folder)
     assert before.items() <= after.items()
-    # Once more, as when the checkpoint was not written: the same, and nothing else is touched.
+    # Repeated, as if the checkpoint was not written: the result is equal, other files unchanged.
     table.write(frame, Batch(QUERY, 1))
     assert content(spark, folder) == [*range(8), 100, 101]
     assert before.items() <= data_files(folder).items()
-    # With other rows, as of a transform that is not the same twice: the old ones are gone.
+    # Repeated with other rows, as by a nondeterministic transform: they replace the old ones.
     table.write(rows(spark, 50, 1), Batch(QUERY, 1))
     assert content(spark, folder) == [0, 1, 2, 3, 50, 100, 101]
     table.withdraw(Batch(QUERY, 1))
@@ -116,22 +116,22 @@ def test_a_batch_that_is_killed_anywhere_is_there_once(spark: SparkSession, tmp_
     frame.unpersist()
 
 
-def test_a_merge_that_is_killed_anywhere_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_compaction_killed_at_any_change_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
-    files = MortalFiles(spark, str(folder))
+    files = KillingFiles(spark, str(folder))
     table = ParquetTable(files, compacts=True)
     for number in range(5):
-        # Each with a column that the others do not have.
+        # Each batch has its own additional column.
         table.write(
             rows(spark, number, 1).selectExpr("*", f"number AS own{number}"), Batch(QUERY, number)
         )
     other = ParquetTable(files)
     other.write(rows(spark, 100, 1), single("somebody else"))
-    deaths = die_at_every_point(files, table.finish)
-    assert deaths >= 5
+    kills = kill_at_every_change(files, table.finish)
+    assert kills >= 5
     assert content(spark, folder) == [0, 1, 2, 3, 4, 100]
     names = sorted(name.split("-")[0] for name in data_files(folder))
-    # The last batch may be repeated, so it is not merged; what others wrote never is.
+    # The last batch may be repeated, so it is not merged. Files of other writers never are.
     assert names == ["merged", "part", "part"]
     merged = spark.read.parquet(*map(str, folder.glob("merged-*"))).orderBy("number").collect()
     for row in merged:
@@ -142,9 +142,7 @@ def test_a_merge_that_is_killed_anywhere_loses_nothing(spark: SparkSession, tmp_
     assert content(spark, folder) == [*range(6), 100]
 
 
-def test_a_table_that_is_replaced_keeps_what_others_wrote(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_replaced_table_keeps_rows_of_other_writers(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     files = Files(spark, str(folder))
     ParquetTable(files).write(rows(spark, 100, 1), single("somebody else"))
@@ -154,11 +152,9 @@ def test_a_table_that_is_replaced_keeps_what_others_wrote(
     assert content(spark, folder) == [0, 1, 2, 100]
 
 
-def test_rows_that_take_the_place_of_others_may_be_killed_anywhere(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_upsert_killed_at_any_change_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
-    files = MortalFiles(spark, str(folder))
+    files = KillingFiles(spark, str(folder))
     keys = ("city", "number")
 
     def counts(*values: tuple[int | None, str, int]) -> DataFrame:
@@ -174,35 +170,33 @@ def test_rows_that_take_the_place_of_others_may_be_killed_anywhere(
     table = ParquetTable(files, partition_by=("city",), keys=keys)
     table.write(counts((1, "a", 1), (2, "a", 1), (1, "b", 1), (None, "b", 1)), Batch(QUERY, 0))
     before = data_files(folder)
-    news = counts((2, "a", 5), (3, "a", 5))
+    changed = counts((2, "a", 5), (3, "a", 5))
     expected = [("a", "1", 1), ("a", "1", 100), ("a", "2", 5), ("a", "3", 5)]
     rest = [("b", "1", 1), ("b", "None", 1)]
-    assert die_at_every_point(files, lambda: table.write(news, Batch(QUERY, 1))) >= 8
+    assert kill_at_every_change(files, lambda: table.write(changed, Batch(QUERY, 1))) >= 8
     assert found() == [*expected, *rest]
-    # What others wrote, and folders without news, are as they were.
+    # Files of other writers and partitions without changes are unchanged.
     untouched = {name for name in before if "city=b" in name or QUERY not in name}
     assert len(untouched) == 2
     assert {name: data_files(folder)[name] for name in untouched} == {
         name: before[name] for name in untouched
     }
-    # Once more, as when the checkpoint was not written; then without a row of it.
+    # Repeated, as if the checkpoint was not written; then withdrawn.
     table = ParquetTable(files, partition_by=("city",), keys=keys)
-    table.write(news, Batch(QUERY, 1))
+    table.write(changed, Batch(QUERY, 1))
     assert found() == [*expected, *rest]
-    assert die_at_every_point(files, lambda: table.withdraw(Batch(QUERY, 1))) >= 4
+    assert kill_at_every_change(files, lambda: table.withdraw(Batch(QUERY, 1))) >= 4
     assert data_files(folder) == before
-    table.write(news, Batch(QUERY, 1))
+    table.write(changed, Batch(QUERY, 1))
     table.write(counts((None, "b", 7)), Batch(QUERY, 2))
     assert found() == [*expected, ("b", "1", 1), ("b", "None", 7)]
-    aside = folder / "_goddard" / QUERY / "replaced"
-    assert [path.name for path in aside.iterdir()] == ["0000000002"]
+    replaced_files = folder / "_goddard" / QUERY / "replaced"
+    assert [path.name for path in replaced_files.iterdir()] == ["0000000002"]
 
 
-def test_rows_whose_keys_are_all_in_names_of_folders_take_the_place_of_others(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_upsert_with_all_keys_in_partition_columns(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
-    files = MortalFiles(spark, str(folder))
+    files = KillingFiles(spark, str(folder))
     keys = ("city", "day")
     table = ParquetTable(files, partition_by=keys, keys=keys)
 
@@ -217,14 +211,14 @@ def test_rows_whose_keys_are_all_in_names_of_folders_take_the_place_of_others(
 
     table.write(counts(1, "a", "b", None), Batch(QUERY, 0))
     before = data_files(folder)
-    news = counts(2, "b", None).persist()
-    die_at_every_point(files, lambda: table.write(news, Batch(QUERY, 1)))
+    changed = counts(2, "b", None).persist()
+    kill_at_every_change(files, lambda: table.write(changed, Batch(QUERY, 1)))
     assert found() == {"a": 1, "b": 2, None: 2}
     table.withdraw(Batch(QUERY, 1))
     assert data_files(folder) == before
 
 
-def test_windows_of_null_and_of_no_text_are_one_where_folders_are_named_after_them(
+def test_null_and_empty_partition_values_share_a_window(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spec = Aggregate(
@@ -243,17 +237,17 @@ def test_windows_of_null_and_of_no_text_are_one_where_folders_are_named_after_th
     for number in range(2):
         table.write(windows, Batch(QUERY, number))
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
-    # What is computed sees the text as it is.
+    # The aggregates see the original values.
     expected = {(None, 13, 2), ("a", 1, 1)}
     assert len(rows) == 2
     assert {(row["city"], row["orders"], row["cities"]) for row in rows} == expected
 
 
-def test_a_path_that_is_a_pattern_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_path_with_characters_of_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "a[b]{c,d}*?\\e"
     files = Files(spark, str(folder))
     for number in range(2):
-        # By footers the first time, and by what is written down.
+        # The schema is read from footers, then from the recorded schemas.
         shutil.rmtree(folder / "_goddard", ignore_errors=True)
         table = ParquetTable(files, keys=("number",))
         table.write(rows(spark, 0, number + 1), Batch(QUERY, number))
@@ -267,22 +261,22 @@ def test_a_path_that_is_a_pattern_to_spark(spark: SparkSession, tmp_path: Path) 
 
 
 class CountingFiles(Files):
-    """Files that know how often they were looked at."""
+    """Files that count their listings."""
 
-    looks = 0
+    listings = 0
 
     @override
     def names(self, folder: str) -> list[str]:
-        self.looks += "schemas" in folder
+        self.listings += "schemas" in folder
         return super().names(folder)
 
     @override
     def walk(self, folder: str) -> list[File]:
-        self.looks += not folder
+        self.listings += not folder
         return super().walk(folder)
 
 
-def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
+def test_parquet_table_adds_columns_and_refuses_other_types(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     folder = tmp_path / "table"
@@ -292,13 +286,13 @@ def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
     grown = rows(spark, 2, 1).selectExpr("*", "named_struct('a', 1) AS more")
     table.write(grown, Batch(QUERY, 1))
     before = data_files(folder)
-    # The next run, and another query: what is written down is looked at once, and the table never.
+    # The next run, and another query, list the recorded schemas once and the table never.
     for query in (QUERY, "b" * 32):
-        files.looks = 0
+        files.listings = 0
         table = ParquetTable(files, partition_by=("City",))
         for number in (2, 3):
             table.write(rows(spark, 10 * number, 1), Batch(query, number))
-        assert files.looks == 1
+        assert files.listings == 1
     table.write(rows(spark, 1, 1).selectExpr("number", "city AS City"), Batch(QUERY, 4))
     all_of_them = spark.read.option("mergeSchema", "true").parquet(str(folder))
     assert sorted(row["number"] for row in all_of_them.collect()) == [0, 1, 1, 2, 20, 20, 30, 30]
@@ -310,7 +304,7 @@ def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
         "number; named_struct('a', 'x') AS more; city": r"more\.a as int, .* as string; cast it",
         "number; 5 AS more; city": "more as struct, and the rows have it as int; cast it",
     }.items():
-        # An earlier attempt at the batch is there: it stays.
+        # The files of an earlier attempt at the batch stay.
         other = ParquetTable(files, partition_by=("city",))
         with pytest.raises(ConfigError, match=f"^file:{folder} has the column {words}"):
             other.write(rows(spark, 0, 1).selectExpr(*columns.split("; ")), Batch(QUERY, 4))
@@ -319,31 +313,29 @@ def test_a_table_of_files_grows_by_columns_and_refuses_what_does_not_fit(
     assert data_files(folder) == after
 
 
-def test_a_first_batch_that_failed_and_was_mended(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_succeeds_after_failed_attempts(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     files = Files(spark, str(folder))
     table = ParquetTable(files)
     failing = "cast(raise_error('no') AS int) AS"
     with pytest.raises(PySparkException):
         table.write(rows(spark, 0, 1).selectExpr(f"{failing} number", "city"), Batch(QUERY, 0))
-    notes = folder / "_goddard" / "schemas"
-    # Killed while it wrote this.
-    notes.mkdir(parents=True)
-    (notes / ".torn.tmp").write_text("{")
+    recorded = folder / "_goddard" / "schemas"
+    # A file of a writer that was killed.
+    recorded.mkdir(parents=True)
+    (recorded / ".torn.tmp").write_text("{")
     table.write(rows(spark, 0, 1), Batch(QUERY, 0))
-    # A column that is added later is no other.
+    # The same for a column that is added later.
     with pytest.raises(PySparkException):
         table.write(rows(spark, 1, 1).selectExpr("*", f"{failing} more"), Batch(QUERY, 1))
-    for mended in (table, ParquetTable(files)):
-        mended.write(rows(spark, 1, 1).selectExpr("*", "'x' AS more"), Batch(QUERY, 1))
+    for retried in (table, ParquetTable(files)):
+        retried.write(rows(spark, 1, 1).selectExpr("*", "'x' AS more"), Batch(QUERY, 1))
     assert content(spark, folder) == [0, 1]
     with pytest.raises(ConfigError, match="more as string, and the rows have it as int"):
         table.write(rows(spark, 1, 1).selectExpr("*", "1 AS more"), Batch(QUERY, 2))
 
 
-def test_nulls_without_a_type_do_not_decide_what_a_column_is(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_untyped_null_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     table = ParquetTable(Files(spark, str(folder)))
     table.write(rows(spark, 0, 1), Batch(QUERY, 0))
@@ -356,7 +348,7 @@ def test_nulls_without_a_type_do_not_decide_what_a_column_is(
 
 
 @pytest.mark.parametrize("writer", ["before", "spark"])
-def test_a_table_with_nothing_written_down_tells_by_its_files(
+def test_schema_is_read_from_files_if_not_recorded(
     spark: SparkSession, tmp_path: Path, writer: str
 ) -> None:
     folder = tmp_path / "table"
@@ -375,10 +367,12 @@ def test_a_table_with_nothing_written_down_tells_by_its_files(
         ParquetTable(files).write(rows(spark, 2, 1), Batch(QUERY, 1))
     table.write(rows(spark, 2, 1), Batch(QUERY, 1))
     assert content(spark, folder) == [0, 1, 2]
-    (noted,) = (folder / "_goddard" / "schemas").iterdir()
-    # From now on the files need not tell.
-    noted.write_text("{}")
-    with pytest.raises(ConfigError, match=f"{noted.name} is damaged; delete it, and the table's"):
+    (schema_file,) = (folder / "_goddard" / "schemas").iterdir()
+    # From now on the recorded schema is used.
+    schema_file.write_text("{}")
+    with pytest.raises(
+        ConfigError, match=f"{schema_file.name} is damaged; delete it, and the table's"
+    ):
         ParquetTable(files, partition_by=("city",)).write(rows(spark, 3, 1), Batch(QUERY, 2))
 
 
@@ -410,7 +404,7 @@ def lake_rows(kind: str, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_lake_tables_grow_by_columns_and_refuse_what_does_not_fit(
+def test_lake_table_adds_columns_and_refuses_other_types(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     folder = tmp_path / "a b"
@@ -435,7 +429,7 @@ def test_lake_tables_grow_by_columns_and_refuse_what_does_not_fit(
         other.write(none, Batch(QUERY, 4))
 
 
-def test_every_reason_is_counted_however_many_there_are(spark: SparkSession) -> None:
+def test_all_rejected_rows_are_counted(spark: SparkSession) -> None:
     frame = spark.range(0, 3000, 1, 1).selectExpr(
         "CASE WHEN id % 3 = 1 THEN 'quarantine' WHEN id % 3 = 2 THEN 'drop' END AS _goddard_action",
         "CASE WHEN id % 3 > 0 THEN cast(id AS string) END AS _goddard_problem",
