@@ -3,16 +3,17 @@
     with JavaPeers("5.4.0", tmp_path) as java:
         namesrv = java.start_name_server()
         broker = java.start_broker(namesrv=namesrv.address, store_dir=tmp_path / "store")
-        print(java.mqadmin("clusterList", "-n", namesrv.address))   # a JVM of its own: 1-2 s
+        print(java.mqadmin("clusterList", "-n", namesrv.address))   # starts a new JVM: 1-2 s
         driver = java.driver()                                      # one JVM for many commands
         print(driver.admin("topicList", "-n", namesrv.address))
         clients = java.client_suite()                               # see support/java_clients.py
         broker.stop()                                               # or kill(), pause(), resume()
 
-Servers return when they print ``boot success``; a failure shows the end of their output. Each has
-a folder of its own below the one given: configuration, ROCKETMQ_HOME, logs, and a user home, for
-RocketMQ writes to ``${user.home}/logs`` and ``${user.home}/store``. Heaps and files are small and
-time limits generous, for several run on a small machine; ``properties`` overrides any of it.
+Starting a server returns when it prints ``boot success``; a failure shows the end of its output.
+Each server has its own folder below the given one, with configuration, ROCKETMQ_HOME, logs and a
+user home, because RocketMQ writes to ``${user.home}/logs`` and ``${user.home}/store``. Heaps and
+files are small and timeouts long, because several servers run on a small machine; ``properties``
+overrides these settings.
 """
 
 import base64
@@ -45,7 +46,7 @@ _SHOWN_WORDS = 2_000
 
 _OPENED_PACKAGES = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
 _EXPORTED_PACKAGES = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
-# Quick to start and sparing: these JVMs live for seconds.
+# For a fast start and little memory: these JVMs run for seconds.
 BRIEF_JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _JVM_FLAGS = (
     *BRIEF_JVM_FLAGS,
@@ -99,16 +100,16 @@ BROKER_PROPERTIES: Mapping[str, str] = {
     "waitTimeMillsInPullQueue": "30000",
     "osPageCacheBusyTimeOutMills": "30000",
 }
-"""What a test broker is given unless the caller says otherwise."""
+"""The properties of a test broker, which the caller may override."""
 
 
 class JavaServer(Process):
-    """A name server or broker; everything it writes is below `home`, unless told otherwise."""
+    """A name server or broker; by default it writes only below `home`."""
 
     home: Path = Path()
 
     def diagnosis(self) -> str:
-        """What it printed, and the end of the log files where it says why."""
+        """Its output, and the end of its log files."""
         parts = [super().diagnosis()]
         for path in sorted(self.home.rglob("*.log")):
             tail = path.read_bytes()[-_LOG_FILE_TAIL_BYTES:].decode(errors="replace").strip()
@@ -220,7 +221,7 @@ class JavaPeers:
         )
 
     def mqadmin(self, *arguments: str, timeout: float = 60) -> str:
-        """Run one mqadmin command in a JVM of its own; what it printed to stdout."""
+        """Run one mqadmin command in a new JVM; returns its standard output."""
         home = self._make_home(f"mqadmin-{len(self._processes)}", exist_ok=True)
         main = ("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments)
         done = subprocess.run(
@@ -240,10 +241,10 @@ class JavaPeers:
     def example(
         self, name: str, main_class: str, *arguments: str, namesrv: str, ready: str = ""
     ) -> Process:
-        """One of RocketMQ's own examples, not started yet, on this version's client.
+        """One of RocketMQ's examples with this version's client, not started yet.
 
-        `main_class` is below ``org.apache.rocketmq.example``; `ready` is what it prints when it
-        works. The examples are 4.7.0's, and made for a client of 4.x.
+        `main_class` is below ``org.apache.rocketmq.example``; `ready` is the text that it prints
+        when it works. The examples are those of 4.7.0, for a 4.x client.
         """
         home = self._make_home(name)
         main = (f"org.apache.rocketmq.example.{main_class}", *arguments)
@@ -264,7 +265,7 @@ class JavaPeers:
         return self._program(JavaDriver, "Driver", ["Pipe.java", "Driver.java"])
 
     def client_suite(self, *flags: str) -> "JavaProgram":
-        """A JVM with every kind of client of this version; ``JavaClients`` speaks to it."""
+        """A JVM with every kind of client of this version, for ``JavaClients``."""
         names = [path.name for path in _SOURCES.glob("ClientSuite*.java")]
         major = self.version.partition(".")[0]
         sources = ["Pipe.java", *names, f"v{major}/ClientSuiteVersion.java"]
@@ -273,14 +274,14 @@ class JavaPeers:
     def _program(self, kind: type[Program], main: str, sources: list[str], *own: str) -> Program:
         home = self._make_home(f"{main.lower()}-{len(self._programs)}")
         classes = compile_java(self.version, main, sources)
-        # How soon a consumer looks at its share again, and an orderly one locks its queues anew.
-        # Not a second after the start, when the client sends a heartbeat: a change that finds it
-        # at that is not told to the broker, and nothing is pulled until the next heartbeat.
+        # Intervals of rebalancing and of renewing queue locks. They must not end one second after
+        # the start, when the client sends a heartbeat: a change at that moment is not sent to the
+        # broker, and nothing is pulled until the next heartbeat.
         periods = ("waitInterval=600", "minInterval=300", "lockInterval=700")
-        hasty = (f"-Drocketmq.client.rebalance.{period}" for period in periods)
-        # Answers are on stdout, where a JVM writes its own warnings unless told otherwise.
-        own_warnings = ("-Xlog:disable", "-Xlog:all=warning:stderr")
-        flags = ("-Xmx256m", *own_warnings, *hasty, *own)
+        intervals = (f"-Drocketmq.client.rebalance.{period}" for period in periods)
+        # Answers are on stdout, so the JVM's own warnings must go to stderr.
+        warnings = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+        flags = ("-Xmx256m", *warnings, *intervals, *own)
         command = self._java(home, (main,), *flags, extra_class_path=(str(classes),))
         program = kind(command, self._environment(home), home / "driver.log")
         self._programs.append(program)
@@ -293,7 +294,7 @@ class JavaPeers:
         port: int | None,
         lease: Callable[[], int],
     ) -> Server:
-        """Start a server; on a port that was lost to a stranger, try again on another one."""
+        """Start a server; if another process has taken its port, retry with another port."""
         home = self._make_home(name)
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = lease() if port is None else port
@@ -369,10 +370,9 @@ class JavaAnswer(NamedTuple):
 
 
 class JavaProgram:
-    """A JVM that does what it is asked; see Pipe.java for what is said on the pipe.
+    """A JVM that runs requests one at a time; Pipe.java documents the protocol.
 
-    One request at a time. A request that does not end in time takes the JVM with it, so that
-    nothing waits for an answer that belongs to somebody else.
+    A request that times out kills the JVM, so that no later request reads its answer.
     """
 
     def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
@@ -384,13 +384,13 @@ class JavaProgram:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=dict(env),
-                # Some mqadmin commands leave files where they are run.
+                # Some mqadmin commands create files in the working directory.
                 cwd=log.parent,
                 start_new_session=True,
             )
 
     def close(self) -> None:
-        """End of input ends the JVM, as it does when this process dies."""
+        """Close the input, which ends the JVM; this also happens when this process ends."""
         if self._jvm.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._jvm.stdin.close()
@@ -403,7 +403,7 @@ class JavaProgram:
             self._jvm.stdout.close()
 
     def do(self, *words: str, timeout: float = 60) -> str:
-        """What a verb returned; its failure, with Java's stack trace, is an error."""
+        """Run a verb and return its result; a failure raises an error with Java's stack trace."""
         done = self.ask(*words, timeout=timeout)
         if done.outcome != "ok":
             raise ProcessError(f"Java: {' '.join(words)[:_SHOWN_WORDS]} failed:\n{done.printed}")
@@ -437,9 +437,9 @@ class JavaDriver(JavaProgram):
     """mqadmin and simple clients in one JVM."""
 
     def admin(self, *arguments: str, timeout: float = 60) -> str:
-        """Run an mqadmin command; what it wrote to stdout and then what it wrote to stderr.
+        """Run an mqadmin command; returns its standard output followed by its standard error.
 
-        mqadmin reports most failures by printing a stack trace, so the text is all there is.
+        mqadmin reports most failures only by printing a stack trace.
         """
         return self.ask("admin", *arguments, timeout=timeout).printed
 

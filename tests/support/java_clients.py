@@ -1,4 +1,4 @@
-"""The official Java clients, one method per thing that an application does with them.
+"""The official Java clients, with one method per operation of an application.
 
     clients = JavaClients(java.client_suite(), namesrv)     # a JVM, shared by many tests
     producer = clients.producer("group")
@@ -6,8 +6,8 @@
     with clients.push("readers", "Topic", tags="A") as consumer:
         (delivery,) = consumer.receive(1)
 
-A client works until it is closed; `close_all` closes those that a test left open. A verb that fails
-raises ``ProcessError`` with Java's stack trace as its text.
+A client runs until it is closed; `close_all` closes all open clients. A verb that fails raises
+``ProcessError`` with Java's stack trace.
 """
 
 import json
@@ -35,7 +35,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, rename="camel"):
-    """What a send was answered; the ids of a batch are separated by commas."""
+    """The result of a send; the ids of a batch are separated by commas."""
 
     topic: str
     broker: str
@@ -48,7 +48,7 @@ class Sent(msgspec.Struct, rename="camel"):
 
 
 class Received(msgspec.Struct, rename="camel"):
-    """A message as a client hands it to the application."""
+    """A message as the client delivers it to the application."""
 
     topic: str
     body: str
@@ -136,7 +136,7 @@ class JavaClients:
             self._open[-1].close()
 
     def end_process(self) -> None:
-        """End the JVM at once, without a word to any broker; it is of no use any more."""
+        """End the JVM at once without notifying any broker; no client can be used afterwards."""
         self._open.clear()
         self._program.close()
 
@@ -187,7 +187,7 @@ Client = TypeVar("Client", bound=_Client)
 
 
 class Producer(_Client):
-    """Sends in every way there is, and looks messages up."""
+    """Sends in every mode, and queries messages."""
 
     def send(self, *messages: Outgoing, mode: str = "sync") -> list[Sent]:
         """``mode``: sync, async, oneway (no answers), batch (one answer) or transaction."""
@@ -198,7 +198,7 @@ class Producer(_Client):
         return self._call_for(Received, "request", message=message.fields(), timeoutMs=timeout_ms)
 
     def checked(self) -> list[Received]:
-        """The half messages that the broker asked about."""
+        """The half messages that the broker checked."""
         return self._call_for(list[Received], "checked")
 
     def query(self, topic: str, key: str, *, begin_ms: int = 0) -> list[Received]:
@@ -218,10 +218,10 @@ class Producer(_Client):
 
 
 class PushConsumer(_Client):
-    """Keeps everything that its listener was given."""
+    """Records all deliveries to its listener."""
 
     def receive(self, wanted: int, timeout: float = 60) -> list[Received]:
-        """All deliveries so far, once there are this many or time is up."""
+        """All deliveries so far, when there are ``wanted`` or after the timeout."""
         return self._call_for(
             list[Received], "received", count=wanted, timeoutMs=int(timeout * 1000)
         )
@@ -229,7 +229,7 @@ class PushConsumer(_Client):
     def receive_until(
         self, is_enough: Callable[[list[Received]], bool], timeout: float = 60
     ) -> list[Received]:
-        """All deliveries so far, once they satisfy the caller or time is up."""
+        """All deliveries so far, when ``is_enough`` accepts them or after the timeout."""
         deadline = time.monotonic() + timeout
         deliveries = self.receive(0)
         while not is_enough(deliveries) and (left := deadline - time.monotonic()) > 0:
@@ -242,14 +242,14 @@ class PushConsumer(_Client):
 
 
 class PullConsumer(_Client):
-    """Reads queues at offsets that the application keeps."""
+    """Reads queues at offsets that the application manages."""
 
     def queues(self, topic: str) -> list[Queue]:
         queues = self._call_for(list[Queue], "queues", topic=topic)
         return sorted(queues, key=lambda each: (each.broker, each.queue))
 
     def offsets(self, queue: Queue) -> tuple[int, int]:
-        """The smallest offset there is, and the one that the next message will have."""
+        """The offset of the first message, and the offset of the next message to be stored."""
         return self._call_for(tuple[int, int], "offsets", **_fields(queue))
 
     def search(self, queue: Queue, timestamp_ms: int) -> int:
@@ -261,14 +261,14 @@ class PullConsumer(_Client):
         )
 
     def begin_waiting(self, queue: Queue, offset: int) -> None:
-        """Start a pull that the broker may hold until there is something to answer."""
+        """Start a pull with long polling."""
         self._call("begin", **_fields(queue), offset=offset, tags="*", count=32, wait=True)
 
     def finish_waiting(self, timeout: float = 20) -> Pulled:
         return self._call_for(Pulled, "finish", timeoutMs=int(timeout * 1000))
 
     def commit(self, queue: Queue, offset: int) -> None:
-        """Say how far the group has read."""
+        """Commit the offset of the group."""
         self._call("commit", **_fields(queue), offset=offset)
 
     def committed(self, queue: Queue) -> int:
@@ -276,7 +276,7 @@ class PullConsumer(_Client):
 
 
 class LitePullConsumer(_Client):
-    """Polls; commits only when told to."""
+    """Polls; commits only on request."""
 
     def queues(self, topic: str) -> list[Queue]:
         queues = self._call_for(list[Queue], "queues", topic=topic)

@@ -149,7 +149,7 @@ class KeyedReader:
         )
         answer = await self._ask(RequestCode.PULL_MESSAGE, fields)
         if self._offsets[queue_id] != queue_offset:
-            return True  # told to forget in the meantime
+            return True  # forget_offsets() was called in the meantime
         if answer.code == ResponseCode.SUCCESS:
             for record in iter_records(answer.body):
                 self._take(queue_id, record.queue_offset, bytes(record.body))

@@ -1,7 +1,8 @@
-"""Two protocols joined without sockets, on the running event loop.
+"""Connect two asyncio protocols in memory, without sockets.
 
-Bytes written at one end are received at the other on a later tick, in order, with asyncio's rules
-for flow control and closing. ``chunk_bytes`` cuts what is received, down to single bytes.
+Bytes written at one end are received at the other in a later iteration of the event loop, in order,
+with asyncio's rules for flow control and closing. ``chunk_bytes`` splits received data into chunks,
+down to single bytes.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ _Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a pair; make both with ``join``."""
+    """One end of a pair; create both with ``join``."""
 
     def __init__(
         self, protocol: asyncio.Protocol, sockname: tuple[str, int], peername: tuple[str, int]
@@ -93,9 +94,9 @@ class MemoryTransport(asyncio.Transport):
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        raise NotImplementedError("a memory transport keeps its protocol")
+        raise NotImplementedError("the protocol of a memory transport cannot be replaced")
 
-    # The other end's view of this one.
+    # Called by the other end.
 
     def attach(self, peer: "MemoryTransport", chunk_bytes: int | None) -> None:
         self._peer = peer
@@ -162,7 +163,7 @@ def join(
 
 
 class RawPeer(asyncio.Protocol):
-    """A peer that keeps the commands it receives and writes whatever bytes it is given."""
+    """A peer that records the commands it receives and can write arbitrary bytes."""
 
     def __init__(self) -> None:
         self.received: asyncio.Queue[RemotingCommand] = asyncio.Queue()
@@ -193,7 +194,7 @@ class RawPeer(asyncio.Protocol):
         self.lost.set()
 
     def read_one_chunk(self) -> None:
-        """Read as a very slow peer does: one chunk, then nothing again."""
+        """Read one chunk and pause again, like a very slow peer."""
         self._pause_after_chunk = True
         self.transport.resume_reading()
 
@@ -209,7 +210,7 @@ def join_raw(
     on_frames: FrameHook | None = None,
     chunk_bytes: int | None = None,
 ) -> tuple[RawPeer, Connection]:
-    """A raw peer and the connection that serves it."""
+    """A raw peer and the server's connection to it."""
     peer = RawPeer()
     server = Connection(options or ConnectionOptions(), handlers, on_frames=on_frames)
     join(peer, server, chunk_bytes=chunk_bytes)
@@ -224,7 +225,7 @@ def join_connections(
     client_options: ConnectionOptions | None = None,
     chunk_bytes: int | None = None,
 ) -> tuple[Connection, Connection]:
-    """A client's connection and the one that serves it."""
+    """A client's connection and the server's connection to it."""
     client = Connection(
         client_options or ConnectionOptions(), client_handlers or Handlers(), is_client=True
     )

@@ -1,4 +1,4 @@
-"""Topics of numbered messages: what was read of them shows at once what is missing or twice."""
+"""Topics with numbered messages, so that missing and duplicate messages are easy to see."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NumberedTopic:
-    """A topic with numbered messages in it; bodies are the numbers."""
+    """A topic with numbered messages; the bodies are the numbers."""
 
     def __init__(self, site: Site, label: str, queues: int = 4, *, is_exact: bool = False) -> None:
         self.site = site
@@ -43,7 +43,7 @@ class NumberedTopic:
 
 
 def numbers(frame: "DataFrame") -> list[int]:
-    """The numbers in the bodies, ascending; a message twice is there twice."""
+    """The numbers in the bodies, ascending, with duplicates."""
     return sorted(int(row.body) for row in frame.select("body").collect())
 
 

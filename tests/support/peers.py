@@ -1,11 +1,10 @@
-"""The official RocketMQ jars: which versions the suites use, and fetching them once.
+"""The official RocketMQ jars: the versions that the suites use, and downloading them once.
 
 ``python -m tests.support.peers`` (``make peers``) lets Maven copy the jars of every version to
-``.peers/<version>/lib`` at the project root, or below ``$GODDARD_PEERS``. A version counts as there
-only when its stamp file names the pom it was fetched with: the jars are copied aside and renamed
-into place first, so an interrupted run leaves nothing that looks complete, and the next run goes on
-from Maven's own cache. Where Java or Maven is missing, nothing is fetched: that is an error only
-with ``CI=true``.
+``.peers/<version>/lib`` at the project root, or below ``$GODDARD_PEERS``. A version is complete if
+its stamp file has the fingerprint of its pom. The jars are copied to another folder and renamed, so
+an interrupted run leaves nothing that looks complete, and the next run uses Maven's cache. Without
+Java or Maven nothing is fetched; this is an error only with ``CI=true``.
 """
 
 import fcntl
@@ -33,12 +32,12 @@ FETCH_TIMEOUT_SECONDS = 1800
 
 
 class PeersError(GoddardError):
-    """A Java peer cannot be fetched, compiled, started or asked; the text says what to do."""
+    """A Java peer cannot be fetched, compiled, started or used; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One published version and the pom that fetches what we use of it."""
+    """One published version and the pom that fetches its jars."""
 
     version: str
     content: str
@@ -79,17 +78,17 @@ RELEASES = {
         Release("4.7.0", "examples", POM_DIR / "example" / "pom.xml"),
     )
 }
-"""What the suites run against. The examples run with another version's jars behind them."""
+"""The versions that the suites use. The examples run with the jars of another version."""
 
 
 def peers_dir() -> Path:
-    """The folder of the jars; it is ignored by git and may be removed at any time."""
+    """The folder of the jars; git ignores it, and it can be deleted at any time."""
     chosen = os.environ.get("GODDARD_PEERS")
     return Path(chosen).absolute() if chosen else PROJECT_ROOT / ".peers"
 
 
 def is_required() -> bool:
-    """Whether missing peers are an error (in CI) rather than a reason to leave tests out."""
+    """Whether missing peers are an error (in CI); otherwise tests are skipped."""
     return os.environ.get("CI", "").lower() == "true"
 
 
@@ -98,7 +97,7 @@ def missing_tools() -> list[str]:
 
 
 def why_unavailable() -> str | None:
-    """One sentence why the Java suites cannot run here, or None when they can."""
+    """Why the Java suites cannot run here; None if they can."""
     absent = [tool for tool in ("java", "javac") if shutil.which(tool) is None]
     if absent:
         return f"{' and '.join(absent)} not found: install a JDK 17 or newer"
@@ -110,7 +109,7 @@ def why_unavailable() -> str | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that two runs do not write the same folder at once."""
+    """Hold a lock file, so that two processes do not write the same folder at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -118,7 +117,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def fetch(release: Release, console: Console) -> None:
-    """Bring one version's jars into place; returns at once when they are there."""
+    """Download one version's jars, unless they are complete."""
     with exclusive(peers_dir() / f"{release.version}.lock"):
         if release.is_complete:
             return
@@ -155,7 +154,7 @@ def _copy_dependencies(release: Release, target: Path, console: Console) -> None
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as maven,
     ):
-        # A timer, since a Maven that hangs says nothing more.
+        # Reading lines has no timeout, so a timer kills Maven if it hangs.
         watchdog = threading.Timer(FETCH_TIMEOUT_SECONDS, maven.kill)
         watchdog.daemon = True
         watchdog.start()
@@ -194,10 +193,10 @@ def main() -> int:
         )
     except PeersError as error:
         console.print(str(error), markup=False, soft_wrap=True)
-        console.print("Run `make peers` again: it goes on from what was downloaded.")
+        console.print("Run `make peers` again; it continues with the files already downloaded.")
         return 1
     except KeyboardInterrupt:
-        console.print("Interrupted; the next `make peers` goes on from what was downloaded.")
+        console.print("Interrupted; the next `make peers` continues with the downloaded files.")
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""Filter push_filters-down: narrow what is read by the conditions of a query. Pure.
+"""Filter push-down: narrow what is read by the conditions of a query. Pure.
 
 Spark offers the filters of a query to the source and does not check again those that the source
 accepts. Filters on topic, broker, queue and queue offset are exact and are accepted. Filters on

@@ -1,4 +1,4 @@
-"""Filter push_filters-down: what is read, and which filters Spark still checks."""
+"""Filter push-down: what is read, and which filters Spark still checks."""
 
 import operator
 from collections.abc import Callable
