@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.broker_client import BrokerClient
-from tests.support.consumer_bench import pull_fields, tags
+from tests.support.consumer_harness import pull_fields, tags
 from tests.support.process_resources import descriptors, private_bytes
-from tests.support.send_bench import send_request
+from tests.support.send_harness import send_request
 
 from goddard.errors import GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import MessageQueue, encode_body

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_bench import Consumer, ConsumerBench, records_of
+from tests.support.consumer_harness import Consumer, ConsumerHarness, records_of
 from tests.support.store import prepared
 
 from goddard.protocol import fastjson
@@ -103,10 +103,10 @@ def _items(file: Path) -> Iterator[dict[str, Any]]:
 
 
 class Replay:
-    """One recording against one bench."""
+    """One recording against one harness."""
 
-    def __init__(self, bench: ConsumerBench, exchanges: list[Exchange]) -> None:
-        self.bench = bench
+    def __init__(self, harness: ConsumerHarness, exchanges: list[Exchange]) -> None:
+        self.harness = harness
         self.compared = 0
         self._consumers: dict[int, Consumer] = {}
         self._exchanges = exchanges
@@ -127,8 +127,8 @@ class Replay:
         now_ms = 0
         for time_ms, kind, exchange in sorted(events, key=lambda event: event[:2]):
             if time_ms > now_ms:
-                self.bench.clock.advance(time_ms - now_ms)
-                self.bench.holds.expire()
+                self.harness.clock.advance(time_ms - now_ms)
+                self.harness.holds.expire()
                 now_ms = time_ms
             if kind == 0:
                 await self._send(exchange)
@@ -138,19 +138,19 @@ class Replay:
     async def _send(self, exchange: Exchange) -> None:
         fields = exchange.request.fields
         topic = fields.get("topic")
-        if topic is not None and topic not in self.bench.topics:
-            self.bench.add_topic(topic, queues=1 if topic.startswith("%") else 4)
+        if topic is not None and topic not in self.harness.topics:
+            self.harness.add_topic(topic, queues=1 if topic.startswith("%") else 4)
         if exchange.answer is None or exchange.answered_ms - exchange.sent_ms < PROMPT_MS:
             self._prepare(exchange)
         if exchange.connection not in self._consumers:
-            self._consumers[exchange.connection] = self.bench.connect(hot=True)
+            self._consumers[exchange.connection] = self.harness.connect(hot=True)
         self._consumers[exchange.connection].peer.transport.write(exchange.frame)
         # In memory, a request is handled within a few iterations of the loop.
         for _ in range(5):
             await asyncio.sleep(0)
 
     def _prepare(self, exchange: Exchange) -> None:
-        """Bring the bench into the state in which the recorded answer was given."""
+        """Bring the harness into the state in which the recorded answer was given."""
         request, answer = exchange.request, exchange.answer
         if answer is None:
             return
@@ -160,29 +160,29 @@ class Replay:
             if answer.remark == "OFFSET_RESET":
                 offset = int(fields["nextBeginOffset"])
                 group = request.fields["consumerGroup"]
-                self.bench.offsets.reset(group, topic, queue_id, offset)
+                self.harness.offsets.reset(group, topic, queue_id, offset)
             self._fill(topic, queue_id, int(fields["maxOffset"]))
         elif request.code == RequestCode.GET_MAX_OFFSET:
             self._fill(topic, queue_id, int(fields["offset"]))
         elif request.code == RequestCode.QUERY_CONSUMER_OFFSET and "offset" in fields:
             group, offset = request.fields["consumerGroup"], int(fields["offset"])
-            known = self.bench.offsets.query(group, topic, queue_id)
+            known = self.harness.offsets.query(group, topic, queue_id)
             if known < 0 and offset > 0:
-                self.bench.offsets.commit(group, topic, queue_id, offset, "another file")
+                self.harness.offsets.commit(group, topic, queue_id, offset, "another file")
             if known < 0 and offset == 0:
                 self._fill(topic, queue_id, 1)
         elif answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return
         elif request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-            self.bench.groups.find(request.fields["consumerGroup"])
+            self.harness.groups.find(request.fields["consumerGroup"])
 
     def _fill(self, topic: str, queue_id: int, count: int) -> None:
-        start = self.bench.store.max_offset(topic, queue_id)
+        start = self.harness.store.max_offset(topic, queue_id)
         records = [
             self._message(topic, queue_id, queue_offset) for queue_offset in range(start, count)
         ]
         if records:
-            self.bench.store.put_many(records)
+            self.harness.store.put_many(records)
 
     def _message(self, topic: str, queue_id: int, queue_offset: int) -> PreparedRecord:
         known = self._messages.get((topic, queue_id, queue_offset))
@@ -209,8 +209,8 @@ class Replay:
             self._prepare(exchange)
             if expected.remark == "NO_MATCHED_MESSAGE":
                 # The periodic check of all queues, which each broker runs at its own times.
-                self.bench.clock.advance(5_000)
-                self.bench.holds.expire()
+                self.harness.clock.advance(5_000)
+                self.harness.holds.expire()
         ours = await self._consumers[exchange.connection].answer(request.opaque)
         if ResponseCode.SUBSCRIPTION_NOT_LATEST in (ours.code, expected.code):
             # Whether the heartbeat or the pull was handled first depended on threads.
@@ -283,8 +283,8 @@ def as_sets(body: bytes | memoryview) -> Any:
 async def test_consumers_get_the_recorded_answers(file: str, tmp_path: Path) -> None:
     exchanges = recorded(WIRE / file)
     properties = {"enablePropertyFilter": "true", "brokerName": "broker-golden"}
-    with ConsumerBench(tmp_path, properties=properties) as bench:
-        replay = Replay(bench, exchanges)
+    with ConsumerHarness(tmp_path, properties=properties) as harness:
+        replay = Replay(harness, exchanges)
         async with asyncio.timeout(60):
             await replay.run()
         assert replay.compared > 10

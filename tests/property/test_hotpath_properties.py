@@ -13,7 +13,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.clock import ManualClock
-from tests.support.send_bench import SendBench, send_request
+from tests.support.send_harness import SendHarness, send_request
 
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -127,28 +127,28 @@ async def outcome(
     root: Path, chunks: list[list[RemotingCommand]], *, hot: bool, flush_mode: FlushMode
 ) -> tuple[list[RemotingCommand], list[bytes], dict[str, tuple[int, int]]]:
     clock = ManualClock()
-    with SendBench(root, clock=clock, segment_bytes=4096, flush_mode=flush_mode) as bench:
-        bench.add_topic("TopicTest", 4)
-        bench.add_topic("Many", 4, topic_filter_type="MULTI_TAG")
-        peer, connection = bench.connect(hot=hot)
-        await bench.ask(*plain_requests(), hot=hot)
-        assert bench.hot_path.known_forms == (2 if hot else 0)
+    with SendHarness(root, clock=clock, segment_bytes=4096, flush_mode=flush_mode) as harness:
+        harness.add_topic("TopicTest", 4)
+        harness.add_topic("Many", 4, topic_filter_type="MULTI_TAG")
+        peer, connection = harness.connect(hot=hot)
+        await harness.ask(*plain_requests(), hot=hot)
+        assert harness.hot_path.known_forms == (2 if hot else 0)
         answers: list[RemotingCommand] = []
         for chunk in chunks:
             connection.data_received(b"".join(map(encode_frame, chunk)))
             answers += await peer.receive(sum(not request.is_oneway for request in chunk))
-            await bench.appender.drain()
+            await harness.appender.drain()
             clock.advance(7)
         assert peer.received.empty()
         connection.close()
-        log = bench.store.log
+        log = harness.store.log
         stored = [
             bytes(view)
             for entry in log.scan(0)
             if (view := log.read(entry.physical_offset, entry.size)) is not None
         ]
         answers.sort(key=lambda answer: answer.opaque)
-        return answers, stored, bench.stats.puts
+        return answers, stored, harness.stats.puts
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.support.send_bench import send_request
+from tests.support.send_harness import send_request
 
 from goddard.broker.sendforms import Form, Property, make_form
 from goddard.broker.sendwire import (

@@ -20,7 +20,7 @@ from goddard.protocol.message import format_properties
 from goddard.protocol.record import Record, iter_records
 from goddard.protocol.responses import check
 from goddard.transport.client import Client
-from tests.support.consumer_bench import pull_fields
+from tests.support.consumer_harness import pull_fields
 
 TIMEOUT_MS = 10_000
 _WAIT_FLAG = 2

@@ -15,8 +15,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.record import iter_records
 from goddard.transport.client import Client
-from tests.support.consumer_bench import pull_fields
-from tests.support.send_bench import send_request
+from tests.support.consumer_harness import pull_fields
+from tests.support.send_harness import send_request
 
 REQUEST_TIMEOUT_MS: Final = 5_000
 _WAIT_MS: Final = 2_000

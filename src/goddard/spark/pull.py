@@ -29,6 +29,7 @@ from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers_message import PullResponse
 from goddard.spark.arrays import Positions
 from goddard.spark.cluster import DEFAULT_GROUP, ReplicaBehindError, with_retries
@@ -208,6 +209,15 @@ class RangeReader:
             return
         if response.code not in _KNOWN_CODES:
             raise BrokerError(response.code, response.remark, address)
+        next_offset = self._next_offset(response, chunk, address, is_slave=is_slave)
+        if response.code == ResponseCode.SUCCESS:
+            self._add_records(bytes(response.body), chunk, next_offset)
+        chunk.next_offset = next_offset
+
+    def _next_offset(
+        self, response: RemotingCommand, chunk: _Chunk, address: str, *, is_slave: bool
+    ) -> int:
+        """The offset up to which a response covers the chunk; missing messages are reported."""
         header = PullResponse.decode(response.fields)
         next_offset = min(header.next_begin_offset, chunk.end)
         is_moved = response.code == ResponseCode.PULL_OFFSET_MOVED
@@ -240,9 +250,7 @@ class RangeReader:
             self._report_loss(
                 f"it begins at {header.min_offset}, offset {chunk.next_offset} was requested"
             )
-        if response.code == ResponseCode.SUCCESS:
-            self._add_records(bytes(response.body), chunk, next_offset)
-        chunk.next_offset = next_offset
+        return next_offset
 
     def _add_records(self, body: bytes, chunk: _Chunk, next_offset: int) -> None:
         """Add the records of a response that covers the offsets up to ``next_offset``."""

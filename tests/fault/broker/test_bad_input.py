@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_client import BrokerClient
-from tests.support.consumer_bench import pull_fields, sql
+from tests.support.consumer_harness import pull_fields, sql
 from tests.support.malformed_requests import malformed_requests, one_way
 from tests.support.process_resources import private_bytes
-from tests.support.send_bench import send_request
+from tests.support.send_harness import send_request
 from tests.support.stream_peer import StreamPeer
 
 from goddard.config import parse_properties

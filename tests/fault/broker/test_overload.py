@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.send_bench import send_request
+from tests.support.send_harness import send_request
 from tests.support.stream_peer import StreamPeer
 
 from goddard.broker import broker as broker_module

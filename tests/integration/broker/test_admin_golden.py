@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 from tests.support.broker_client import BrokerClient
-from tests.support.consumer_bench import pull_fields
+from tests.support.consumer_harness import pull_fields
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig

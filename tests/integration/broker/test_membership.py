@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.support.consumer_bench import tags
+from tests.support.consumer_harness import tags
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.consumer_bench import pull_fields
+from tests.support.consumer_harness import pull_fields
 from tests.support.polling import until
 
 from goddard.broker.broker import Broker

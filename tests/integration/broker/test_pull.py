@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_bench import bodies_of, pull_fields
+from tests.support.consumer_harness import bodies_of, pull_fields
 
 from goddard.broker import holds
 from goddard.broker.broker import Broker

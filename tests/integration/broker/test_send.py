@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.send_bench import send_request
+from tests.support.send_harness import send_request
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig

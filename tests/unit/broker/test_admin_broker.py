@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
+from tests.support.admin_harness import AdminHarness, body_of
 
 from goddard.broker.admin_broker import size_text
 from goddard.config import parse_properties
@@ -36,12 +36,12 @@ class TestConfiguration:
     async def test_a_change_takes_effect_and_reads_back(self, tmp_path: Path) -> None:
         config_file = tmp_path / "broker.conf"
         properties = {"brokerConfigPath": str(config_file)}
-        with AdminBench(tmp_path, properties=properties) as bench:
-            admin = bench.connect()
+        with AdminHarness(tmp_path, properties=properties) as harness:
+            admin = harness.connect()
             body = b"waitTimeMillsInSendQueue=300\nslaveTimeout=4000\nnoSuchProperty=1\n"
             answer = await admin.ask(UPDATE, {}, body)
             assert (answer.code, answer.remark) == (0, None)
-            assert bench.settings.current.wait_in_send_queue_ms == 300
+            assert harness.settings.current.wait_in_send_queue_ms == 300
             answer = await admin.ask(READ)
             shown = parse_properties(bytes(answer.body).decode())
             assert shown["waitTimeMillsInSendQueue"] == "300"
@@ -50,7 +50,7 @@ class TestConfiguration:
             assert json.loads(answer.fields["version"]) == {
                 "counter": 1,
                 "stateVersion": 0,
-                "timestamp": bench.clock.now_ms(),
+                "timestamp": harness.clock.now_ms(),
             }
             kept = parse_properties(config_file.read_text())
             assert kept["waitTimeMillsInSendQueue"] == "300"
@@ -59,14 +59,14 @@ class TestConfiguration:
     async def test_a_change_of_permission_increments_the_version_of_the_topics(
         self, tmp_path: Path
     ) -> None:
-        with AdminBench(tmp_path) as bench:
-            admin = bench.connect()
-            version = bench.topics.data_version.counter
+        with AdminHarness(tmp_path) as harness:
+            admin = harness.connect()
+            version = harness.topics.data_version.counter
             assert (await admin.ask(UPDATE, {}, b"traceOn=false")).code == 0
-            assert bench.topics.data_version.counter == version
+            assert harness.topics.data_version.counter == version
             assert (await admin.ask(UPDATE, {}, b"brokerPermission=4")).code == 0
-            assert bench.topics.data_version.counter == version + 1
-            assert not bench.settings.current.is_writable
+            assert harness.topics.data_version.counter == version + 1
+            assert not harness.settings.current.is_writable
 
     @pytest.mark.parametrize(
         "body",
@@ -104,12 +104,12 @@ class TestConfiguration:
     )
     async def test_forbidden_properties_are_refused(self, tmp_path: Path, body: bytes) -> None:
         config_file = tmp_path / "broker.conf"
-        with AdminBench(tmp_path, properties={"brokerConfigPath": str(config_file)}) as bench:
-            before = bench.settings.current
-            answer = await bench.connect().ask(UPDATE, {}, body)
+        with AdminHarness(tmp_path, properties={"brokerConfigPath": str(config_file)}) as harness:
+            before = harness.settings.current
+            answer = await harness.connect().ask(UPDATE, {}, body)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert (answer.remark or "").startswith("Can not update config in black list.")
-            assert bench.settings.current == before
+            assert harness.settings.current == before
             assert not config_file.exists()
 
     @pytest.mark.parametrize(
@@ -128,48 +128,48 @@ class TestConfiguration:
         ],
     )
     async def test_invalid_values_are_refused(self, tmp_path: Path, body: bytes) -> None:
-        with AdminBench(tmp_path) as bench:
-            before = bench.settings.current
-            answer = await bench.connect().ask(UPDATE, {}, body)
+        with AdminHarness(tmp_path) as harness:
+            before = harness.settings.current
+            answer = await harness.connect().ask(UPDATE, {}, body)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark
-            assert bench.settings.current == before
+            assert harness.settings.current == before
 
     async def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         properties = {"brokerConfigPath": str(tmp_path / "file" / "broker.conf")}
-        with AdminBench(tmp_path, properties=properties) as bench:
-            before = bench.settings.current
-            answer = await bench.connect().ask(UPDATE, {}, b"traceOn=false")
+        with AdminHarness(tmp_path, properties=properties) as harness:
+            before = harness.settings.current
+            answer = await harness.connect().ask(UPDATE, {}, b"traceOn=false")
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "was not stored" in (answer.remark or "")
-            assert bench.settings.current == before
+            assert harness.settings.current == before
 
 
 class TestRuntimeInfo:
     async def test_it_has_the_names_of_rocketmq(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.delay_table.commit(1, 3)
-            bench.delay_table.commit(18, 0)
-            table = body_of(await bench.connect().ask(RUNTIME))["table"]
+        with AdminHarness(tmp_path) as harness:
+            harness.delay_table.commit(1, 3)
+            harness.delay_table.commit(18, 0)
+            table = body_of(await harness.connect().ask(RUNTIME))["table"]
             places = ("commitLogDiskRatio_",)
             expected = {name for name in golden_runtime_info() if not name.startswith(places)}
             assert {name for name in table if not name.startswith(places)} == expected
             assert f"commitLogDiskRatio_{tmp_path / 'store' / 'commitlog'}" in table
 
     async def test_values(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            stored_ms = bench.clock.now_ms()
-            bench.put("T", b"1", b"2")
-            bench.put("SCHEDULE_TOPIC_XXXX", b"3", queue_id=2)
-            bench.delay_table.commit(3, 1)
-            bench.figures.put("T", 2, 200)
-            bench.figures.get("T", "G", 1, 100)
-            bench.figures.appended(2, 17)
-            bench.figures.failed(3)
-            bench.clock.advance(((26 * 60 + 1) * 60 + 5) * 1000)
-            table = body_of(await bench.connect().ask(RUNTIME))["table"]
-            end = bench.store.log_max_offset
+        with AdminHarness(tmp_path) as harness:
+            stored_ms = harness.clock.now_ms()
+            harness.put("T", b"1", b"2")
+            harness.put("SCHEDULE_TOPIC_XXXX", b"3", queue_id=2)
+            harness.delay_table.commit(3, 1)
+            harness.figures.put("T", 2, 200)
+            harness.figures.get("T", "G", 1, 100)
+            harness.figures.appended(2, 17)
+            harness.figures.failed(3)
+            harness.clock.advance(((26 * 60 + 1) * 60 + 5) * 1000)
+            table = body_of(await harness.connect().ask(RUNTIME))["table"]
+            end = harness.store.log_max_offset
             for name, value in {
                 "bootTimestamp": stored_ms,
                 "runtime": "[ 1 days, 2 hours, 1 minutes, 5 seconds ]",
@@ -196,8 +196,8 @@ class TestRuntimeInfo:
             assert table["commitLogDirCapacity"].startswith("Total : ")
 
     async def test_an_empty_store(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            table = body_of(await bench.connect().ask(RUNTIME))["table"]
+        with AdminHarness(tmp_path) as harness:
+            table = body_of(await harness.connect().ask(RUNTIME))["table"]
             assert table["earliestMessageTimeStamp"] == "-1"
             assert table["putMessageAverageSize"] == "0.0"
 
@@ -219,10 +219,10 @@ def test_sizes(size_bytes: int, text: str) -> None:
 
 
 async def test_statistics(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.figures.put("T", 6, 600)
-        bench.figures.sample(0, 1)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.figures.put("T", 6, 600)
+        harness.figures.sample(0, 1)
+        admin = harness.connect()
         fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
         assert body_of(await admin.ask(STATS, fields))["statsMinute"] == {
             "avgpt": 6.0,
@@ -238,41 +238,41 @@ async def test_statistics(tmp_path: Path) -> None:
 
 class TestCleaning:
     async def test_queues_of_deleted_topics(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T")
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T")
             for topic in ("T", "Unused", "SCHEDULE_TOPIC_XXXX", "%LMQ%x"):
-                bench.put(topic, b"1")
-            answer = await bench.connect().ask(RequestCode.CLEAN_UNUSED_TOPIC)
+                harness.put(topic, b"1")
+            answer = await harness.connect().ask(RequestCode.CLEAN_UNUSED_TOPIC)
             assert (answer.code, answer.remark) == (0, None)
-            assert {topic: bench.store.max_offset(topic, 0) for topic in ("T", "Unused")} == {
+            assert {topic: harness.store.max_offset(topic, 0) for topic in ("T", "Unused")} == {
                 "T": 1,
                 "Unused": 0,
             }
-            assert bench.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
-            assert bench.store.max_offset("%LMQ%x", 0) == 1
+            assert harness.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
+            assert harness.store.max_offset("%LMQ%x", 0) == 1
 
     async def test_queues_without_remaining_messages(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, segment_bytes=4096, reserved_hours=0) as bench:
-            bench.put("Old", bytes(3000))
+        with AdminHarness(tmp_path, segment_bytes=4096, reserved_hours=0) as harness:
+            harness.put("Old", bytes(3000))
             for _ in range(4):
-                bench.put("New", bytes(3000))
-            bench.store.flush()
-            bench.clock.jump(50 * 365 * 86_400_000)  # files are dated by the machine's clock
-            admin = bench.connect()
+                harness.put("New", bytes(3000))
+            harness.store.flush()
+            harness.clock.jump(50 * 365 * 86_400_000)  # files are dated by the machine's clock
+            admin = harness.connect()
             assert (await admin.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-            assert bench.store.log_min_offset > 0
+            assert harness.store.log_min_offset > 0
             assert (await admin.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-            assert bench.store.queue_entries("Old", 0, 0, 1) is None
-            assert bench.store.max_offset("New", 0) == 4
+            assert harness.store.queue_entries("Old", 0, 0, 1) is None
+            assert harness.store.max_offset("New", 0) == 4
 
 
 async def test_replication_and_request_modes(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.put("T", b"1")
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.put("T", b"1")
+        admin = harness.connect()
         status: dict[str, Any] = body_of(await admin.ask(RequestCode.GET_BROKER_HA_STATUS))
         assert status["master"] is True
-        assert status["masterCommitLogMaxOffset"] == bench.store.log_max_offset
+        assert status["masterCommitLogMaxOffset"] == harness.store.log_max_offset
         assert (status["inSyncSlaveNums"], status["haConnectionInfo"]) == (0, [])
         modes = body_of(await admin.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
         assert modes == {"messageRequestModeMap": {}}

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
-from tests.support.consumer_bench import Consumer, records_of, tags
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import Consumer, records_of, tags
 
 from goddard.broker import admin_clients
 from goddard.protocol.bodies import ConsumeType, MessageModel
@@ -24,9 +24,9 @@ OFFSETS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 CLIENT = "127.0.0.1@1"
 
 
-async def join_group(bench: AdminBench, client_id: str = CLIENT) -> Consumer:
+async def join_group(harness: AdminHarness, client_id: str = CLIENT) -> Consumer:
     """A consumer of G on T that has been notified of the group's members."""
-    consumer = bench.connect()
+    consumer = harness.connect()
     await consumer.heartbeat("G", tags("T"), client_id=client_id)
     await consumer.next_push()
     return consumer
@@ -46,15 +46,15 @@ def reply(consumer: Consumer, call: RemotingCommand, **fields: Any) -> None:
 
 
 async def test_consumers_of_a_group(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        consumer = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        consumer = harness.connect()
         await consumer.heartbeat(
             "G",
             tags("T", "A"),
             consume_type=ConsumeType.ACTIVELY,
             message_model=MessageModel.BROADCASTING,
         )
-        admin = bench.connect()
+        admin = harness.connect()
         found = body_of(await admin.ask(CONSUMERS, {"consumerGroup": "G"}))
         (connection,) = found["connectionSet"]
         assert connection == {
@@ -75,14 +75,14 @@ async def test_consumers_of_a_group(tmp_path: Path) -> None:
 
 
 async def test_producers(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         assert body_of(await admin.ask(ALL_PRODUCERS)) == {"data": {}}
-        producer = bench.connect()
+        producer = harness.connect()
         await producer.heartbeat(producer="P")
-        heard_ms = bench.clock.now_ms()
-        bench.clock.advance(5_000)
-        bench.clock.jump(-3_600_000)  # the time of a heartbeat does not depend on it
+        heard_ms = harness.clock.now_ms()
+        harness.clock.advance(5_000)
+        harness.clock.jump(-3_600_000)  # the time of a heartbeat does not depend on it
         found = body_of(await admin.ask(PRODUCERS, {"producerGroup": "P"}))
         assert [each["clientId"] for each in found["connectionSet"]] == [CLIENT]
         found = body_of(await admin.ask(ALL_PRODUCERS))
@@ -106,20 +106,20 @@ async def test_producers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", [*LanguageCode, 99])
 async def test_every_language_has_a_name(tmp_path: Path, language: int) -> None:
-    with AdminBench(tmp_path) as bench:
-        producer = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        producer = harness.connect()
         await producer.heartbeat(producer="P")
-        (client,) = bench.clients.producer_groups["P"].values()
+        (client,) = harness.clients.producer_groups["P"].values()
         client.language = language
-        found = body_of(await bench.connect().ask(PRODUCERS, {"producerGroup": "P"}))
+        found = body_of(await harness.connect().ask(PRODUCERS, {"producerGroup": "P"}))
         expected = LanguageCode(language).name if language in list(LanguageCode) else "OTHER"
         assert found["connectionSet"][0]["language"] == expected
 
 
 class TestAskingAClient:
     async def test_its_answer_is_forwarded(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            consumer, admin = await join_group(bench), bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            consumer, admin = await join_group(harness), harness.connect()
             fields = {"consumerGroup": "G", "clientId": CLIENT, "jstackEnable": "true"}
             pending = admin.send(RUNNING, fields)
             call = await next_call(consumer)
@@ -130,17 +130,17 @@ class TestAskingAClient:
             assert (answer.remark, answer.version) == ("not set any response code", 401)
 
     async def test_its_error_is_forwarded(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            consumer, admin = await join_group(bench), bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            consumer, admin = await join_group(harness), harness.connect()
             pending = admin.send(RUNNING, {"consumerGroup": "G", "clientId": CLIENT})
             reply(consumer, await next_call(consumer), code=1, remark="no")
             answer = await admin.answer(pending)
             assert (answer.code, answer.remark) == (1, "no")
 
     async def test_an_unknown_client(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            await join_group(bench)
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            await join_group(harness)
+            admin = harness.connect()
             for group, client in (("G", "other"), ("X", CLIENT)):
                 fields = {"consumerGroup": group, "clientId": client}
                 answer = await admin.ask(RUNNING, fields)
@@ -155,16 +155,16 @@ class TestAskingAClient:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(admin_clients, "_CALL_MS", 20)
-        with AdminBench(tmp_path) as bench:
-            await join_group(bench)
+        with AdminHarness(tmp_path) as harness:
+            await join_group(harness)
             fields = {"consumerGroup": "G", "clientId": CLIENT}
-            answer = await bench.connect().ask(RUNNING, fields)
+            answer = await harness.connect().ask(RUNNING, fields)
             assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
             assert (answer.remark or "").startswith(f"consumer <G> <{CLIENT}> Timeout: ")
 
     async def test_a_client_that_disconnects(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            consumer, admin = await join_group(bench), bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            consumer, admin = await join_group(harness), harness.connect()
             pending = admin.send(RUNNING, {"consumerGroup": "G", "clientId": CLIENT})
             await next_call(consumer)
             consumer.peer.transport.close()
@@ -173,13 +173,13 @@ class TestAskingAClient:
             assert (answer.remark or "").startswith(f"invoke consumer <G> <{CLIENT}> Exception: ")
 
     async def test_a_client_that_is_too_old(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            await join_group(bench)
-            group = bench.clients.consumer_group("G")
+        with AdminHarness(tmp_path) as harness:
+            await join_group(harness)
+            group = harness.clients.consumer_group("G")
             assert group is not None
             for client in group.clients.values():
                 client.version = 20
-            admin = bench.connect()
+            admin = harness.connect()
             answer = await admin.ask(RUNNING, {"consumerGroup": "G", "clientId": CLIENT})
             assert "please upgrade it to V3_1_8_SNAPSHOT" in (answer.remark or "")
             answer = await admin.ask(OFFSETS, {"group": "G", "topic": "T"})
@@ -192,10 +192,10 @@ def message_id(physical_offset: int) -> str:
 
 class TestConsumingDirectly:
     async def test_a_message_goes_to_the_consumer(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T", topic_sys_flag=2)
-            bench.put("T", b"1")
-            consumer, admin = await join_group(bench), bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T", topic_sys_flag=2)
+            harness.put("T", b"1")
+            consumer, admin = await join_group(harness), harness.connect()
             fields = {
                 "consumerGroup": "G",
                 "clientId": CLIENT,
@@ -227,11 +227,11 @@ class TestConsumingDirectly:
         ],
     )
     async def test_refused(self, tmp_path: Path, changes: dict[str, Any], remark: str) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1")
-            await join_group(bench)
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1")
+            await join_group(harness)
             fields = {"consumerGroup": "G", "clientId": CLIENT, "msgId": message_id(0)}
-            answer = await bench.connect().ask(CONSUME, fields | changes)
+            answer = await harness.connect().ask(CONSUME, fields | changes)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert remark in (answer.remark or "")
 
@@ -240,10 +240,10 @@ class TestOffsetsOfClients:
     BODY = b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}'
 
     async def test_all_clients_are_asked_concurrently(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            first = await join_group(bench, "first")
-            second = await join_group(bench, "second")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            first = await join_group(harness, "first")
+            second = await join_group(harness, "second")
+            admin = harness.connect()
             pending = admin.send(OFFSETS, {"group": "G", "topic": "T"})
             calls = [await next_call(consumer) for consumer in (first, second)]
             assert {call.code for call in calls} == {RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT}
@@ -257,10 +257,10 @@ class TestOffsetsOfClients:
             )
 
     async def test_a_single_client_is_asked(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            first = await join_group(bench, "first")
-            await join_group(bench, "second")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            first = await join_group(harness, "first")
+            await join_group(harness, "second")
+            admin = harness.connect()
             pending = admin.send(OFFSETS, {"group": "G", "topic": "T", "clientAddr": "first"})
             reply(first, await next_call(first), body=self.BODY)
             assert set(body_of(await admin.answer(pending))["consumerTable"]) == {"first"}
@@ -269,15 +269,15 @@ class TestOffsetsOfClients:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(admin_clients, "_STATUS_MS", 20)
-        with AdminBench(tmp_path) as bench:
-            await join_group(bench)
+        with AdminHarness(tmp_path) as harness:
+            await join_group(harness)
             async with asyncio.timeout(60):
-                answer = await bench.connect().ask(OFFSETS, {"group": "G", "topic": "T"})
+                answer = await harness.connect().ask(OFFSETS, {"group": "G", "topic": "T"})
             assert body_of(answer) == {"consumerTable": {}}
 
     async def test_an_unknown_client(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            admin = harness.connect()
             answer = await admin.ask(OFFSETS, {"group": "G", "topic": "T"})
             assert (answer.code, answer.remark) == (
                 1,

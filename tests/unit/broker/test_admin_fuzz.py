@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench
-from tests.support.consumer_bench import tags
+from tests.support.admin_harness import AdminHarness
+from tests.support.consumer_harness import tags
 from tests.support.headers import REQUEST_HEADERS
 
 from goddard.broker import admin_clients
@@ -97,14 +97,14 @@ async def test_absurd_requests_are_answered(
 ) -> None:
     monkeypatch.setattr(admin_clients, "_STATUS_MS", 1)  # the consumer does not answer
     caplog.set_level(logging.ERROR, "goddard.transport")
-    with AdminBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.put("T", b"1", keys="k")
-        bench.offsets.commit("G", "T", 0, 1, "")
-        bench.figures.put("T", 1, 1)
-        await bench.connect().heartbeat("G", tags("T"))
-        topics, groups = len(bench.topics), len(bench.groups)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.put("T", b"1", keys="k")
+        harness.offsets.commit("G", "T", 0, 1, "")
+        harness.figures.put("T", 1, 1)
+        await harness.connect().heartbeat("G", tags("T"))
+        topics, groups = len(harness.topics), len(harness.groups)
+        admin = harness.connect()
         count = 0
         for fields, body in requests(code):
             answer = await admin.ask(code, fields, body)
@@ -115,5 +115,5 @@ async def test_absurd_requests_are_answered(
         unexpected = [each for each in caplog.records if each.name == "goddard.transport"]
         assert not unexpected, unexpected[0].getMessage()
         # Topics with legal names may have been created; nothing else.
-        assert len(bench.topics) - topics <= len(VALUES)
-        assert len(bench.groups) - groups <= len(VALUES)
+        assert len(harness.topics) - topics <= len(VALUES)
+        assert len(harness.groups) - groups <= len(VALUES)

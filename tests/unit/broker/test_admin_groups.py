@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
-from tests.support.consumer_bench import tags
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import tags
 
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig, SubscriptionGroupList
@@ -27,14 +27,14 @@ def group(name: str = "G", **changes: Any) -> SubscriptionGroupConfig:
 
 
 async def test_creating_and_changing(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         answer = await admin.ask(CREATE, {}, encode_body(group(retry_max_times=3)))
         assert (answer.code, answer.remark) == (0, None)
-        assert bench.groups.get("G") == group(retry_max_times=3)
+        assert harness.groups.get("G") == group(retry_max_times=3)
         changed = group(consume_enable=False, attributes={"+priority.factor": "7"})
         assert (await admin.ask(CREATE, {}, encode_body(changed))).code == 0
-        found = bench.groups.get("G")
+        found = harness.groups.get("G")
         assert found is not None
         assert (found.consume_enable, found.attributes) == (False, {"priority.factor": "7"})
         # An empty body changes nothing.
@@ -59,20 +59,20 @@ async def test_creating_and_changing(tmp_path: Path) -> None:
     ],
 )
 async def test_groups_that_cannot_be_created(tmp_path: Path, body: bytes, code: int) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         assert (await admin.ask(CREATE, {}, body)).code == code
         many = b'{"groupConfigList":[{"groupName":"Good"},' + body + b"]}"
         assert (await admin.ask(CREATE_LIST, {}, many)).code == code
-        assert len(bench.groups) == 0
+        assert len(harness.groups) == 0
 
 
 async def test_a_list(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
+    with AdminHarness(tmp_path) as harness:
         notified: list[list[str]] = []
-        bench.groups.add_listener(notified.append)
+        harness.groups.add_listener(notified.append)
         body = encode_body(SubscriptionGroupList([group("A"), group("B")]))
-        assert (await bench.connect().ask(CREATE_LIST, {}, body)).code == 0
+        assert (await harness.connect().ask(CREATE_LIST, {}, body)).code == 0
         assert notified == [["A", "B"]]
 
 
@@ -86,25 +86,25 @@ async def test_a_list(tmp_path: Path) -> None:
     ],
 )
 async def test_deleting(tmp_path: Path, fields: dict[str, str], is_kept: bool) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.groups.put(group())
-        bench.offsets.commit("G", "T", 0, 5, "")
-        bench.figures.get("T", "G", 1, 1)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.groups.put(group())
+        harness.offsets.commit("G", "T", 0, 5, "")
+        harness.figures.get("T", "G", 1, 1)
+        admin = harness.connect()
         assert (await admin.ask(DELETE, {"groupName": "G"} | fields)).code == 0
-        assert "G" not in bench.groups
-        assert bench.offsets.query("G", "T", 0) == (5 if is_kept else -1)
-        assert bench.figures.view("GROUP_GET_NUMS", "T@G") is None
+        assert "G" not in harness.groups
+        assert harness.offsets.query("G", "T", 0) == (5 if is_kept else -1)
+        assert harness.figures.view("GROUP_GET_NUMS", "T@G") is None
         assert (await admin.ask(DELETE, {"groupName": "NoSuch"})).code == 0
         assert (await admin.ask(DELETE)).code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_the_whole_table_and_its_pages(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
+    with AdminHarness(tmp_path) as harness:
         for name in "ABC":
-            bench.groups.put(group(name))
-        bench.groups.forbid("B", "T", 4)
-        admin = bench.connect()
+            harness.groups.put(group(name))
+        harness.groups.forbid("B", "T", 4)
+        admin = harness.connect()
         answer = await admin.ask(ALL)
         table = body_of(answer)
         assert answer.fields == {"totalGroupNum": "3"}
@@ -120,9 +120,9 @@ async def test_the_whole_table_and_its_pages(tmp_path: Path) -> None:
 
 
 async def test_one_group(tmp_path: Path) -> None:
-    with AdminBench(tmp_path, properties={"autoCreateSubscriptionGroup": "false"}) as bench:
-        bench.groups.put(group(retry_max_times=3))
-        admin = bench.connect()
+    with AdminHarness(tmp_path, properties={"autoCreateSubscriptionGroup": "false"}) as harness:
+        harness.groups.put(group(retry_max_times=3))
+        admin = harness.connect()
         assert body_of(await admin.ask(ONE, {"group": "G"}))["retryMaxTimes"] == 3
         answer = await admin.ask(ONE, {"group": "X"})
         assert (answer.code, answer.remark) == (26, "No group in this broker")
@@ -130,8 +130,8 @@ async def test_one_group(tmp_path: Path) -> None:
 
 
 async def test_forbidding_a_topic(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         fields = {"group": "G", "topic": "T"}
         expected = {"group": "G", "topic": "T", "readable": True}
         answer = await admin.ask(FORBID, fields)
@@ -139,10 +139,10 @@ async def test_forbidding_a_topic(tmp_path: Path) -> None:
         assert body_of(await admin.ask(FORBID, fields | {"readable": "false"})) == expected | {
             "readable": False
         }
-        assert bench.groups.table.forbidden("G", "T") == 4
+        assert harness.groups.table.forbidden("G", "T") == 4
         assert body_of(await admin.ask(FORBID, fields))["readable"] is False
         assert body_of(await admin.ask(FORBID, fields | {"readable": "true"})) == expected
-        assert bench.groups.table.forbidden("G", "T") == 0
+        assert harness.groups.table.forbidden("G", "T") == 0
         for changes, code in (
             ({"group": "B*d"}, 29),
             ({"topic": "T" * 500}, 29),
@@ -154,18 +154,18 @@ async def test_forbidding_a_topic(tmp_path: Path) -> None:
 
 
 async def test_groups_of_a_topic_and_topics_of_a_group(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.offsets.commit("Offline", "T", 0, 1, "")
-        bench.offsets.commit("Offline", "U", 0, 1, "")
-        consumer = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.offsets.commit("Offline", "T", 0, 1, "")
+        harness.offsets.commit("Offline", "U", 0, 1, "")
+        consumer = harness.connect()
         await consumer.heartbeat("Online", tags("T", "A || B"))
-        admin = bench.connect()
+        admin = harness.connect()
         assert body_of(await admin.ask(BY_TOPIC, {"topic": "T"})) == {
             "groupList": ["Offline", "Online"]
         }
         assert body_of(await admin.ask(BY_TOPIC, {"topic": "X"})) == {"groupList": []}
         assert body_of(await admin.ask(BY_GROUP, {"group": "Offline"})) == {
-            "brokerAddr": bench.settings.current.broker_address,
+            "brokerAddr": harness.settings.current.broker_address,
             "topicList": ["T", "U"],
         }
         assert body_of(await admin.ask(BY_GROUP, {"group": "X"}))["topicList"] == []

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
-from tests.support.consumer_bench import bodies_of, pull_fields, tags
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import bodies_of, pull_fields, tags
 
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -32,15 +32,15 @@ def table_of(answer: RemotingCommand, name: str = "offsetTable") -> dict[tuple[s
 
 class TestProgress:
     async def test_of_a_group(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T", queues=2)
-            bench.put("T", b"1", b"2", b"3")
-            stored_ms = bench.clock.now_ms()
-            bench.offsets.commit("G", "T", 0, 1, "")
-            bench.offsets.note_pulled("G", "T", 0, 2)
-            bench.figures.get("T", "G", 5, 50)
-            bench.figures.sample(0, 1)
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T", queues=2)
+            harness.put("T", b"1", b"2", b"3")
+            stored_ms = harness.clock.now_ms()
+            harness.offsets.commit("G", "T", 0, 1, "")
+            harness.offsets.note_pulled("G", "T", 0, 2)
+            harness.figures.get("T", "G", 5, 50)
+            harness.figures.sample(0, 1)
+            admin = harness.connect()
             answer = await admin.ask(PROGRESS, {"consumerGroup": "G"})
             assert body_of(answer)["consumeTps"] == 0.5
             expected = {
@@ -67,28 +67,28 @@ class TestProgress:
             assert (await admin.ask(PROGRESS)).code == ResponseCode.SYSTEM_ERROR
 
     async def test_topics_without_subscription_are_left_out(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
+        with AdminHarness(tmp_path) as harness:
             for topic in ("T", "Old"):
-                bench.add_topic(topic, queues=1)
-                bench.offsets.commit("G", topic, 0, 1, "")
-            await bench.connect().heartbeat("G", tags("T"))
-            admin = bench.connect()
+                harness.add_topic(topic, queues=1)
+                harness.offsets.commit("G", topic, 0, 1, "")
+            await harness.connect().heartbeat("G", tags("T"))
+            admin = harness.connect()
             assert set(table_of(await admin.ask(PROGRESS, {"consumerGroup": "G"}))) == {("T", 0)}
             fields = {"consumerGroup": "G", "topicList": "Old"}
             assert set(table_of(await admin.ask(PROGRESS, fields))) == {("Old", 0)}
 
     async def test_of_all_groups(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T", queues=1)
-            bench.add_topic("Ordered", queues=1, order=True)
-            bench.put("T", b"1", b"2", b"3")
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T", queues=1)
+            harness.add_topic("Ordered", queues=1, order=True)
+            harness.put("T", b"1", b"2", b"3")
             for group in ("G", "Idle"):
-                bench.groups.put(SubscriptionGroupConfig(group_name=group))
+                harness.groups.put(SubscriptionGroupConfig(group_name=group))
             for topic in ("T", "Ordered", "Gone"):
-                bench.offsets.commit("G", topic, 0, 1, "")
-            admin = bench.connect()
+                harness.offsets.commit("G", topic, 0, 1, "")
+            admin = harness.connect()
             answer = body_of(await admin.ask(ALL_PROGRESS, {"isOrder": "false"}))
-            assert answer["brokerAddr"] == bench.settings.current.broker_address
+            assert answer["brokerAddr"] == harness.settings.current.broker_address
             # The empty queue of Ordered counts with the offset of its group, which is ahead.
             assert (answer["totalDiff"], answer["totalInflightDiff"]) == (1, -2)
             by_group = {
@@ -103,14 +103,14 @@ class TestProgress:
 
 
 async def test_the_time_span_of_a_groups_progress(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.add_topic("T", queues=2)
-        first_ms = bench.clock.now_ms()
+    with AdminHarness(tmp_path) as harness:
+        harness.add_topic("T", queues=2)
+        first_ms = harness.clock.now_ms()
         for body in (b"1", b"2", b"3"):
-            bench.put("T", body)
-            bench.clock.advance(1000)
-        bench.offsets.commit("G", "T", 0, 1, "")
-        admin = bench.connect()
+            harness.put("T", body)
+            harness.clock.advance(1000)
+        harness.offsets.commit("G", "T", 0, 1, "")
+        admin = harness.connect()
         fields = {"topic": "T", "group": "G"}
         spans = body_of(await admin.ask(TIMES, fields))["consumeTimeSpanSet"]
         assert [span["messageQueue"]["queueId"] for span in spans] == [0, 1]
@@ -144,47 +144,47 @@ def reset(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def three_messages(bench: AdminBench) -> list[int]:
+def three_messages(harness: AdminHarness) -> list[int]:
     """One message a second in queue 0 of T; returns their times."""
-    bench.add_topic("T", queues=2)
-    bench.groups.find("G")
+    harness.add_topic("T", queues=2)
+    harness.groups.find("G")
     times = []
     for body in (b"1", b"2", b"3"):
-        times.append(bench.clock.now_ms())
-        bench.put("T", body)
-        bench.clock.advance(1000)
+        times.append(harness.clock.now_ms())
+        harness.put("T", body)
+        harness.clock.advance(1000)
     return times
 
 
 class TestResetHere:
     async def test_by_time(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            times = three_messages(bench)
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            times = three_messages(harness)
+            admin = harness.connect()
             for timestamp, expected in ((0, 0), (times[1], 1), (times[2] + 1, 3), (-1, 3)):
                 answer = await admin.ask(RESET, reset(timestamp=timestamp))
                 assert table_of(answer) == {("T", 0): expected, ("T", 1): 0}
-                assert bench.offsets.query("G", "T", 0) == expected
+                assert harness.offsets.query("G", "T", 0) == expected
 
     async def test_one_queue(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            times = three_messages(bench)
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            times = three_messages(harness)
+            admin = harness.connect()
             answer = await admin.ask(RESET, reset(queueId=0, offset=2))
             assert table_of(answer) == {("T", 0): 2}
             answer = await admin.ask(RESET, reset(queueId=0, offset=None, timestamp=times[1]))
             assert table_of(answer) == {("T", 0): 1}
-            assert bench.offsets.query("G", "T", 1) == -1
+            assert harness.offsets.query("G", "T", 1) == -1
 
     async def test_the_next_pull_gets_the_reset_offset(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            three_messages(bench)
-            bench.offsets.commit("G", "T", 0, 3, "")
-            consumer, admin = bench.connect(), bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            three_messages(harness)
+            harness.offsets.commit("G", "T", 0, 3, "")
+            consumer, admin = harness.connect(), harness.connect()
             await admin.ask(RESET, reset(queueId=0, offset=1))
             commit = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
             await consumer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
-            assert bench.offsets.query("G", "T", 0) == 1
+            assert harness.offsets.query("G", "T", 0) == 1
             answer = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 3))
             assert answer.code == ResponseCode.PULL_OFFSET_MOVED
             assert answer.fields["nextBeginOffset"] == "1"
@@ -209,28 +209,28 @@ class TestResetHere:
     async def test_refused(
         self, tmp_path: Path, changes: dict[str, Any], code: int, remark: str
     ) -> None:
-        with AdminBench(tmp_path) as bench:
-            three_messages(bench)
-            answer = await bench.connect().ask(RESET, reset(**changes))
+        with AdminHarness(tmp_path) as harness:
+            three_messages(harness)
+            answer = await harness.connect().ask(RESET, reset(**changes))
             assert answer.code == code
             assert remark in (answer.remark or "")
-            assert not list(bench.offsets.table.items())
+            assert not list(harness.offsets.table.items())
 
     async def test_a_topic_without_queues(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T", queues=0)
-            bench.groups.find("G")
-            answer = await bench.connect().ask(RESET, reset())
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T", queues=0)
+            harness.groups.find("G")
+            answer = await harness.connect().ask(RESET, reset())
             assert (answer.code, answer.remark) == (1, "No queues to reset.")
 
 
 class TestResetAtClients:
     async def test_consumers_are_notified(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, properties=PUSH) as bench:
-            times = three_messages(bench)
+        with AdminHarness(tmp_path, properties=PUSH) as harness:
+            times = three_messages(harness)
             for queue_id, offset in ((0, 2), (1, 0)):
-                bench.offsets.commit("G", "T", queue_id, offset, "")
-            consumer, admin = bench.connect(), bench.connect()
+                harness.offsets.commit("G", "T", queue_id, offset, "")
+            consumer, admin = harness.connect(), harness.connect()
             await consumer.heartbeat("G", tags("T"))
             await consumer.next_push()  # the members changed
             answer = await admin.ask(RESET, reset(timestamp=times[1]))
@@ -248,16 +248,16 @@ class TestResetAtClients:
             }
             assert push.body == answer.body
             # The client commits them.
-            assert bench.offsets.query("G", "T", 0) == 2
+            assert harness.offsets.query("G", "T", 0) == 2
             # Without force, no consumer skips a message.
             answer = await admin.ask(RESET, reset(timestamp=-1, isForce="false"))
             assert table_of(answer) == {("T", 0): 2, ("T", 1): 0}
 
     async def test_clients_of_the_cpp_tool_get_a_list(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, properties=PUSH) as bench:
-            bench.add_topic("T", queues=1)
-            bench.offsets.commit("G", "T", 0, 0, "")
-            consumer, admin = bench.connect(), bench.connect()
+        with AdminHarness(tmp_path, properties=PUSH) as harness:
+            harness.add_topic("T", queues=1)
+            harness.offsets.commit("G", "T", 0, 0, "")
+            consumer, admin = harness.connect(), harness.connect()
             await consumer.heartbeat("G", tags("T"))
             await consumer.next_push()
             request = RemotingCommand(
@@ -275,14 +275,14 @@ class TestResetAtClients:
             )
 
     async def test_refused(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, properties=PUSH) as bench:
-            bench.add_topic("T", queues=1)
-            admin = bench.connect()
+        with AdminHarness(tmp_path, properties=PUSH) as harness:
+            harness.add_topic("T", queues=1)
+            admin = harness.connect()
             answer = await admin.ask(RESET, reset(topic="X"))
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST
             answer = await admin.ask(RESET, reset())
             assert (answer.code, answer.remark) == (1, "THe consumer group <G> not exist")
-            bench.offsets.commit("G", "T", 0, 0, "")
+            harness.offsets.commit("G", "T", 0, 0, "")
             answer = await admin.ask(RESET, reset())
             assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
             assert answer.remark == (
@@ -292,12 +292,12 @@ class TestResetAtClients:
 
 class TestCorrection:
     async def test_the_smallest_offset_of_all_groups(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T", queues=2)
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T", queues=2)
             for group, queue_id, offset in (("A", 0, 5), ("B", 0, 3), ("B", 1, 9), ("C", 0, 1)):
-                bench.offsets.commit(group, "T", queue_id, offset, "")
-            bench.offsets.commit("A", "Other", 0, 0, "")
-            admin = bench.connect()
+                harness.offsets.commit(group, "T", queue_id, offset, "")
+            harness.offsets.commit("A", "Other", 0, 0, "")
+            admin = harness.connect()
 
             async def ask(**fields: str) -> Any:
                 answer = await admin.ask(CORRECT, {"topic": "T"} | fields)
@@ -306,7 +306,7 @@ class TestCorrection:
             assert await ask(compareGroup="X") == {0: 1, 1: 9}
             assert await ask(compareGroup="X", filterGroups="C,Z") == {0: 3, 1: 9}
             # A filter does not delete offsets (in Java it does).
-            assert bench.offsets.query("C", "T", 0) == 1
+            assert harness.offsets.query("C", "T", 0) == 1
             # No correction for a group behind all others, nor for a queue that only it has.
             assert await ask(compareGroup="C", filterGroups="C") == {0: MOST, 1: 9}
             assert await ask(compareGroup="B", filterGroups="B") == {0: 1, 1: MOST}
@@ -316,31 +316,31 @@ class TestCorrection:
 
 class TestClone:
     async def test_topics_of_a_group(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
+        with AdminHarness(tmp_path) as harness:
             for topic in ("T", "U"):
-                bench.add_topic(topic)
-                bench.offsets.commit("G", topic, 0, 5, "")
-            bench.offsets.commit("G", "Gone", 0, 5, "")
-            admin = bench.connect()
+                harness.add_topic(topic)
+                harness.offsets.commit("G", topic, 0, 5, "")
+            harness.offsets.commit("G", "Gone", 0, 5, "")
+            admin = harness.connect()
             fields = {"srcGroup": "G", "destGroup": "H", "offline": "false"}
             assert (await admin.ask(CLONE, fields | {"topic": "T"})).code == 0
-            assert bench.offsets.table.topics_of("H") == ["T"]
-            await bench.connect().heartbeat("G", tags("U"))
+            assert harness.offsets.table.topics_of("H") == ["T"]
+            await harness.connect().heartbeat("G", tags("U"))
             assert (await admin.ask(CLONE, fields | {"destGroup": "Subscribed"})).code == 0
-            assert bench.offsets.table.topics_of("Subscribed") == ["U"]
+            assert harness.offsets.table.topics_of("Subscribed") == ["U"]
             assert (
                 await admin.ask(CLONE, fields | {"destGroup": "All", "offline": "true"})
             ).code == 0
-            assert bench.offsets.table.topics_of("All") == ["T", "U"]
-            assert bench.offsets.query("All", "U", 0) == 5
+            assert harness.offsets.table.topics_of("All") == ["T", "U"]
+            assert harness.offsets.query("All", "U", 0) == 5
             assert (await admin.ask(CLONE, {"srcGroup": "G"})).code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_tables_for_slaves(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.offsets.commit("G", "T", 1, 5, "")
-        bench.delay_table.commit(3, 7)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.offsets.commit("G", "T", 1, 5, "")
+        harness.delay_table.commit(3, 7)
+        admin = harness.connect()
         answer = await admin.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         # Keys of queues have no quotes, as fastjson writes them.
         assert b'"offsetTable":{"T@G":{1:5}}' in bytes(answer.body)
@@ -350,13 +350,13 @@ async def test_tables_for_slaves(tmp_path: Path) -> None:
 
 
 async def test_a_large_table_does_not_block_other_requests(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
+    with AdminHarness(tmp_path) as harness:
         for number in range(2_000):
-            bench.offsets.commit(f"G{number}", "T", 1, number, "")
-        admin = bench.connect()
+            harness.offsets.commit(f"G{number}", "T", 1, number, "")
+        admin = harness.connect()
         table = asyncio.create_task(admin.ask(RequestCode.GET_ALL_CONSUMER_OFFSET))
         await asyncio.sleep(0)
-        other = bench.connect()
+        other = harness.connect()
         assert (await other.ask(RequestCode.GET_ALL_DELAY_OFFSET)).code == 0
         assert not table.done()
         offsets = body_of(await table)["offsetTable"]

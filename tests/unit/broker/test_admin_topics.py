@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
+from tests.support.admin_harness import AdminHarness, body_of
 
 from goddard.broker.attributes import (
     GROUP_ATTRIBUTES,
@@ -41,23 +41,23 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 
 async def test_create_change_and_no_change(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
+    with AdminHarness(tmp_path) as harness:
         notified: list[list[str]] = []
-        bench.topics.add_listener(notified.append)
-        admin = bench.connect()
+        harness.topics.add_listener(notified.append)
+        admin = harness.connect()
         answer = await admin.ask(CREATE, fields())
         # The remark is RocketMQ's, and the answer a success.
         assert (answer.code, answer.remark) == (0, "not set any response code")
-        assert bench.topics.get("T") == TopicConfig(
+        assert harness.topics.get("T") == TopicConfig(
             topic_name="T", read_queue_nums=4, write_queue_nums=3
         )
         await admin.ask(CREATE, fields())
         assert notified == [["T"]]
-        version = bench.topics.data_version.counter
+        version = harness.topics.data_version.counter
         await admin.ask(CREATE, fields(perm=4, order="true"))
         assert notified == [["T"], ["T"]]
-        assert bench.topics.data_version.counter == version + 1
-        config = bench.topics.get("T")
+        assert harness.topics.data_version.counter == version + 1
+        config = harness.topics.get("T")
         assert config is not None
         assert (config.perm, config.order) == (4, True)
 
@@ -89,20 +89,20 @@ async def test_create_change_and_no_change(tmp_path: Path) -> None:
 async def test_topics_that_cannot_be_created(
     tmp_path: Path, changes: dict[str, Any], code: int, remark: str
 ) -> None:
-    with AdminBench(tmp_path) as bench:
-        before = dict(bench.topics.configs)
-        answer = await bench.connect().ask(CREATE, fields(**changes))
+    with AdminHarness(tmp_path) as harness:
+        before = dict(harness.topics.configs)
+        answer = await harness.connect().ask(CREATE, fields(**changes))
         assert answer.code == code
         assert remark in (answer.remark or "")
-        assert dict(bench.topics.configs) == before
+        assert dict(harness.topics.configs) == before
 
 
 async def test_attributes_are_changed_separately(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         for text in ("+message.type=FIFO,+reserve.time=-1", "+message.type=DELAY", "-reserve.time"):
             assert (await admin.ask(CREATE, fields(attributes=text))).code == 0
-        config = bench.topics.get("T")
+        config = harness.topics.get("T")
         assert config is not None
         assert config.attributes == {"message.type": "DELAY"}
         answer = await admin.ask(CREATE, fields(attributes="+cleanup.policy=DELETE"))
@@ -126,11 +126,11 @@ def test_invalid_changes(text: str) -> None:
 async def test_an_attribute_that_this_broker_cannot_act_on_is_refused(
     tmp_path: Path, attribute: str
 ) -> None:
-    with AdminBench(tmp_path) as bench:
-        answer = await bench.connect().ask(CREATE, fields(attributes=f"+{attribute}"))
+    with AdminHarness(tmp_path) as harness:
+        answer = await harness.connect().ask(CREATE, fields(attributes=f"+{attribute}"))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "not supported by this broker" in (answer.remark or "")
-        assert bench.topics.get("T") is None
+        assert harness.topics.get("T") is None
 
 
 @pytest.mark.parametrize("value", ["-2", "x", "", "9" * 40, "--1", "9223372036854775808", "١٢"])
@@ -152,10 +152,10 @@ def test_an_attribute_can_be_changed_only_once_per_request() -> None:
 
 
 async def test_a_list_is_created_completely_or_not_at_all(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        admin = harness.connect()
         notified: list[list[str]] = []
-        bench.topics.add_listener(notified.append)
+        harness.topics.add_listener(notified.append)
         good = [TopicConfig(topic_name=f"L{number}") for number in range(3)]
         answer = await admin.ask(
             CREATE_LIST, {}, encode_body(TopicConfigList([*good, TopicConfig(topic_name="B*d")]))
@@ -171,28 +171,28 @@ async def test_a_list_is_created_completely_or_not_at_all(tmp_path: Path) -> Non
 
 class TestDeleting:
     async def test_everything_of_a_topic_is_deleted(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
+        with AdminHarness(tmp_path) as harness:
             retries = ["%RETRY%G_T", "%RETRY%G+T"]
             for topic in ("T", "Other", *retries):
-                bench.add_topic(topic)
-                bench.put(topic, b"1")
-            bench.offsets.commit("G", "T", 0, 1, "")
-            bench.offsets.commit("G", "Other", 0, 1, "")
-            bench.figures.put("T", 1, 1)
-            answer = await bench.connect().ask(DELETE, {"topic": "T"})
+                harness.add_topic(topic)
+                harness.put(topic, b"1")
+            harness.offsets.commit("G", "T", 0, 1, "")
+            harness.offsets.commit("G", "Other", 0, 1, "")
+            harness.figures.put("T", 1, 1)
+            answer = await harness.connect().ask(DELETE, {"topic": "T"})
             assert (answer.code, answer.remark) == (0, None)
             for topic in ("T", *retries):
-                assert topic not in bench.topics
-                assert bench.store.max_offset(topic, 0) == 0
+                assert topic not in harness.topics
+                assert harness.store.max_offset(topic, 0) == 0
                 assert not (tmp_path / "store" / "consumequeue" / topic).exists()
-            assert bench.offsets.query("G", "T", 0) == -1
-            assert bench.offsets.query("G", "Other", 0) == 1
-            assert bench.store.max_offset("Other", 0) == 1
-            assert bench.figures.view("TOPIC_PUT_NUMS", "T") is None
+            assert harness.offsets.query("G", "T", 0) == -1
+            assert harness.offsets.query("G", "Other", 0) == 1
+            assert harness.store.max_offset("Other", 0) == 1
+            assert harness.figures.view("TOPIC_PUT_NUMS", "T") is None
 
     async def test_deleting_an_unknown_topic_succeeds(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            assert (await bench.connect().ask(DELETE, {"topic": "../../etc"})).code == 0
+        with AdminHarness(tmp_path) as harness:
+            assert (await harness.connect().ask(DELETE, {"topic": "../../etc"})).code == 0
 
     @pytest.mark.parametrize(
         ("topic", "code", "remark"),
@@ -207,26 +207,26 @@ class TestDeleting:
     async def test_topics_that_cannot_be_deleted(
         self, tmp_path: Path, topic: str | None, code: int, remark: str
     ) -> None:
-        with AdminBench(tmp_path) as bench:
-            answer = await bench.connect().ask(DELETE, {"topic": topic})
+        with AdminHarness(tmp_path) as harness:
+            answer = await harness.connect().ask(DELETE, {"topic": topic})
             assert answer.code == code
             assert remark in (answer.remark or "")
 
 
 class TestPages:
     async def test_a_request_without_page_gets_all_topics(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.add_topic("T")
-            answer = await bench.connect().ask(ALL)
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            answer = await harness.connect().ask(ALL)
             table = body_of(answer)
-            assert set(table["topicConfigTable"]) == set(bench.topics.configs)
-            assert answer.fields["totalTopicNum"] == str(len(bench.topics))
-            assert table["dataVersion"]["counter"] == bench.topics.data_version.counter
+            assert set(table["topicConfigTable"]) == set(harness.topics.configs)
+            assert answer.fields["totalTopicNum"] == str(len(harness.topics))
+            assert table["dataVersion"]["counter"] == harness.topics.data_version.counter
 
     async def test_ten_thousand_topics_page_by_page(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.topics.put_all(TopicConfig(topic_name=f"T{n:05d}") for n in range(10_000))
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.topics.put_all(TopicConfig(topic_name=f"T{n:05d}") for n in range(10_000))
+            admin = harness.connect()
             seen: list[str] = []
             version = ""
             while True:
@@ -237,35 +237,35 @@ class TestPages:
                 version = encode_body(table["dataVersion"]).decode()
                 if len(seen) >= int(answer.fields["totalTopicNum"]):
                     break
-            assert seen == sorted(bench.topics.configs)
+            assert seen == sorted(harness.topics.configs)
 
     async def test_a_changed_table_is_paged_from_the_start(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            admin = harness.connect()
             for version in ("", "{", "{}", '{"counter":77}'):
                 page = {"topicSeq": 5, "maxTopicNum": 2, "dataVersion": version}
                 table = body_of(await admin.ask(ALL, page))
-                assert list(table["topicConfigTable"]) == sorted(bench.topics.configs)[:2]
+                assert list(table["topicConfigTable"]) == sorted(harness.topics.configs)[:2]
 
     @pytest.mark.parametrize(("seq", "most"), [(-5, -5), (2**31 - 1, 1), (0, 0), (None, -1)])
     async def test_pages_out_of_range_are_empty(
         self, tmp_path: Path, seq: int | None, most: int
     ) -> None:
-        with AdminBench(tmp_path) as bench:
-            version = encode_body(bench.topics.data_version).decode()
+        with AdminHarness(tmp_path) as harness:
+            version = encode_body(harness.topics.data_version).decode()
             page = {"topicSeq": seq, "maxTopicNum": most, "dataVersion": version}
-            assert body_of(await bench.connect().ask(ALL, page))["topicConfigTable"] == {}
+            assert body_of(await harness.connect().ask(ALL, page))["topicConfigTable"] == {}
 
     async def test_paging_can_be_disabled(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, properties={"enableSplitMetadata": "false"}) as bench:
-            table = body_of(await bench.connect().ask(ALL, {"topicSeq": 0, "maxTopicNum": 1}))
-            assert len(table["topicConfigTable"]) == len(bench.topics)
+        with AdminHarness(tmp_path, properties={"enableSplitMetadata": "false"}) as harness:
+            table = body_of(await harness.connect().ask(ALL, {"topicSeq": 0, "maxTopicNum": 1}))
+            assert len(table["topicConfigTable"]) == len(harness.topics)
 
 
 async def test_one_topic(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.add_topic("T", queues=2, order=True)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.add_topic("T", queues=2, order=True)
+        admin = harness.connect()
         config = body_of(await admin.ask(ONE, {"topic": "T", "lo": "true"}))
         assert config == {
             "attributes": {},
@@ -283,14 +283,14 @@ async def test_one_topic(tmp_path: Path) -> None:
 
 
 async def test_offsets_times_and_rate_of_a_topic(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.add_topic("T", queues=2)
-        bench.put("T", b"1", b"2")
-        stored_ms = bench.clock.now_ms()
-        bench.figures.put("T", 2, 200)
-        bench.figures.sample(0, 1)
-        bench.clock.advance(1000)
-        admin = bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.add_topic("T", queues=2)
+        harness.put("T", b"1", b"2")
+        stored_ms = harness.clock.now_ms()
+        harness.figures.put("T", 2, 200)
+        harness.figures.sample(0, 1)
+        harness.clock.advance(1000)
+        admin = harness.connect()
         table = body_of(await admin.ask(STATS, {"topic": "T"}))
         offsets = {dict(queue)["queueId"]: item for queue, item in table["offsetTable"].items()}
         assert offsets == {
@@ -303,9 +303,9 @@ async def test_offsets_times_and_rate_of_a_topic(tmp_path: Path) -> None:
 
 
 async def test_a_topic_with_many_queues_does_not_block_other_requests(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        bench.add_topic("T", queues=20_000)
-        slow, quick = bench.connect(), bench.connect()
+    with AdminHarness(tmp_path) as harness:
+        harness.add_topic("T", queues=20_000)
+        slow, quick = harness.connect(), harness.connect()
         pending = slow.send(STATS, {"topic": "T"})
         answer = await quick.ask(ONE, {"topic": "T"})
         assert answer.code == 0
@@ -315,7 +315,7 @@ async def test_a_topic_with_many_queues_does_not_block_other_requests(tmp_path: 
 
 
 async def test_system_topics(tmp_path: Path) -> None:
-    with AdminBench(tmp_path) as bench:
-        answer = await bench.connect().ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    with AdminHarness(tmp_path) as harness:
+        answer = await harness.connect().ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         topics = body_of(answer)["topicList"]
         assert {"TBW102", "DefaultCluster", "SELF_TEST_TOPIC", "SCHEDULE_TOPIC_XXXX"} <= set(topics)

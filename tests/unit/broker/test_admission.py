@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.faulty_files import FaultyFiles
-from tests.support.send_bench import SendBench, send_request
+from tests.support.send_harness import SendHarness, send_request
 
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import encode_frame
@@ -26,10 +26,12 @@ def files(tmp_path: Path) -> FaultyFiles:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, clock: ManualClock, files: FaultyFiles) -> AsyncIterator[SendBench]:
-    with SendBench(tmp_path, clock=clock, files=files) as bench:
-        bench.add_topic("TopicTest")
-        yield bench
+async def harness(
+    tmp_path: Path, clock: ManualClock, files: FaultyFiles
+) -> AsyncIterator[SendHarness]:
+    with SendHarness(tmp_path, clock=clock, files=files) as harness:
+        harness.add_topic("TopicTest")
+        yield harness
 
 
 @pytest.mark.parametrize("hot", [False, True])
@@ -38,7 +40,7 @@ async def bench(tmp_path: Path, clock: ManualClock, files: FaultyFiles) -> Async
     [(1_000, 1_000, False), (1_000, 1_001, True), (20, 21, True)],
 )
 async def test_sends_that_arrive_during_a_slow_append_are_refused(
-    bench: SendBench,
+    harness: SendHarness,
     clock: ManualClock,
     files: FaultyFiles,
     hot: bool,
@@ -47,8 +49,8 @@ async def test_sends_that_arrive_during_a_slow_append_are_refused(
     is_refused: bool,
 ) -> None:
     limit = {"osPageCacheBusyTimeOutMills": str(limit_ms)}
-    bench.settings.replace(bench.settings.current.updated(limit))
-    peer, connection = bench.connect(hot=hot)
+    harness.settings.replace(harness.settings.current.updated(limit))
+    peer, connection = harness.connect(hot=hot)
 
     def hold_up() -> None:
         clock.advance(took_ms)
@@ -70,7 +72,7 @@ async def test_sends_that_arrive_during_a_slow_append_are_refused(
         )
     else:
         assert meanwhile.code == 0
-    stored = [record.body for record in bench.records()]
+    stored = [record.body for record in harness.records()]
     assert stored == ([b"slow", b"later"] if is_refused else [b"slow", b"meanwhile", b"later"])
     connection.close()
 
@@ -80,9 +82,9 @@ async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
     tmp_path: Path, files: FaultyFiles, hot: bool
 ) -> None:
     """Whether the message is stored is unknown: the code for that is FLUSH_DISK_TIMEOUT."""
-    with SendBench(tmp_path, files=files, flush_mode=FlushMode.SYNC) as bench:
-        bench.add_topic("TopicTest")
-        peer, connection = bench.connect(hot=hot)
+    with SendHarness(tmp_path, files=files, flush_mode=FlushMode.SYNC) as harness:
+        harness.add_topic("TopicTest")
+        peer, connection = harness.connect(hot=hot)
         connection.data_received(encode_frame(send_request(body=b"safe")))
         (safe,) = await peer.receive(1)
         assert safe.code == 0
@@ -96,8 +98,8 @@ async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
         connection.data_received(encode_frame(send_request(body=b"refused")))
         (refused,) = await peer.receive(1)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert bench.store.max_offset("TopicTest", 0) == 1
-        bench.store.tick()
-        assert [record.body for record in bench.records()] == [b"safe", b"unsure"]
-        assert bench.store.max_offset("TopicTest", 0) == 2
+        assert harness.store.max_offset("TopicTest", 0) == 1
+        harness.store.tick()
+        assert [record.body for record in harness.records()] == [b"safe", b"unsure"]
+        assert harness.store.max_offset("TopicTest", 0) == 2
         connection.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer
-from tests.support.send_bench import SendBench, send_request
+from tests.support.send_harness import SendHarness, send_request
 
 from goddard.broker import hotpath
 from goddard.broker.send import MAX_BATCH_MESSAGES
@@ -33,22 +33,22 @@ BATCH = encode_batch([BatchEntry(b"1", b"TAGS\x01a"), BatchEntry(b"22")])
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[SendBench]:
-    with SendBench(tmp_path) as bench:
-        bench.add_topic("TopicTest")
-        yield bench
+async def harness(tmp_path: Path) -> AsyncIterator[SendHarness]:
+    with SendHarness(tmp_path) as harness:
+        harness.add_topic("TopicTest")
+        yield harness
 
 
 def frames_of(*requests: RemotingCommand) -> list[memoryview]:
     return FrameDecoder().feed(b"".join(map(encode_frame, requests)))
 
 
-async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
+async def left_over(harness: SendHarness, *requests: RemotingCommand) -> list[int]:
     """The indexes of the requests that the hot path leaves to the general path."""
-    peer, connection = bench.connect()
+    peer, connection = harness.connect()
     frames = frames_of(*requests)
-    rest = bench.hot_path.on_frames(connection, frames)
-    await bench.appender.drain()
+    rest = harness.hot_path.on_frames(connection, frames)
+    await harness.appender.drain()
     connection.close()
     await peer.lost.wait()
     return [frames.index(frame) for frame in rest]
@@ -79,32 +79,32 @@ async def left_over(bench: SendBench, *requests: RemotingCommand) -> list[int]:
     ],
 )
 async def test_plain_sends_are_handled(
-    bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
+    harness: SendHarness, encoding: SerializeType, changes: dict[str, Any]
 ) -> None:
     values = {"properties": PLAIN, "serialize_type": encoding, **changes}
-    assert await left_over(bench, send_request(**values)) == []
-    assert bench.store.log_max_offset > 0
+    assert await left_over(harness, send_request(**values)) == []
+    assert harness.store.log_max_offset > 0
 
 
-async def test_fields_in_any_order(bench: SendBench) -> None:
+async def test_fields_in_any_order(harness: SendHarness) -> None:
     for encoding in SerializeType:
         request = send_request(properties=PLAIN, serialize_type=encoding)
         request.ext_fields = dict(reversed(request.fields.items()))
-        assert await left_over(bench, request) == []
+        assert await left_over(harness, request) == []
 
 
-async def test_json_numbers_and_booleans(bench: SendBench) -> None:
+async def test_json_numbers_and_booleans(harness: SendHarness) -> None:
     """As the C++ client sends them."""
     request = send_request(properties=PLAIN, e="3", g="7", m="false", opaque=5)
     header = encode_frame(request)[8 : -len(request.body)]
     for quoted in (b'"3"', b'"7"', b'"0"', b'"false"'):
         header = header.replace(quoted, quoted[1:-1])
     frame = memoryview(len(header).to_bytes(4, "big") + header + b"body")
-    peer, connection = bench.connect()
-    assert bench.hot_path.on_frames(connection, [frame]) == []
+    peer, connection = harness.connect()
+    assert harness.hot_path.on_frames(connection, [frame]) == []
     (answer,) = await peer.receive(1)
     assert (answer.code, answer.fields["queueId"], answer.opaque) == (0, "3", 5)
-    (record,) = bench.records()
+    (record,) = harness.records()
     assert (record.queue_id, record.born_timestamp_ms, record.body) == (3, 7, b"body")
     connection.close()
 
@@ -202,25 +202,25 @@ def test_only_plain_numbers_are_numbers(field: str) -> None:
     ],
 )
 async def test_special_sends_are_left(
-    bench: SendBench, encoding: SerializeType, changes: dict[str, Any]
+    harness: SendHarness, encoding: SerializeType, changes: dict[str, Any]
 ) -> None:
-    bench.add_topic("Many", topic_filter_type="MULTI_TAG")
-    bench.add_topic("Compacted", attributes={"cleanup.policy": "COMPACTION"})
+    harness.add_topic("Many", topic_filter_type="MULTI_TAG")
+    harness.add_topic("Compacted", attributes={"cleanup.policy": "COMPACTION"})
     values = {"properties": PLAIN, "serialize_type": encoding, **changes}
-    assert await left_over(bench, send_request(**values)) == [0]
-    assert bench.store.log_max_offset == 0
+    assert await left_over(harness, send_request(**values)) == [0]
+    assert harness.store.log_max_offset == 0
 
 
-async def test_a_batch_of_too_many_messages_is_left(bench: SendBench) -> None:
+async def test_a_batch_of_too_many_messages_is_left(harness: SendHarness) -> None:
     body = encode_batch([BatchEntry(b"", b"", 0)] * (MAX_BATCH_MESSAGES + 1))
     request = send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=body)
-    assert await left_over(bench, request) == [0]
+    assert await left_over(harness, request) == [0]
 
 
-async def test_a_compiled_pattern_refuses_what_the_parser_refuses(bench: SendBench) -> None:
+async def test_a_compiled_pattern_refuses_what_the_parser_refuses(harness: SendHarness) -> None:
     """After enough messages with one property layout, a pattern matches them."""
     for _ in range(12):
-        assert await left_over(bench, send_request(properties=PLAIN)) == []
+        assert await left_over(harness, send_request(properties=PLAIN)) == []
     for properties in (
         PLAIN.replace("k1", "k\x011"),
         PLAIN.replace("k1", ""),
@@ -228,10 +228,10 @@ async def test_a_compiled_pattern_refuses_what_the_parser_refuses(bench: SendBen
         PLAIN + "DELAY\x011\x02",
         "DELAY\x011\x02" + PLAIN,
     ):
-        assert await left_over(bench, send_request(properties=properties)) == [0]
+        assert await left_over(harness, send_request(properties=properties)) == [0]
     # Another layout, then the first one again.
     for properties in (f"UNIQ_KEY\x01{UNIQUE_ID}\x02", PLAIN):
-        assert await left_over(bench, send_request(properties=properties)) == []
+        assert await left_over(harness, send_request(properties=properties)) == []
 
 
 @pytest.mark.parametrize(
@@ -279,14 +279,14 @@ def test_the_last_of_duplicate_fields_counts() -> None:
 # Changes of topics and configuration
 
 
-async def test_a_changed_topic_is_checked_again(bench: SendBench) -> None:
-    assert await left_over(bench, send_request(properties=PLAIN, e="3")) == []
-    bench.add_topic("TopicTest", 2)
-    assert await left_over(bench, send_request(properties=PLAIN, e="3")) == [0]
-    bench.topics.delete("TopicTest")
-    assert await left_over(bench, send_request(properties=PLAIN)) == [0]
-    bench.add_topic("TopicTest", 1)
-    assert await left_over(bench, send_request(properties=PLAIN)) == []
+async def test_a_changed_topic_is_checked_again(harness: SendHarness) -> None:
+    assert await left_over(harness, send_request(properties=PLAIN, e="3")) == []
+    harness.add_topic("TopicTest", 2)
+    assert await left_over(harness, send_request(properties=PLAIN, e="3")) == [0]
+    harness.topics.delete("TopicTest")
+    assert await left_over(harness, send_request(properties=PLAIN)) == [0]
+    harness.add_topic("TopicTest", 1)
+    assert await left_over(harness, send_request(properties=PLAIN)) == []
 
 
 @pytest.mark.parametrize(
@@ -300,29 +300,29 @@ async def test_a_changed_topic_is_checked_again(bench: SendBench) -> None:
     ],
 )
 async def test_a_configuration_that_disables_the_path(
-    bench: SendBench, change: dict[str, str]
+    harness: SendHarness, change: dict[str, str]
 ) -> None:
-    bench.settings.replace(bench.settings.current.updated(change))
-    assert await left_over(bench, send_request(properties=PLAIN)) == [0]
+    harness.settings.replace(harness.settings.current.updated(change))
+    assert await left_over(harness, send_request(properties=PLAIN)) == [0]
 
 
-async def test_answers_and_records_follow_the_configuration(bench: SendBench) -> None:
+async def test_answers_and_records_follow_the_configuration(harness: SendHarness) -> None:
     change = {"regionId": 'r"%d', "traceOn": "false", "brokerIP1": "10.1.2.3"}
-    bench.settings.replace(bench.settings.current.updated(change))
+    harness.settings.replace(harness.settings.current.updated(change))
     for encoding in SerializeType:
         request = send_request(properties=PLAIN, serialize_type=encoding)
-        (answer,) = await bench.ask(request, hot=True)
+        (answer,) = await harness.ask(request, hot=True)
         assert answer.fields["MSG_REGION"] == 'r"%d'
         assert answer.fields["TRACE_ON"] == "false"
         assert answer.fields["msgId"].startswith("0A01020300002A9F")
-    assert b"MSG_REGION\x01r" in bench.records()[0].properties
+    assert b"MSG_REGION\x01r" in harness.records()[0].properties
 
 
-async def test_sends_of_ipv6_peers_are_left(bench: SendBench) -> None:
-    _, connection = bench.connect()
+async def test_sends_of_ipv6_peers_are_left(harness: SendHarness) -> None:
+    _, connection = harness.connect()
     connection.remote = "[::1]:50001"
     frames = frames_of(send_request(properties=PLAIN))
-    assert bench.hot_path.on_frames(connection, frames) == frames
+    assert harness.hot_path.on_frames(connection, frames) == frames
     connection.close()
 
 
@@ -330,7 +330,7 @@ async def test_sends_of_ipv6_peers_are_left(bench: SendBench) -> None:
 
 
 async def test_sends_after_a_special_send_of_the_chunk_are_left(
-    bench: SendBench,
+    harness: SendHarness,
 ) -> None:
     requests = [
         send_request(body=b"0", properties=PLAIN),
@@ -340,11 +340,11 @@ async def test_sends_after_a_special_send_of_the_chunk_are_left(
         send_request(body=b"4", properties=PLAIN),
         send_request(code=RequestCode.HEART_BEAT),
     ]
-    assert await left_over(bench, *requests) == [1, 3, 4, 5]
-    assert [record.body for record in bench.records()] == [b"0", b"2"]
+    assert await left_over(harness, *requests) == [1, 3, 4, 5]
+    assert [record.body for record in harness.records()] == [b"0", b"2"]
 
 
-async def test_the_order_of_a_connection_is_the_order_of_the_log(bench: SendBench) -> None:
+async def test_the_order_of_a_connection_is_the_order_of_the_log(harness: SendHarness) -> None:
     def batch(*bodies: bytes) -> RemotingCommand:
         return send_request(
             code=RequestCode.SEND_BATCH_MESSAGE,
@@ -361,13 +361,13 @@ async def test_the_order_of_a_connection_is_the_order_of_the_log(bench: SendBenc
         batch(b"6"),
         send_request(body=b"7", properties=PLAIN),
     ]
-    answers = await bench.ask(*requests, hot=True)
+    answers = await harness.ask(*requests, hot=True)
     assert [answer.code for answer in answers] == [0] * len(requests)
-    assert [record.body for record in bench.records()] == [b"%d" % n for n in range(8)]
+    assert [record.body for record in harness.records()] == [b"%d" % n for n in range(8)]
 
 
-async def test_answers_of_a_chunk_leave_in_one_write(bench: SendBench) -> None:
-    peer, connection = bench.connect(hot=True)
+async def test_answers_of_a_chunk_leave_in_one_write(harness: SendHarness) -> None:
+    peer, connection = harness.connect(hot=True)
     requests = [send_request(properties=PLAIN, e=str(n % 4)) for n in range(20)]
     connection.data_received(b"".join(map(encode_frame, requests)))
     answers = await peer.receive(20)
@@ -376,19 +376,19 @@ async def test_answers_of_a_chunk_leave_in_one_write(bench: SendBench) -> None:
     connection.close()
 
 
-async def test_connections_of_one_tick_share_an_append(bench: SendBench) -> None:
-    ends = [bench.connect(hot=True) for _ in range(3)]
+async def test_connections_of_one_tick_share_an_append(harness: SendHarness) -> None:
+    ends = [harness.connect(hot=True) for _ in range(3)]
     for _, connection in ends:
         connection.data_received(encode_frame(send_request(properties=PLAIN)))
-    assert bench.appender.queued_requests == 3
+    assert harness.appender.queued_requests == 3
     for peer, connection in ends:
         (answer,) = await peer.receive(1)
         assert answer.code == 0
         connection.close()
 
 
-async def test_one_way_sends_are_counted_and_not_answered(bench: SendBench) -> None:
-    peer, connection = bench.connect(hot=True)
+async def test_one_way_sends_are_counted_and_not_answered(harness: SendHarness) -> None:
+    peer, connection = harness.connect(hot=True)
     requests = [
         send_request(properties=PLAIN, oneway=True),
         send_request(
@@ -399,25 +399,27 @@ async def test_one_way_sends_are_counted_and_not_answered(bench: SendBench) -> N
     connection.data_received(b"".join(map(encode_frame, requests)))
     await peer.receive(1)
     assert peer.received.empty()
-    assert bench.stats.puts["TopicTest"] == (4, bench.store.log_max_offset)
+    assert harness.stats.puts["TopicTest"] == (4, harness.store.log_max_offset)
     connection.close()
 
 
-async def test_a_peer_that_has_disconnected(bench: SendBench) -> None:
-    peer, connection = bench.connect(hot=True)
+async def test_a_peer_that_has_disconnected(harness: SendHarness) -> None:
+    peer, connection = harness.connect(hot=True)
     connection.data_received(encode_frame(send_request(properties=PLAIN)))
     peer.transport.abort()
     await peer.lost.wait()
-    await bench.appender.drain()
-    assert len(bench.records()) == 1
+    await harness.appender.drain()
+    assert len(harness.records()) == 1
 
 
 # The disk
 
 
-async def answers_while_held(bench: SendBench, *requests: RemotingCommand) -> tuple[RawPeer, Any]:
-    bench.flush_worker.is_held = True
-    peer, connection = bench.connect(hot=True)
+async def answers_while_held(
+    harness: SendHarness, *requests: RemotingCommand
+) -> tuple[RawPeer, Any]:
+    harness.flush_worker.is_held = True
+    peer, connection = harness.connect(hot=True)
     connection.data_received(b"".join(map(encode_frame, requests)))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -425,47 +427,47 @@ async def answers_while_held(bench: SendBench, *requests: RemotingCommand) -> tu
 
 
 async def test_sync_flush_answers_when_the_disk_has_it(tmp_path: Path) -> None:
-    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
-        bench.add_topic("TopicTest")
+    with SendHarness(tmp_path, flush_mode=FlushMode.SYNC) as harness:
+        harness.add_topic("TopicTest")
         peer, connection = await answers_while_held(
-            bench,
+            harness,
             send_request(properties=PLAIN),
             send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH, properties=PLAIN),
         )
         assert peer.received.empty()
-        bench.flush_worker.is_held = False
-        bench.flush_worker.run()
+        harness.flush_worker.is_held = False
+        harness.flush_worker.run()
         answers = await peer.receive(2)
         assert [answer.code for answer in answers] == [0, 0]
         connection.close()
 
 
 async def test_sends_that_do_not_wait_for_the_disk_are_left(tmp_path: Path) -> None:
-    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
-        bench.add_topic("TopicTest")
+    with SendHarness(tmp_path, flush_mode=FlushMode.SYNC) as harness:
+        harness.add_topic("TopicTest")
         impatient = PLAIN.replace("true", "false")
         for _ in range(2):
-            assert await left_over(bench, send_request(properties=impatient)) == [0]
+            assert await left_over(harness, send_request(properties=impatient)) == [0]
             for _ in range(9):  # the same when there is a pattern
-                assert await left_over(bench, send_request(properties=PLAIN)) == []
+                assert await left_over(harness, send_request(properties=PLAIN)) == []
 
 
 async def test_a_known_form_is_only_for_sends_that_wait_for_the_disk(tmp_path: Path) -> None:
-    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
-        bench.add_topic("TopicTest")
-        assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
-        assert bench.hot_path.known_forms == 1
+    with SendHarness(tmp_path, flush_mode=FlushMode.SYNC) as harness:
+        harness.add_topic("TopicTest")
+        assert await left_over(harness, *(similar_send(number) for number in range(20))) == []
+        assert harness.hot_path.known_forms == 1
         impatient = similar_send(20)
         impatient.fields["i"] = impatient.fields["i"].replace("true", "nope")
-        assert await left_over(bench, impatient) == [0]
+        assert await left_over(harness, impatient) == [0]
 
 
 async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
-    with SendBench(tmp_path, flush_mode=FlushMode.SYNC) as bench:
-        bench.add_topic("TopicTest")
-        bench.appender.flush_timeout_ms = 20
+    with SendHarness(tmp_path, flush_mode=FlushMode.SYNC) as harness:
+        harness.add_topic("TopicTest")
+        harness.appender.flush_timeout_ms = 20
         peer, connection = await answers_while_held(
-            bench,
+            harness,
             send_request(properties=PLAIN, serialize_type=SerializeType.ROCKETMQ),
             send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH),
         )
@@ -474,13 +476,13 @@ async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
         assert one.fields["transactionId"] == UNIQUE_ID
         assert one.serialize_type is SerializeType.ROCKETMQ
         assert batch.fields["msgId"].count(",") == 1
-        bench.flush_worker.is_held = False
+        harness.flush_worker.is_held = False
         connection.close()
 
 
-async def test_a_store_that_takes_nothing(bench: SendBench) -> None:
-    bench.store.abandon()
-    answers = await bench.ask(
+async def test_a_store_that_takes_nothing(harness: SendHarness) -> None:
+    harness.store.abandon()
+    answers = await harness.ask(
         send_request(properties=PLAIN),
         send_request(code=RequestCode.SEND_BATCH_MESSAGE, body=BATCH),
         hot=True,
@@ -491,58 +493,58 @@ async def test_a_store_that_takes_nothing(bench: SendBench) -> None:
 
 async def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
     clock = ManualClock()
-    with SendBench(tmp_path, clock=clock) as bench:
-        bench.add_topic("TopicTest")
-        peer, connection = bench.connect(hot=True)
+    with SendHarness(tmp_path, clock=clock) as harness:
+        harness.add_topic("TopicTest")
+        peer, connection = harness.connect(hot=True)
         connection.data_received(encode_frame(send_request(properties=PLAIN)))
         clock.advance(200)
         (answer,) = await peer.receive(1)
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert answer.remark is not None
         assert answer.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy")
-        assert bench.records() == []
+        assert harness.records() == []
         connection.close()
 
 
-async def test_caches_are_bounded(bench: SendBench) -> None:
+async def test_caches_are_bounded(harness: SendHarness) -> None:
     requests = [
         send_request(properties=f"UNIQ_KEY\x01a{n}\x02TAGS\x01t{n}\x02p{n}\x01v\x02")
         for n in range(5000)
     ]
-    bench.settings.replace(
-        bench.settings.current.updated({"sendThreadPoolQueueCapacity": "1000000"})
+    harness.settings.replace(
+        harness.settings.current.updated({"sendThreadPoolQueueCapacity": "1000000"})
     )
-    assert await left_over(bench, *requests) == []
-    assert bench.hot_path.remembered <= 2 * 4096
+    assert await left_over(harness, *requests) == []
+    assert harness.hot_path.remembered <= 2 * 4096
 
 
 async def test_caches_of_headers_are_bounded(
-    bench: SendBench, monkeypatch: pytest.MonkeyPatch
+    harness: SendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hotpath, "_MAX_MEMORIES", 16)
     most = 0
     for group in range(40):
         requests = (similar_send(number, a=f"Group{group}") for number in range(12))
-        assert await left_over(bench, *requests) == []
-        most = max(most, bench.hot_path.known_forms)
-        assert bench.hot_path.remembered <= 2 * 16 + 8  # and a few layouts and tags
+        assert await left_over(harness, *requests) == []
+        most = max(most, harness.hot_path.known_forms)
+        assert harness.hot_path.remembered <= 2 * 16 + 8  # and a few layouts and tags
     assert most == 16
 
 
-async def test_submissions_of_other_paths_keep_their_place(bench: SendBench) -> None:
+async def test_submissions_of_other_paths_keep_their_place(harness: SendHarness) -> None:
     """Runs of the hot path are joined only if nothing was submitted between them."""
-    hot_peer, hot = bench.connect(hot=True)
-    long_peer, long = bench.connect()
+    hot_peer, hot = harness.connect(hot=True)
+    long_peer, long = harness.connect()
     for body, connection in ((b"1", hot), (b"2", hot), (b"3", long), (b"4", hot), (b"5", hot)):
         connection.data_received(encode_frame(send_request(body=body, properties=PLAIN)))
     assert len(await hot_peer.receive(4)) == 4
     assert len(await long_peer.receive(1)) == 1
-    assert [record.body for record in bench.records()] == [b"1", b"2", b"3", b"4", b"5"]
+    assert [record.body for record in harness.records()] == [b"1", b"2", b"3", b"4", b"5"]
     # A later submission does not change what was appended before.
     long.data_received(encode_frame(send_request(body=b"6", properties=PLAIN)))
     hot.data_received(encode_frame(send_request(body=b"7", properties=PLAIN)))
     assert len(await hot_peer.receive(1)) == 1
-    assert [record.body for record in bench.records()][5:] == [b"6", b"7"]
+    assert [record.body for record in harness.records()][5:] == [b"6", b"7"]
     for connection in (hot, long):
         connection.close()
 
@@ -563,18 +565,18 @@ async def test_sends_of_one_form_are_stored_and_answered_as_others(
 ) -> None:
     outcomes = []
     for hot in (True, False):
-        with SendBench(tmp_path / str(hot)) as bench:
-            bench.add_topic("TopicTest", 4)
+        with SendHarness(tmp_path / str(hot)) as harness:
+            harness.add_topic("TopicTest", 4)
             requests = [similar_send(number, serialize_type=serialize_type) for number in range(40)]
             requests[17] = similar_send(17, serialize_type=serialize_type, e="9")
             requests[23] = similar_send(23, serialize_type=serialize_type, oneway=True)
             requests[31].body = b""
             answers = []
             for start in range(0, 40, 4):
-                answers += await bench.ask(*requests[start : start + 4], hot=hot)
-            outcomes.append((answers, bench.records(), bench.stats.puts))
+                answers += await harness.ask(*requests[start : start + 4], hot=hot)
+            outcomes.append((answers, harness.records(), harness.stats.puts))
             if hot:
-                assert bench.hot_path.known_forms == 1
+                assert harness.hot_path.known_forms == 1
     assert outcomes[0] == outcomes[1]
 
 
@@ -594,50 +596,50 @@ def padded(request: RemotingCommand, count: int) -> memoryview:
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize(("count", "is_left"), [(1000, False), (MAX_HEADER_BYTES, True)])
 async def test_headers_over_the_limit_are_left(
-    bench: SendBench, serialize_type: SerializeType, count: int, is_left: bool
+    harness: SendHarness, serialize_type: SerializeType, count: int, is_left: bool
 ) -> None:
     """Headers that are too long for the general decoder are too long for the hot path."""
     frame = padded(send_request(properties=PLAIN, serialize_type=serialize_type), count)
-    _, connection = bench.connect()
-    assert bench.hot_path.on_frames(connection, [frame]) == ([frame] if is_left else [])
-    await bench.appender.drain()
+    _, connection = harness.connect()
+    assert harness.hot_path.on_frames(connection, [frame]) == ([frame] if is_left else [])
+    await harness.appender.drain()
     connection.close()
 
 
-async def test_limits_hold_for_known_forms(bench: SendBench) -> None:
-    bench.settings.replace(bench.settings.current.updated({"maxMessageSize": "1000"}))
+async def test_limits_hold_for_known_forms(harness: SendHarness) -> None:
+    harness.settings.replace(harness.settings.current.updated({"maxMessageSize": "1000"}))
     requests = [similar_send(number) for number in range(20)]
-    assert await left_over(bench, *requests, similar_send(20, body=b"x" * 1000)) == []
-    assert bench.hot_path.known_forms == 1
-    assert len(await left_over(bench, similar_send(21, body=b"x" * 1001))) == 1
+    assert await left_over(harness, *requests, similar_send(20, body=b"x" * 1000)) == []
+    assert harness.hot_path.known_forms == 1
+    assert len(await left_over(harness, similar_send(21, body=b"x" * 1001))) == 1
 
 
-async def test_forms_are_forgotten_when_the_configuration_changes(bench: SendBench) -> None:
-    assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
-    assert bench.hot_path.known_forms == 1
+async def test_forms_are_forgotten_when_the_configuration_changes(harness: SendHarness) -> None:
+    assert await left_over(harness, *(similar_send(number) for number in range(20))) == []
+    assert harness.hot_path.known_forms == 1
     changes = {"maxMessageSize": "1000", "brokerClusterName": "Other"}
-    bench.settings.replace(bench.settings.current.updated(changes))
-    assert len(await left_over(bench, similar_send(20, body=b"x" * 1001))) == 1
-    assert await left_over(bench, similar_send(21)) == []
-    assert b"CLUSTER\x01Other" in bench.records()[-1].properties
+    harness.settings.replace(harness.settings.current.updated(changes))
+    assert len(await left_over(harness, similar_send(20, body=b"x" * 1001))) == 1
+    assert await left_over(harness, similar_send(21)) == []
+    assert b"CLUSTER\x01Other" in harness.records()[-1].properties
 
 
-async def test_forms_are_forgotten_when_their_topic_changes(bench: SendBench) -> None:
-    bench.add_topic("TopicTest", 4)
-    assert await left_over(bench, *(similar_send(number) for number in range(20))) == []
-    assert bench.hot_path.known_forms == 1
-    bench.add_topic("TopicTest", 2)
-    assert bench.hot_path.known_forms == 0
-    assert await left_over(bench, similar_send(1)) == []
-    assert len(await left_over(bench, similar_send(3))) == 1
+async def test_forms_are_forgotten_when_their_topic_changes(harness: SendHarness) -> None:
+    harness.add_topic("TopicTest", 4)
+    assert await left_over(harness, *(similar_send(number) for number in range(20))) == []
+    assert harness.hot_path.known_forms == 1
+    harness.add_topic("TopicTest", 2)
+    assert harness.hot_path.known_forms == 0
+    assert await left_over(harness, similar_send(1)) == []
+    assert len(await left_over(harness, similar_send(3))) == 1
 
 
-async def test_similar_headers_can_have_several_forms(bench: SendBench) -> None:
-    bench.add_topic("TopicTest", 4)
+async def test_similar_headers_can_have_several_forms(harness: SendHarness) -> None:
+    harness.add_topic("TopicTest", 4)
     requests = [similar_send(number, h=str(number % 7)) for number in range(700)]
-    assert await left_over(bench, *requests) == []
-    assert 1 < bench.hot_path.known_forms <= 4
-    assert [record.flag for record in bench.records()] == [n % 7 for n in range(700)]
+    assert await left_over(harness, *requests) == []
+    assert 1 < harness.hot_path.known_forms <= 4
+    assert [record.flag for record in harness.records()] == [n % 7 for n in range(700)]
 
 
 async def test_tags_of_a_batch(tmp_path: Path) -> None:
@@ -655,15 +657,15 @@ async def test_tags_of_a_batch(tmp_path: Path) -> None:
     entries = [BatchEntry(b"body", start + end) for start in (b"a\x01b\x02", b"") for end in ends]
     codes = []
     for hot in (True, False):
-        with SendBench(tmp_path / str(hot)) as bench:
-            bench.add_topic("TopicTest", 4)
+        with SendHarness(tmp_path / str(hot)) as harness:
+            harness.add_topic("TopicTest", 4)
             request = send_request(
                 body=encode_batch(entries),
                 properties="WAIT\x01true\x02",
                 code=RequestCode.SEND_BATCH_MESSAGE,
             )
-            await bench.ask(request, hot=hot)
-            found = bench.store.queue_entries("TopicTest", 0, 0, 100) or []
+            await harness.ask(request, hot=hot)
+            found = harness.store.queue_entries("TopicTest", 0, 0, 100) or []
             codes.append([entry.tags_code for entry in found])
     assert len(codes[0]) == len(entries)
     assert codes[0] == codes[1]

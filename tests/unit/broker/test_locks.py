@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumer_bench import ConsumerBench, tags
+from tests.support.consumer_harness import ConsumerHarness, tags
 
 from goddard.broker.locks import LOCK_LIFE_MS, QueueLocks
 from goddard.protocol import fastjson
@@ -71,15 +71,15 @@ async def test_requests_lock_and_unlock(tmp_path: Path) -> None:
         "mqSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}],
         "onlyThisBroker": False,
     }
-    with ConsumerBench(tmp_path) as bench:
-        consumer = bench.connect()
+    with ConsumerHarness(tmp_path) as harness:
+        consumer = harness.connect()
         answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(body))
         assert answer.code == ResponseCode.SUCCESS
         assert answer.ext_fields is None
         assert bytes(answer.body) == (
             b'{"lockOKMQSet":[{"brokerName":"b","queueId":1,"topic":"T"}]}'
         )
-        assert bench.locks.is_any_held("G")
+        assert harness.locks.is_any_held("G")
         other = {**body, "clientId": "two"}
         answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(other))
         assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
@@ -88,15 +88,15 @@ async def test_requests_lock_and_unlock(tmp_path: Path) -> None:
         )
         answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, fastjson.dumps(other))
         assert b'"queueId":1' in bytes(answer.body)
-        bench.clock.advance(LOCK_LIFE_MS + 1)
-        assert not bench.locks.is_any_held("G")
-        bench.locks.scan()
-        assert len(bench.locks.locks) == 0
+        harness.clock.advance(LOCK_LIFE_MS + 1)
+        assert not harness.locks.is_any_held("G")
+        harness.locks.scan()
+        assert len(harness.locks.locks) == 0
 
 
 async def test_members_are_notified_when_a_queue_is_unlocked(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        one, two = bench.connect(), bench.connect()
+    with ConsumerHarness(tmp_path) as harness:
+        one, two = harness.connect(), harness.connect()
         await one.heartbeat("G", tags("T"), client_id="one")
         await two.heartbeat("G", tags("T"), client_id="two")
         assert (await two.next_push()).fields == {"consumerGroup": "G"}
@@ -106,7 +106,7 @@ async def test_members_are_notified_when_a_queue_is_unlocked(tmp_path: Path) -> 
         assert (await two.next_push()).fields == {"consumerGroup": "G"}
         # No queue was locked: nobody is notified, or the notification would arrive with the next.
         await one.ask(RequestCode.UNLOCK_BATCH_MQ, {}, body)
-        other = bench.connect()
+        other = harness.connect()
         await other.heartbeat("Other", tags("T"), client_id="other")
         await other.next_push()
         assert two.peer.received.empty()
@@ -126,17 +126,17 @@ async def test_members_are_notified_when_a_queue_is_unlocked(tmp_path: Path) -> 
     ],
 )
 async def test_bad_bodies_are_refused(tmp_path: Path, body: bytes) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        consumer = bench.connect()
+    with ConsumerHarness(tmp_path) as harness:
+        consumer = harness.connect()
         answer = await consumer.ask(RequestCode.LOCK_BATCH_MQ, {}, body)
         assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
-        assert len(bench.locks.locks) == 0
+        assert len(harness.locks.locks) == 0
 
 
 async def test_a_null_set_locks_nothing(tmp_path: Path) -> None:
     body = b'{"clientId":"x","consumerGroup":"G","mqSet":null}'
-    with ConsumerBench(tmp_path) as bench:
-        answer = await bench.connect().ask(RequestCode.LOCK_BATCH_MQ, {}, body)
+    with ConsumerHarness(tmp_path) as harness:
+        answer = await harness.connect().ask(RequestCode.LOCK_BATCH_MQ, {}, body)
         assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
 
 

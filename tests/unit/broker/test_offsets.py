@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_bench import ConsumerBench, pull_fields
+from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 
@@ -17,10 +17,10 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 
 async def test_a_query_returns_the_updated_offset(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.groups.find("G")
-        consumer = bench.connect()
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.groups.find("G")
+        consumer = harness.connect()
         answer = await consumer.ask(UPDATE, fields(commitOffset=42))
         assert (answer.code, answer.remark, answer.ext_fields) == (0, None, {})
         answer = await consumer.ask(QUERY, fields())
@@ -48,54 +48,54 @@ async def test_a_query_returns_the_updated_offset(tmp_path: Path) -> None:
 async def test_updates_that_are_refused(
     tmp_path: Path, changes: dict[str, Any], code: int, remark: str
 ) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.groups.find("G")
-        answer = await bench.connect().ask(UPDATE, fields(**{"commitOffset": 1, **changes}))
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.groups.find("G")
+        answer = await harness.connect().ask(UPDATE, fields(**{"commitOffset": 1, **changes}))
         assert answer.code == code
         assert remark in (answer.remark or "")
-        assert not list(bench.offsets.table.items())
+        assert not list(harness.offsets.table.items())
 
 
 async def test_committing_minus_one_sets_no_offset(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.groups.find("G")
-        answer = await bench.connect().ask(UPDATE, fields(commitOffset=-1))
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.groups.find("G")
+        answer = await harness.connect().ask(UPDATE, fields(commitOffset=-1))
         assert answer.code == 0
-        assert bench.offsets.query("G", "T", 0) == -1
+        assert harness.offsets.query("G", "T", 0) == -1
 
 
 async def test_a_queue_beyond_the_topic_may_be_committed_while_it_has_messages(
     tmp_path: Path,
 ) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T", queues=8)
-        bench.put("T", b"1", queue_id=7)
-        bench.add_topic("T", queues=4)
-        bench.groups.find("G")
-        answer = await bench.connect().ask(UPDATE, fields(commitOffset=1, queueId=7))
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T", queues=8)
+        harness.put("T", b"1", queue_id=7)
+        harness.add_topic("T", queues=4)
+        harness.groups.find("G")
+        answer = await harness.connect().ask(UPDATE, fields(commitOffset=1, queueId=7))
         assert answer.code == 0
 
 
 class TestUnknownOffsets:
     async def test_a_young_queue_is_read_from_its_beginning(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.put("T", b"1")
-            answer = await bench.connect().ask(QUERY, fields())
+        with ConsumerHarness(tmp_path) as harness:
+            harness.put("T", b"1")
+            answer = await harness.connect().ask(QUERY, fields())
             assert (answer.code, answer.ext_fields) == (0, {"offset": "0"})
 
     async def test_a_young_queue_has_none_if_the_client_asks_so(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.put("T", b"1")
-            answer = await bench.connect().ask(QUERY, fields(setZeroIfNotFound="false"))
+        with ConsumerHarness(tmp_path) as harness:
+            harness.put("T", b"1")
+            answer = await harness.connect().ask(QUERY, fields(setZeroIfNotFound="false"))
             assert answer.code == ResponseCode.QUERY_NOT_FOUND
             assert answer.remark == "Not found, do not set to zero, maybe this group boot first"
             assert answer.ext_fields == {}
 
     async def test_a_queue_without_messages_has_none(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            answer = await bench.connect().ask(QUERY, fields())
+        with ConsumerHarness(tmp_path) as harness:
+            answer = await harness.connect().ask(QUERY, fields())
             assert answer.code == ResponseCode.QUERY_NOT_FOUND
             assert answer.remark == (
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -104,20 +104,20 @@ class TestUnknownOffsets:
     async def test_a_queue_whose_first_message_is_not_in_memory_has_none(
         self, tmp_path: Path
     ) -> None:
-        with ConsumerBench(tmp_path, memory_bytes=300) as bench:
-            bench.put("T", *[b"x" * 100] * 4)
-            answer = await bench.connect().ask(QUERY, fields())
+        with ConsumerHarness(tmp_path, memory_bytes=300) as harness:
+            harness.put("T", *[b"x" * 100] * 4)
+            answer = await harness.connect().ask(QUERY, fields())
             assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
 async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path) as bench:
+    with ConsumerHarness(tmp_path) as harness:
         times = []
         for number in range(4):
-            times.append(bench.clock.now_ms())
-            bench.put("T", b"%d" % number)
-            bench.clock.advance(10)
-        consumer = bench.connect()
+            times.append(harness.clock.now_ms())
+            harness.put("T", b"%d" % number)
+            harness.clock.advance(10)
+        consumer = harness.connect()
         queue = {"topic": "T", "queueId": 0}
         answer = await consumer.ask(RequestCode.GET_MAX_OFFSET, queue)
         assert (answer.remark, answer.ext_fields) == (None, {"offset": "4"})
@@ -134,9 +134,9 @@ async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:
 
 
 async def test_old_go_clients_search_with_another_code(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.put("T", b"1", b"2")
-        answer = await bench.connect().ask(
+    with ConsumerHarness(tmp_path) as harness:
+        harness.put("T", b"1", b"2")
+        answer = await harness.connect().ask(
             RequestCode.GET_MAX_OFFSET, {"Topic": "T", "QueueId": 0, "timestamp": 0}
         )
         assert answer.ext_fields == {"offset": "0"}
@@ -144,8 +144,8 @@ async def test_old_go_clients_search_with_another_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("queue_id", [0, -1, 2**31 - 1])
 async def test_unknown_queues_are_empty(tmp_path: Path, queue_id: int) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        consumer = bench.connect()
+    with ConsumerHarness(tmp_path) as harness:
+        consumer = harness.connect()
         queue = {"topic": "nowhere", "queueId": queue_id, "timestamp": 5}
         for code in (
             RequestCode.GET_MAX_OFFSET,
@@ -159,15 +159,15 @@ async def test_unknown_queues_are_empty(tmp_path: Path, queue_id: int) -> None:
 
 class TestResets:
     async def test_the_next_pull_begins_at_the_new_offset(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", *[b"x"] * 5)
-            consumer = bench.connect()
-            bench.offsets.commit("G", "T", 0, 5, "test")
-            bench.offsets.reset("G", "T", 0, 2)
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", *[b"x"] * 5)
+            consumer = harness.connect()
+            harness.offsets.commit("G", "T", 0, 5, "test")
+            harness.offsets.reset("G", "T", 0, 2)
             answer = await consumer.ask(QUERY, fields())
             assert answer.ext_fields == {"offset": "2"}
-            bench.groups.find("G")
+            harness.groups.find("G")
             answer = await consumer.ask(UPDATE, fields(commitOffset=5))
             assert answer.remark == "Offset has been previously reset"
             answer = await consumer.ask(
@@ -178,24 +178,24 @@ class TestResets:
             assert answer.fields["nextBeginOffset"] == "2"
             assert (answer.fields["minOffset"], answer.fields["maxOffset"]) == ("0", "5")
             # The offset committed by the pull must not undo the reset.
-            assert bench.offsets.query("G", "T", 0) == 2
-            assert not bench.offsets.is_reset("G", "T", 0)
+            assert harness.offsets.query("G", "T", 0) == 2
+            assert not harness.offsets.is_reset("G", "T", 0)
             answer = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 2))
             assert answer.code == ResponseCode.SUCCESS
 
     async def test_without_server_side_reset_a_reset_has_no_effect(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, properties={"useServerSideResetOffset": "false"}) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
-            bench.offsets.reset("G", "T", 0, 0)
-            bench.offsets.commit("G", "T", 0, 1, "test")
-            assert bench.offsets.query("G", "T", 0) == 1
-            answer = await bench.connect().ask(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+        with ConsumerHarness(tmp_path, properties={"useServerSideResetOffset": "false"}) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            harness.offsets.reset("G", "T", 0, 0)
+            harness.offsets.commit("G", "T", 0, 1, "test")
+            assert harness.offsets.query("G", "T", 0) == 1
+            answer = await harness.connect().ask(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
             assert answer.code == ResponseCode.SUCCESS
 
     async def test_removing_and_cloning(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            offsets = bench.offsets
+        with ConsumerHarness(tmp_path) as harness:
+            offsets = harness.offsets
             offsets.reset("G", "T", 0, 3)
             offsets.note_pulled("G", "T", 0, 9)
             assert offsets.pulled("G", "T", 0) == 9

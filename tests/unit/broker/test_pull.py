@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.consumer_bench import (
-    ConsumerBench,
+from tests.support.consumer_harness import (
+    ConsumerHarness,
     bodies_of,
     pull_fields,
     records_of,
@@ -33,10 +33,10 @@ both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "fram
 
 @both_ways
 async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T", topic_sys_flag=3)
-        bench.put("T", b"one", b"two", b"three")
-        consumer = bench.connect(hot=hot)
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T", topic_sys_flag=3)
+        harness.put("T", b"one", b"two", b"three")
+        consumer = harness.connect(hot=hot)
         answer = await consumer.ask(PULL, pull_fields("T", 1))
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
         assert answer.ext_fields == {
@@ -49,9 +49,9 @@ async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
         }
         assert bodies_of(answer) == [b"two", b"three"]
         assert [record.queue_offset for record in records_of(answer)] == [1, 2]
-        assert bench.stats.gets == {("T", "G"): (2, len(answer.body))}
-        assert bench.offsets.pulled("G", "T", 0) == 3
-        assert "G" in bench.groups
+        assert harness.stats.gets == {("T", "G"): (2, len(answer.body))}
+        assert harness.offsets.pulled("G", "T", 0) == 3
+        assert "G" in harness.groups
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
@@ -59,16 +59,16 @@ async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
 async def test_both_paths_give_the_answer_of_the_encoder(
     tmp_path: Path, serialize_type: SerializeType, queue_offset: int
 ) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.put("T", b"one", b"two")
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.put("T", b"one", b"two")
         fields = {name: str(value) for name, value in pull_fields("T", queue_offset).items()}
         request = encode_frame(
             RemotingCommand(LITE_PULL, fields, opaque=7, serialize_type=serialize_type)
         )
         answers = []
         for hot in (False, True):
-            consumer = bench.connect(hot=hot)
+            consumer = harness.connect(hot=hot)
             consumer.peer.transport.write(request)
             (answer,) = await consumer.peer.receive(1)
             assert answer.serialize_type is serialize_type
@@ -121,10 +121,10 @@ async def test_corrections_of_offsets(
     remark: str,
     next_offset: int,
 ) -> None:
-    with ConsumerBench(tmp_path) as bench:
-        bench.add_topic("T")
-        bench.put("T", *[b"x"] * stored)
-        answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T", queue_offset))
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.put("T", *[b"x"] * stored)
+        answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T", queue_offset))
         assert (answer.code, answer.remark) == (code, remark)
         assert answer.fields["nextBeginOffset"] == str(next_offset)
         assert answer.fields["maxOffset"] == str(stored)
@@ -132,23 +132,23 @@ async def test_corrections_of_offsets(
 
 
 async def test_an_offset_before_the_first_message_is_moved(tmp_path: Path) -> None:
-    with ConsumerBench(tmp_path, segment_bytes=4096, queue_file_bytes=40) as bench:
-        bench.add_topic("T")
-        bench.put("T", *[bytes(1000)] * 12)
-        for segment in bench.store.log.forget_first(2):
+    with ConsumerHarness(tmp_path, segment_bytes=4096, queue_file_bytes=40) as harness:
+        harness.add_topic("T")
+        harness.put("T", *[bytes(1000)] * 12)
+        for segment in harness.store.log.forget_first(2):
             segment.delete()
-        queue = bench.store.queues.get("T", 0)
+        queue = harness.store.queues.get("T", 0)
         assert queue is not None
-        queue.delete_before(bench.store.log_min_offset)
-        first = bench.store.min_offset("T", 0)
+        queue.delete_before(harness.store.log_min_offset)
+        first = harness.store.min_offset("T", 0)
         assert first > 0
-        answer = await bench.connect().ask(PULL, pull_fields("T", 0))
+        answer = await harness.connect().ask(PULL, pull_fields("T", 0))
         assert (answer.code, answer.remark) == (
             ResponseCode.PULL_OFFSET_MOVED,
             "OFFSET_TOO_SMALL",
         )
         assert answer.fields["nextBeginOffset"] == answer.fields["minOffset"] == str(first)
-        answer = await bench.connect().ask(PULL, pull_fields("T", first))
+        answer = await harness.connect().ask(PULL, pull_fields("T", first))
         assert answer.code == ResponseCode.SUCCESS
 
 
@@ -219,9 +219,9 @@ class TestRefusals:
     async def test_errors_name_what_is_wrong(
         self, tmp_path: Path, hot: bool, changes: dict[str, Any], code: int, remark: str
     ) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T") | changes)
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T") | changes)
             assert (answer.code, answer.remark) == (code, remark)
             assert answer.ext_fields == {}
             assert not answer.body
@@ -231,12 +231,12 @@ class TestRefusals:
     async def test_missing_and_mistyped_fields(
         self, tmp_path: Path, name: str, value: str | None
     ) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
             answers = []
             for hot in (False, True):
                 fields = pull_fields("T") | {name: value}
-                answer = await bench.connect(hot=hot).ask(PULL, fields)
+                answer = await harness.connect(hot=hot).ask(PULL, fields)
                 answers.append((answer.code, answer.remark))
             assert answers[0] == answers[1]
             if name not in ("consumerGroup", "topic", "expressionType"):
@@ -261,56 +261,56 @@ class TestRefusals:
     async def test_a_broker_without_read_permission(
         self, tmp_path: Path, properties: dict[str, str], code: int, remark: str
     ) -> None:
-        with ConsumerBench(tmp_path, properties=properties) as bench:
-            bench.add_topic("T")
-            answer = await bench.connect().ask(code, pull_fields("T"))
+        with ConsumerHarness(tmp_path, properties=properties) as harness:
+            harness.add_topic("T")
+            answer = await harness.connect().ask(code, pull_fields("T"))
             assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, remark)
             assert answer.ext_fields == {"forbiddenType": "1"}
 
     async def test_a_group_that_may_not_consume(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.groups.find("G")
-            bench.groups.disable_consuming("G")
-            answer = await bench.connect().ask(PULL, pull_fields("T"))
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.groups.find("G")
+            harness.groups.disable_consuming("G")
+            answer = await harness.connect().ask(PULL, pull_fields("T"))
             assert answer.remark == "subscription group no permission, G"
             assert answer.ext_fields == {"forbiddenType": "2"}
 
     async def test_a_topic_without_read_permission(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T", perm=2)
-            answer = await bench.connect().ask(PULL, pull_fields("T"))
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T", perm=2)
+            answer = await harness.connect().ask(PULL, pull_fields("T"))
             assert answer.remark == "the topic[T] pulling message is forbidden"
             assert answer.ext_fields == {"forbiddenType": "3"}
 
     async def test_broadcasting_can_be_forbidden(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            config = bench.groups.find("G")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            config = harness.groups.find("G")
             assert config is not None
             config.consume_broadcast_enable = False
-            one = bench.connect()
+            one = harness.connect()
             await one.heartbeat("G", tags("T"), message_model=MessageModel.BROADCASTING)
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
             assert answer.remark == "the consumer group[G] can not consume by broadcast way"
             assert answer.ext_fields == {"forbiddenType": "4"}
 
     async def test_a_topic_can_be_forbidden_to_a_group(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            one = harness.connect()
             await one.heartbeat("G", tags("T"))
-            bench.groups.forbid("G", "T", 1 << 2)
+            harness.groups.forbid("G", "T", 1 << 2)
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
             assert answer.remark == "the consumer group[G] is forbidden for topic[T]"
             assert answer.ext_fields == {"forbiddenType": "5"}
 
     async def test_a_pull_newer_than_the_heartbeat(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.add_topic("U")
-            bench.put("T", b"x")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.add_topic("U")
+            harness.put("T", b"x")
+            one = harness.connect()
             await one.heartbeat("G", tags("T", version=5))
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=6))
             assert answer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
@@ -323,10 +323,10 @@ class TestRefusals:
             assert answer.remark == "the consumer's subscription not exist" + FAQ
 
     async def test_pull_consumers_can_be_refused(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path, properties={"rejectPullConsumerEnable": "true"}) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            one = harness.connect()
             answer = await one.ask(PULL, pull_fields("T"))
             assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
             await one.heartbeat("G", tags("T"), consume_type=ConsumeType.PASSIVELY)
@@ -338,23 +338,23 @@ class TestRefusals:
     async def test_a_failing_disk_is_answered_with_an_error(
         self, tmp_path: Path, hot: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
 
             def fail(*_: object, **__: object) -> None:
                 raise StoreDiskError("cannot read the queue")
 
-            monkeypatch.setattr(bench.store, "get", fail)
-            answer = await bench.connect(hot=hot).ask(PULL, pull_fields("T"))
+            monkeypatch.setattr(harness.store, "get", fail)
+            answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "cannot read the queue" in (answer.remark or "")
 
     @both_ways
     async def test_oneway_pulls_are_not_answered(self, tmp_path: Path, hot: bool) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
-            one = bench.connect(hot=hot)
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            one = harness.connect(hot=hot)
             one.send(PULL, pull_fields("T"), flag=CommandFlag.ONEWAY)
             opaque = one.send(PULL, pull_fields("T"))
             (first,) = await one.peer.receive(1)
@@ -366,37 +366,37 @@ class TestLimits:
         ("wanted", "expected"), [(1, 1), (5, 5), (0, 1), (-7, 1), (33, 32), (2**31 - 1, 32)]
     )
     async def test_number_of_messages(self, tmp_path: Path, wanted: int, expected: int) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", *[b"x"] * 40)
-            answer = await bench.connect().ask(PULL, pull_fields("T", maxMsgNums=wanted))
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", *[b"x"] * 40)
+            answer = await harness.connect().ask(PULL, pull_fields("T", maxMsgNums=wanted))
             assert len(records_of(answer)) == expected
             assert answer.fields["nextBeginOffset"] == str(expected)
 
     @pytest.mark.parametrize(("wanted", "expected"), [(None, 4), (0, 1), (-1, 1), (2500, 2)])
     async def test_number_of_bytes(self, tmp_path: Path, wanted: int | None, expected: int) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", *[bytes(1000)] * 4)
-            answer = await bench.connect().ask(PULL, pull_fields("T", maxMsgBytes=wanted))
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", *[bytes(1000)] * 4)
+            answer = await harness.connect().ask(PULL, pull_fields("T", maxMsgBytes=wanted))
             assert len(records_of(answer)) == expected
 
     async def test_the_first_message_is_returned_whatever_its_size(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, segment_bytes=8 << 20) as bench:
-            bench.add_topic("T")
-            bench.put("T", bytes(range(256)) * 12_000, b"next")
-            answer = await bench.connect(hot=True).ask(PULL, pull_fields("T"))
+        with ConsumerHarness(tmp_path, segment_bytes=8 << 20) as harness:
+            harness.add_topic("T")
+            harness.put("T", bytes(range(256)) * 12_000, b"next")
+            answer = await harness.connect(hot=True).ask(PULL, pull_fields("T"))
             assert bodies_of(answer) == [bytes(range(256)) * 12_000]
 
 
 class TestFilters:
     @both_ways
     async def test_tags_in_the_pull(self, tmp_path: Path, hot: bool) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
             for tag in ("A", "B", "", "C", "A"):
-                bench.put("T", tag.encode() or b"none", tags=tag)
-            one = bench.connect(hot=hot)
+                harness.put("T", tag.encode() or b"none", tags=tag)
+            one = harness.connect(hot=hot)
             for expression, expected in (
                 ("A", [b"A", b"A"]),
                 ("A || C", [b"A", b"C", b"A"]),
@@ -416,40 +416,40 @@ class TestFilters:
             assert answer.fields["nextBeginOffset"] == "5"
 
     async def test_tags_of_the_heartbeat(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
             for tag in ("A", "polygenelubricants"):
-                bench.put("T", tag.encode(), tags=tag)
-            one = bench.connect()
+                harness.put("T", tag.encode(), tags=tag)
+            one = harness.connect()
             await one.heartbeat("G", tags("T", "polygenelubricants"))
             # The subscription of a pull without flag 4 does not count.
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subscription="A"))
             assert bodies_of(answer) == [b"polygenelubricants"]
 
     async def test_sql_in_the_pull(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
-            bench.add_topic("T")
+        with ConsumerHarness(tmp_path, properties=WITH_SQL) as harness:
+            harness.add_topic("T")
             for number in range(6):
-                bench.put("T", b"%d" % number, properties=b"a\x01%d\x02" % number)
-            answer = await bench.connect().ask(
+                harness.put("T", b"%d" % number, properties=b"a\x01%d\x02" % number)
+            answer = await harness.connect().ask(
                 PULL, pull_fields("T", subscription="a BETWEEN 2 AND 4", expressionType="SQL92")
             )
             assert bodies_of(answer) == [b"2", b"3", b"4"]
 
     async def test_sql_of_the_heartbeat(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"no", properties=b"a\x011\x02")
-            bench.put("T", b"yes", properties=b"a\x019\x02")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path, properties=WITH_SQL) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"no", properties=b"a\x011\x02")
+            harness.put("T", b"yes", properties=b"a\x019\x02")
+            one = harness.connect()
             await one.heartbeat("G", sql("T", "a > 5", 3))
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=3))
             assert bodies_of(answer) == [b"yes"]
 
     async def test_filter_data_that_is_missing_or_old(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path, properties=WITH_SQL) as bench:
-            bench.add_topic("T")
-            one, two = bench.connect(), bench.connect()
+        with ConsumerHarness(tmp_path, properties=WITH_SQL) as harness:
+            harness.add_topic("T")
+            one, two = harness.connect(), harness.connect()
             await one.heartbeat("G", sql("T", "a >", 3))
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0, subVersion=3))
             assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
@@ -458,7 +458,7 @@ class TestFilters:
             )
             await one.heartbeat("G", sql("T", "a > 1", 4))
             # A consumer whose newer expression is a tag does not use the filter.
-            subscription = bench.clients.subscription("G", "T")
+            subscription = harness.clients.subscription("G", "T")
             assert subscription is not None
             subscription.sub_version = 9
             answer = await two.ask(PULL, pull_fields("T", sysFlag=0, subVersion=9))
@@ -466,9 +466,9 @@ class TestFilters:
             assert answer.remark == "the consumer's consumer filter data not latest"
 
     async def test_sql_needs_to_be_enabled(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            one = harness.connect()
             await one.heartbeat("G", sql("T", "a > 5"))
             answer = await one.ask(PULL, pull_fields("T", sysFlag=0))
             assert (answer.code, answer.remark) == (
@@ -478,20 +478,20 @@ class TestFilters:
 
     async def test_retries_use_the_filter_of_their_topic(self, tmp_path: Path) -> None:
         properties = WITH_SQL | {"filterSupportRetry": "true"}
-        with ConsumerBench(tmp_path, properties=properties) as bench:
+        with ConsumerHarness(tmp_path, properties=properties) as harness:
             retry = "%RETRY%G"
-            one = bench.connect()
+            one = harness.connect()
             await one.heartbeat("G", sql("T", "a > 5"), sql(retry, "a > 100"))
             for value in (b"1", b"9"):
-                bench.put(retry, value, properties=b"RETRY_TOPIC\x01T\x02a\x01%b\x02" % value)
-            bench.put(retry, b"unknown", properties=b"RETRY_TOPIC\x01U\x02a\x011\x02")
+                harness.put(retry, value, properties=b"RETRY_TOPIC\x01T\x02a\x01%b\x02" % value)
+            harness.put(retry, b"unknown", properties=b"RETRY_TOPIC\x01U\x02a\x011\x02")
             answer = await one.ask(PULL, pull_fields(retry, sysFlag=0))
             assert bodies_of(answer) == [b"9", b"unknown"]
 
     async def test_class_filters_of_the_heartbeat_are_refused(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            one = harness.connect()
             subscription = tags("T")
             subscription.class_filter_mode = True
             await one.heartbeat("G", subscription)
@@ -509,35 +509,35 @@ class TestCommits:
     async def test_a_pull_commits_its_offset(
         self, tmp_path: Path, hot: bool, sys_flag: int, commit_offset: int, expected: int
     ) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
-            await bench.connect(hot=hot).ask(
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            await harness.connect(hot=hot).ask(
                 PULL, pull_fields("T", sysFlag=sys_flag, commitOffset=commit_offset)
             )
-            assert bench.offsets.query("G", "T", 0) == expected
+            assert harness.offsets.query("G", "T", 0) == expected
 
 
 class TestCounting:
     async def test_empty_pulls_are_counted_as_misses(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
-            one = bench.connect()
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            one = harness.connect()
             for offset in (0, 1, 2, 0):
                 await one.ask(PULL, pull_fields("T", offset))
-            assert bench.stats.misses == 2
-            assert bench.stats.gets["T", "G"][0] == 2
+            assert harness.stats.misses == 2
+            assert harness.stats.gets["T", "G"][0] == 2
 
     async def test_groups_with_a_large_lag_can_be_disabled(self, tmp_path: Path) -> None:
         properties = {
             "disableConsumeIfConsumerReadSlowly": "true",
             "consumerFallbehindThreshold": "3000",
         }
-        with ConsumerBench(tmp_path, properties=properties) as bench:
-            bench.add_topic("T")
-            bench.put("T", *[bytes(900)] * 4)
-            one = bench.connect()
+        with ConsumerHarness(tmp_path, properties=properties) as harness:
+            harness.add_topic("T")
+            harness.put("T", *[bytes(900)] * 4)
+            one = harness.connect()
             assert (await one.ask(PULL, pull_fields("T", 3))).code == ResponseCode.SUCCESS
             assert (await one.ask(PULL, pull_fields("T", 0))).code == ResponseCode.SUCCESS
             answer = await one.ask(PULL, pull_fields("T", 3))
@@ -550,13 +550,13 @@ class TestSuggestedBroker:
         self, tmp_path: Path
     ) -> None:
         properties = {"slaveReadEnable": "true"}
-        with ConsumerBench(tmp_path, properties=properties, memory_bytes=3000) as bench:
-            bench.add_topic("T")
-            config = bench.groups.find("G")
+        with ConsumerHarness(tmp_path, properties=properties, memory_bytes=3000) as harness:
+            harness.add_topic("T")
+            config = harness.groups.find("G")
             assert config is not None
             config.which_broker_when_consume_slowly = 7
-            bench.put("T", *[bytes(900)] * 30)
-            one = bench.connect()
+            harness.put("T", *[bytes(900)] * 30)
+            one = harness.connect()
             answer = await one.ask(PULL, pull_fields("T", 0))
             assert answer.fields["suggestWhichBrokerId"] == "7"
             assert len(records_of(answer)) == 8
@@ -672,11 +672,11 @@ class TestFrames:
             assert header.fields == PullFields.of(PullRequest.decode(command.fields))
 
     async def test_left_pulls_keep_their_order(self, tmp_path: Path) -> None:
-        with ConsumerBench(tmp_path) as bench:
-            bench.add_topic("T")
-            bench.put("T", b"x")
+        with ConsumerHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
             other = memoryview(encode_frame(RemotingCommand(RequestCode.HEART_BEAT)))[4:]
-            one = bench.connect()
+            one = harness.connect()
             frames = [other, self.frame(opaque=1), other, self.frame(opaque=2)]
-            assert bench.hot_path.on_frames(one.connection, frames) == [other, other]
+            assert harness.hot_path.on_frames(one.connection, frames) == [other, other]
             assert [answer.opaque for answer in await one.peer.receive(2)] == [1, 2]

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_bench import AdminBench, body_of
-from tests.support.consumer_bench import bodies_of, records_of, sql, tags
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import bodies_of, records_of, sql, tags
 
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 
@@ -29,10 +29,10 @@ def by_key(key: str | None, /, **changes: Any) -> dict[str, Any]:
 
 class TestByKey:
     async def test_words_unique_keys_and_tags(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1", keys="a b", unique_key="U1", tags="TagA")
-            bench.put("T", b"2", keys="b", unique_key="U2", tags="TagB")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", keys="a b", unique_key="U1", tags="TagA")
+            harness.put("T", b"2", keys="b", unique_key="U2", tags="TagB")
+            admin = harness.connect()
             for key, changes, expected in (
                 ("a", {}, [b"1"]),
                 ("b", {}, [b"1", b"2"]),
@@ -43,12 +43,12 @@ class TestByKey:
             ):
                 answer = await admin.ask(QUERY, by_key(key, **changes))
                 assert (answer.code, sorted(bodies_of(answer))) == (0, expected)
-                assert answer.fields["indexLastUpdateTimestamp"] == str(bench.clock.now_ms())
+                assert answer.fields["indexLastUpdateTimestamp"] == str(harness.clock.now_ms())
 
     async def test_queries_without_result(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1", keys="a")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", keys="a")
+            admin = harness.connect()
             for changes in (
                 {"key": "x"},
                 {"topic": "X"},
@@ -69,10 +69,10 @@ class TestByKey:
 
     async def test_the_answer_fits_into_a_frame(self, tmp_path: Path) -> None:
         size = 6 << 20
-        with AdminBench(tmp_path, segment_bytes=64 << 20, max_message_bytes=8 << 20) as bench:
+        with AdminHarness(tmp_path, segment_bytes=64 << 20, max_message_bytes=8 << 20) as harness:
             for _ in range(4):
-                bench.put("T", bytes(size), keys="big")
-            answer = await bench.connect().ask(QUERY, by_key("big"))
+                harness.put("T", bytes(size), keys="big")
+            answer = await harness.connect().ask(QUERY, by_key("big"))
             assert [len(record.body) for record in records_of(answer)] == [size, size]
 
     @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ class TestByKey:
         ],
     )
     async def test_malformed(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        with AdminBench(tmp_path) as bench:
-            answer = await bench.connect().ask(QUERY, by_key("a", **changes))
+        with AdminHarness(tmp_path) as harness:
+            answer = await harness.connect().ask(QUERY, by_key("a", **changes))
             assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
 class TestByPlace:
     async def test_a_record_and_its_bytes(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1", b"2")
-            second = bench.store.get("T", 0, 1, 1).records[0]
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", b"2")
+            second = harness.store.get("T", 0, 1, 1).records[0]
+            admin = harness.connect()
             for serialize_type in SerializeType:
                 offset = records_of(
                     await admin.ask(VIEW, {"offset": 0}, serialize_type=serialize_type)
@@ -109,16 +109,16 @@ class TestByPlace:
 
     @pytest.mark.parametrize("offset", [3, -1, 10**9, 2**63 - 1, -(2**63)])
     async def test_no_record_begins_there(self, tmp_path: Path, offset: int) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1")
-            answer = await bench.connect().ask(VIEW, {"offset": offset})
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1")
+            answer = await harness.connect().ask(VIEW, {"offset": offset})
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark == f"can not find message by the offset, {offset}"
 
     @pytest.mark.parametrize("offset", [None, "", "x", 2**63])
     async def test_malformed(self, tmp_path: Path, offset: Any) -> None:
-        with AdminBench(tmp_path) as bench:
-            answer = await bench.connect().ask(VIEW, {"offset": offset})
+        with AdminHarness(tmp_path) as harness:
+            answer = await harness.connect().ask(VIEW, {"offset": offset})
             assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -128,11 +128,11 @@ def entries(index: int, count: int = 3, **changes: Any) -> dict[str, Any]:
 
 class TestQueues:
     async def test_entries(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1", b"2", b"3", tags="A")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", b"2", b"3", tags="A")
+            admin = harness.connect()
             answer = await admin.ask(QUEUE, entries(1))
-            size = len(bench.store.get("T", 0, 0, 1).records[0])
+            size = len(harness.store.get("T", 0, 0, 1).records[0])
             assert answer.remark == "not set any response code"
             assert body_of(answer) == {
                 "maxQueueIndex": 3,
@@ -150,9 +150,9 @@ class TestQueues:
 
     @pytest.mark.parametrize("index", [3, 99, -1, 2**63 - 1, -(2**63)])
     async def test_beyond_the_ends(self, tmp_path: Path, index: int) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1", b"2", b"3")
-            answer = await bench.connect().ask(QUEUE, entries(index))
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", b"2", b"3")
+            answer = await harness.connect().ask(QUEUE, entries(index))
             assert (answer.code, answer.remark, answer.body) == (
                 0,
                 f"Index {index} of 0@T is not exist!",
@@ -160,9 +160,9 @@ class TestQueues:
             )
 
     async def test_no_such_queue(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path) as bench:
-            bench.put("T", b"1")
-            admin = bench.connect()
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1")
+            admin = harness.connect()
             for changes, what in (
                 ({"queueId": 7}, "7@T"),
                 ({"queueId": -1}, "-1@T"),
@@ -173,12 +173,12 @@ class TestQueues:
                 assert (answer.code, answer.remark) == (1, f"{what} is not exist!")
 
     async def test_subscription_and_filter_of_a_group(self, tmp_path: Path) -> None:
-        with AdminBench(tmp_path, properties={"enablePropertyFilter": "true"}) as bench:
-            bench.put("T", b"1")
-            bench.put("S", b"1")
-            consumer = bench.connect()
+        with AdminHarness(tmp_path, properties={"enablePropertyFilter": "true"}) as harness:
+            harness.put("T", b"1")
+            harness.put("S", b"1")
+            consumer = harness.connect()
             await consumer.heartbeat("G", tags("T", "A"), sql("S", "a > 1"))
-            admin = bench.connect()
+            admin = harness.connect()
             found = body_of(await admin.ask(QUEUE, entries(0, consumerGroup="G")))
             assert found["subscriptionData"]["subString"] == "A"
             assert found["filterData"] == "null"

@@ -35,7 +35,7 @@ PROPERTIES = {
 
 
 @dataclass
-class Bench:
+class Harness:
     parts: BrokerParts
     replier: RawPeer
     asker: RawPeer
@@ -79,7 +79,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
+async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
     async with broker_parts(root, **options) as parts:
         sends = Sends(
             store=parts.store,
@@ -106,7 +106,7 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
         asker, clients["asker"] = join_raw(Handlers())
         asked = clients["asker"]
         try:
-            yield Bench(parts, replier, asker, clients)
+            yield Harness(parts, replier, asker, clients)
         finally:
             connection.close()
             asked.close()
@@ -118,10 +118,10 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
 async def test_the_requester_gets_the_reply_and_the_replier_an_answer(
     tmp_path: Path, v2: bool
 ) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply(v2=v2)
-        pushed = await made.pushed()
-        now_ms = made.parts.clock.now_ms()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply(v2=v2)
+        pushed = await harness.pushed()
+        now_ms = harness.parts.clock.now_ms()
         assert pushed.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         assert not pushed.is_oneway
         assert bytes(pushed.body) == b"the reply"
@@ -146,12 +146,12 @@ async def test_the_requester_gets_the_reply_and_the_replier_an_answer(
             store_timestamp=now_ms,
         )
         with pytest.raises(TimeoutError):  # the requester has not acknowledged it yet
-            await made.replier.receive(1, 0.05)
-        made.take(pushed)
-        answer = await made.answer()
-        (stored,) = made.parts.records(REPLY_TOPIC)
+            await harness.replier.receive(1, 0.05)
+        harness.take(pushed)
+        answer = await harness.answer()
+        (stored,) = harness.parts.records(REPLY_TOPIC)
         assert answer.code == ResponseCode.SUCCESS
-        host = made.parts.settings.current.store_host
+        host = harness.parts.settings.current.store_host
         assert answer.fields == {
             "msgId": offset_message_id(host, stored.physical_offset),
             "queueId": "0",
@@ -164,14 +164,14 @@ async def test_the_requester_gets_the_reply_and_the_replier_an_answer(
 
 
 async def test_replies_need_not_be_stored(tmp_path: Path) -> None:
-    async with bench(tmp_path, store_replies=False) as made:
-        await made.reply()
-        made.take(await made.pushed())
-        answer = await made.answer()
+    async with open_harness(tmp_path, store_replies=False) as harness:
+        await harness.reply()
+        harness.take(await harness.pushed())
+        answer = await harness.answer()
         assert answer.code == ResponseCode.SUCCESS
         assert answer.fields["msgId"] == "0"
         assert answer.fields["queueOffset"] == "0"
-        assert made.parts.records(REPLY_TOPIC) == []
+        assert harness.parts.records(REPLY_TOPIC) == []
 
 
 @pytest.mark.parametrize(
@@ -187,28 +187,28 @@ async def test_replies_need_not_be_stored(tmp_path: Path) -> None:
 async def test_an_unknown_requester(
     tmp_path: Path, properties: dict[str, str], remark: str
 ) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply(properties=properties)
-        answer = await made.answer()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply(properties=properties)
+        answer = await harness.answer()
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
-        assert len(made.parts.records(REPLY_TOPIC)) == 1
+        assert len(harness.parts.records(REPLY_TOPIC)) == 1
 
 
 async def test_a_requester_that_refuses(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply()
-        made.take(await made.pushed(), ResponseCode.SYSTEM_ERROR)
-        answer = await made.answer()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply()
+        harness.take(await harness.pushed(), ResponseCode.SYSTEM_ERROR)
+        answer = await harness.answer()
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "push reply message to askerfail."
 
 
 async def test_a_requester_that_disconnects(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply()
-        await made.pushed()
-        made.asker.transport.close()
-        answer = await made.answer()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply()
+        await harness.pushed()
+        harness.asker.transport.close()
+        answer = await harness.answer()
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "push reply message to askerfail."
 
@@ -216,16 +216,16 @@ async def test_a_requester_that_disconnects(tmp_path: Path) -> None:
 async def test_a_reply_that_cannot_be_stored_reaches_the_requester(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with bench(tmp_path) as made:
+    async with open_harness(tmp_path) as harness:
 
         def refuse(records: object, *, whole: bool) -> list[LogEntry]:
             raise StoreUnavailableError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(made.parts.store, "append", refuse)
-            await made.reply()
-            made.take(await made.pushed())
-            answer = await made.answer()
+            patch.setattr(harness.parts.store, "append", refuse)
+            await harness.reply()
+            harness.take(await harness.pushed())
+            answer = await harness.answer()
         assert answer.code == ResponseCode.SUCCESS
         assert answer.fields["msgId"] == "0"
 
@@ -242,35 +242,35 @@ async def test_a_reply_that_cannot_be_stored_reaches_the_requester(
 async def test_refusals_carry_the_fields_of_every_send(
     tmp_path: Path, fields: dict[str, Any], code: int
 ) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply(**fields)
-        answer = await made.answer()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply(**fields)
+        answer = await harness.answer()
         assert answer.code == code
         assert answer.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 async def test_a_negative_queue_selects_a_random_queue(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply(queue_id=-1)
-        made.take(await made.pushed())
-        answer = await made.answer()
+    async with open_harness(tmp_path) as harness:
+        await harness.reply(queue_id=-1)
+        harness.take(await harness.pushed())
+        answer = await harness.answer()
         assert answer.fields["queueId"] == "0"
 
 
 async def test_a_replier_that_disconnects_before_the_requester_answers(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.reply()
-        pushed = await made.pushed()
-        made.replier.transport.close()
-        await made.replier.lost.wait()
-        made.take(pushed)
+    async with open_harness(tmp_path) as harness:
+        await harness.reply()
+        pushed = await harness.pushed()
+        harness.replier.transport.close()
+        await harness.replier.lost.wait()
+        harness.take(pushed)
         await asyncio.sleep(0)
-        assert len(made.parts.records(REPLY_TOPIC)) == 1
+        assert len(harness.parts.records(REPLY_TOPIC)) == 1
 
 
 async def test_missing_fields(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
+    async with open_harness(tmp_path) as harness:
         command = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, {"b": REPLY_TOPIC}, b"x")
-        made.replier.transport.write(encode_frame(command))
-        answer = await made.answer()
+        harness.replier.transport.write(encode_frame(command))
+        answer = await harness.answer()
         assert answer.code == ResponseCode.SYSTEM_ERROR

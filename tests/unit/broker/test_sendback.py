@@ -47,7 +47,7 @@ class CountingStats:
 
 
 @dataclass
-class Bench:
+class Harness:
     parts: BrokerParts
     peer: RawPeer
     stats: CountingStats
@@ -80,7 +80,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
+async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
     async with broker_parts(root, **options) as parts:
         stats = CountingStats()
         handlers = Handlers()
@@ -96,22 +96,22 @@ async def bench(root: Path, **options: Any) -> AsyncIterator[Bench]:
             handlers.register(code, handler)
         peer, connection = join_raw(handlers)
         try:
-            yield Bench(parts, peer, stats)
+            yield Harness(parts, peer, stats)
         finally:
             connection.close()
             await peer.lost.wait()
 
 
 async def test_sync_flush_answers_when_the_message_is_on_disk(tmp_path: Path) -> None:
-    async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
-        entry = made.consumed()
-        worker = made.parts.small.flush_worker
+    async with open_harness(tmp_path, store={"flush_mode": FlushMode.SYNC}) as harness:
+        entry = harness.consumed()
+        worker = harness.parts.small.flush_worker
         worker.is_held = True
-        sending = asyncio.create_task(made.send_back(entry.physical_offset, delay_level=1))
+        sending = asyncio.create_task(harness.send_back(entry.physical_offset, delay_level=1))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert made.parts.store.log_max_offset > entry.end_offset  # stored
-        assert made.peer.received.empty()
+        assert harness.parts.store.log_max_offset > entry.end_offset  # stored
+        assert harness.peer.received.empty()
         worker.is_held = False
         worker.run()
         assert (await sending).code == ResponseCode.SUCCESS
@@ -120,30 +120,30 @@ async def test_sync_flush_answers_when_the_message_is_on_disk(tmp_path: Path) ->
 async def test_a_flush_timeout_is_an_error_for_the_consumer(
     tmp_path: Path,
 ) -> None:
-    async with bench(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
-        entry = made.consumed()
-        made.parts.appender.flush_timeout_ms = 20
-        made.parts.small.flush_worker.is_held = True
-        answer = await made.send_back(entry.physical_offset, delay_level=1)
+    async with open_harness(tmp_path, store={"flush_mode": FlushMode.SYNC}) as harness:
+        entry = harness.consumed()
+        harness.parts.appender.flush_timeout_ms = 20
+        harness.parts.small.flush_worker.is_held = True
+        answer = await harness.send_back(entry.physical_offset, delay_level=1)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
-        made.parts.small.flush_worker.is_held = False
+        harness.parts.small.flush_worker.is_held = False
 
 
 async def test_a_message_is_redelivered_after_a_delay(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed()
-        answer = await made.send_back(entry.physical_offset, delay_level=1)
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed()
+        answer = await harness.send_back(entry.physical_offset, delay_level=1)
         assert (answer.code, answer.remark, answer.ext_fields) == (0, None, None)
-        (waiting,) = made.parts.records(SCHEDULE_TOPIC, 0)
-        made.parts.clock.advance(1_000)
+        (waiting,) = harness.parts.records(SCHEDULE_TOPIC, 0)
+        harness.parts.clock.advance(1_000)
         await DelayDelivery(
-            store=made.parts.store,
-            table=made.parts.delay_table,
-            appender=made.parts.appender,
-            clock=made.parts.clock,
+            store=harness.parts.store,
+            table=harness.parts.delay_table,
+            appender=harness.parts.appender,
+            clock=harness.parts.clock,
         ).deliver()
-        (retried,) = made.parts.records("%RETRY%G")
-        topic = made.parts.topics.get("%RETRY%G")
+        (retried,) = harness.parts.records("%RETRY%G")
+        topic = harness.parts.topics.get("%RETRY%G")
     # As RocketMQ 5.4.0 stores both.
     for record in (waiting, retried):
         assert properties_of(record) == {
@@ -161,8 +161,8 @@ async def test_a_message_is_redelivered_after_a_delay(tmp_path: Path) -> None:
         assert (record.born_timestamp_ms, record.born_host) == (BORN, HOST)
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
-    assert made.stats.stored == [SCHEDULE_TOPIC]
-    assert made.stats.returned == [("TopicA", "G")]
+    assert harness.stats.stored == [SCHEDULE_TOPIC]
+    assert harness.stats.returned == [("TopicA", "G")]
 
 
 @pytest.mark.parametrize(
@@ -172,17 +172,17 @@ async def test_a_message_is_redelivered_after_a_delay(tmp_path: Path) -> None:
 async def test_the_delay_rises_with_each_attempt(
     tmp_path: Path, tries: int, level: int, queue_id: int
 ) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed(reconsume_times=tries)
-        await made.send_back(entry.physical_offset, delay_level=level)
-        (waiting,) = made.parts.records(SCHEDULE_TOPIC, queue_id)
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed(reconsume_times=tries)
+        await harness.send_back(entry.physical_offset, delay_level=level)
+        (waiting,) = harness.parts.records(SCHEDULE_TOPIC, queue_id)
         assert properties_of(waiting)["DELAY"] == str(queue_id + 1)
         assert waiting.reconsume_times == tries + 1
 
 
 async def test_later_attempts_keep_the_origin_of_a_message(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.parts.put(
+    async with open_harness(tmp_path) as harness:
+        entry = harness.parts.put(
             prepared(
                 "%RETRY%G",
                 properties=b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01AB\x02DELAY\x013\x02"
@@ -190,11 +190,11 @@ async def test_later_attempts_keep_the_origin_of_a_message(tmp_path: Path) -> No
                 reconsume_times=1,
             )
         )
-        await made.send_back(entry.physical_offset)
-        (waiting,) = made.parts.records(SCHEDULE_TOPIC, 3)
+        await harness.send_back(entry.physical_offset)
+        (waiting,) = harness.parts.records(SCHEDULE_TOPIC, 3)
         properties = properties_of(waiting)
         assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("First", "AB")
-        assert made.stats.returned == [("First", "G")]
+        assert harness.stats.returned == [("First", "G")]
 
 
 @pytest.mark.parametrize(
@@ -211,12 +211,12 @@ async def test_later_attempts_keep_the_origin_of_a_message(tmp_path: Path) -> No
 async def test_after_its_last_attempt_a_message_is_a_dead_letter(
     tmp_path: Path, tries: int, fields: dict[str, Any]
 ) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed(reconsume_times=tries)
-        answer = await made.send_back(entry.physical_offset, **fields)
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed(reconsume_times=tries)
+        answer = await harness.send_back(entry.physical_offset, **fields)
         assert answer.code == ResponseCode.SUCCESS
-        (dead,) = made.parts.records("%DLQ%G")
-        topic = made.parts.topics.get("%DLQ%G")
+        (dead,) = harness.parts.records("%DLQ%G")
+        topic = harness.parts.topics.get("%DLQ%G")
     assert properties_of(dead) == {
         "TAGS": "T",
         "UNIQ_KEY": "U1",
@@ -228,79 +228,79 @@ async def test_after_its_last_attempt_a_message_is_a_dead_letter(
     assert dead.reconsume_times == tries + 1
     assert topic is not None
     assert (topic.read_queue_nums, topic.perm) == (1, 6)
-    assert made.stats.stored == ["%DLQ%G"]
-    assert made.stats.buried == [("TopicA", "G")]
+    assert harness.stats.stored == ["%DLQ%G"]
+    assert harness.stats.buried == [("TopicA", "G")]
 
 
 async def test_an_attempt_below_the_limit_is_not_the_last(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed(reconsume_times=2)
-        await made.send_back(entry.physical_offset, max_reconsume_times=3)
-        assert made.parts.topics.get("%DLQ%G") is None
-        assert len(made.parts.records(SCHEDULE_TOPIC, 4)) == 1
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed(reconsume_times=2)
+        await harness.send_back(entry.physical_offset, max_reconsume_times=3)
+        assert harness.parts.topics.get("%DLQ%G") is None
+        assert len(harness.parts.records(SCHEDULE_TOPIC, 4)) == 1
 
 
 async def test_a_group_of_a_unit_marks_its_retry_topic(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.send_back(made.consumed().physical_offset, unit_mode=True)
-        topic = made.parts.topics.get("%RETRY%G")
+    async with open_harness(tmp_path) as harness:
+        await harness.send_back(harness.consumed().physical_offset, unit_mode=True)
+        topic = harness.parts.topics.get("%RETRY%G")
         assert topic is not None
         assert topic.topic_sys_flag == 2
 
 
 async def test_a_group_without_retry_queues_drops_the_message(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        made.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
-        answer = await made.send_back(made.consumed().physical_offset)
+    async with open_harness(tmp_path) as harness:
+        harness.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
+        answer = await harness.send_back(harness.consumed().physical_offset)
         assert answer.code == ResponseCode.SUCCESS
-        assert made.parts.topics.get("%RETRY%G") is None
-        assert made.stats.returned == []
+        assert harness.parts.topics.get("%RETRY%G") is None
+        assert harness.stats.returned == []
 
 
 async def test_retries_use_every_queue_of_the_group(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        made.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
-        offset = made.consumed().physical_offset
+    async with open_harness(tmp_path) as harness:
+        harness.parts.groups.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+        offset = harness.consumed().physical_offset
         for _ in range(60):
-            await made.send_back(offset, delay_level=1)
-        waiting = made.parts.records(SCHEDULE_TOPIC, 0)
+            await harness.send_back(offset, delay_level=1)
+        waiting = harness.parts.records(SCHEDULE_TOPIC, 0)
         assert {properties_of(record)["REAL_QID"] for record in waiting} == {"0", "1", "2"}
 
 
 async def test_an_unknown_group(tmp_path: Path) -> None:
-    async with bench(tmp_path, auto_create_group=False) as made:
-        answer = await made.send_back(made.consumed().physical_offset)
+    async with open_harness(tmp_path, auto_create_group=False) as harness:
+        answer = await harness.send_back(harness.consumed().physical_offset)
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert (answer.remark or "").startswith("subscription group not exist, G ")
 
 
 @pytest.mark.parametrize("group", ["", "bad name", "x" * 300, "../etc"])
 async def test_an_illegal_group_name(tmp_path: Path, group: str) -> None:
-    async with bench(tmp_path) as made:
-        answer = await made.send_back(made.consumed().physical_offset, group=group)
+    async with open_harness(tmp_path) as harness:
+        answer = await harness.send_back(harness.consumed().physical_offset, group=group)
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 async def test_a_broker_without_write_permission(tmp_path: Path) -> None:
-    async with bench(tmp_path, broker_permission=4) as made:
-        answer = await made.send_back(made.consumed().physical_offset)
+    async with open_harness(tmp_path, broker_permission=4) as harness:
+        answer = await harness.send_back(harness.consumed().physical_offset)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
 
 
 async def test_a_retry_topic_without_write_permission(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        made.parts.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
-        answer = await made.send_back(made.consumed().physical_offset)
+    async with open_harness(tmp_path) as harness:
+        harness.parts.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
+        answer = await harness.send_back(harness.consumed().physical_offset)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the topic[%RETRY%G] sending message is forbidden"
 
 
 @pytest.mark.parametrize("offset", [3, -1, 2**62, -(2**63)])
 async def test_an_offset_without_a_message(tmp_path: Path, offset: int) -> None:
-    async with bench(tmp_path) as made:
-        made.consumed()
-        answer = await made.send_back(offset)
+    async with open_harness(tmp_path) as harness:
+        harness.consumed()
+        answer = await harness.send_back(offset)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == f"look message by offset failed, {offset}"
 
@@ -318,12 +318,12 @@ async def test_an_offset_without_a_message(tmp_path: Path, offset: int) -> None:
     ],
 )
 async def test_missing_and_mistyped_fields(tmp_path: Path, name: str, value: str | None) -> None:
-    async with bench(tmp_path) as made:
+    async with open_harness(tmp_path) as harness:
         fields = SendBackRequest(offset=0, group="G", delay_level=0).encode()
         fields.pop(name, None)
         if value is not None:
             fields[name] = value
-        answer = await made.request(fields)
+        answer = await harness.request(fields)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert name in (answer.remark or "")
 
@@ -338,23 +338,23 @@ async def test_missing_and_mistyped_fields(tmp_path: Path, name: str, value: str
 async def test_messages_that_are_not_stored_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
 ) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed()
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed()
 
         def refuse(records: object, *, whole: bool) -> list[LogEntry]:
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(made.parts.store, "append", refuse)
-            answer = await made.send_back(entry.physical_offset)
+            patch.setattr(harness.parts.store, "append", refuse)
+            answer = await harness.send_back(entry.physical_offset)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, status)
-        assert made.stats.returned == []
+        assert harness.stats.returned == []
 
 
 async def test_properties_at_the_size_limit(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        entry = made.consumed(properties=b"filler\x01" + b"x" * 32_700 + b"\x02")
-        answer = await made.send_back(entry.physical_offset)
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed(properties=b"filler\x01" + b"x" * 32_700 + b"\x02")
+        answer = await harness.send_back(entry.physical_offset)
         assert (answer.code, answer.remark) == (
             ResponseCode.SYSTEM_ERROR,
             "PROPERTIES_SIZE_EXCEEDED",
@@ -362,9 +362,9 @@ async def test_properties_at_the_size_limit(tmp_path: Path) -> None:
 
 
 async def test_an_administrator_can_set_the_retries_of_a_group(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        group = made.parts.groups.find("G")
+    async with open_harness(tmp_path) as harness:
+        group = harness.parts.groups.find("G")
         assert group is not None
-        made.parts.groups.put(msgspec.structs.replace(group, retry_max_times=1))
-        await made.send_back(made.consumed(reconsume_times=1).physical_offset)
-        assert len(made.parts.records("%DLQ%G")) == 1
+        harness.parts.groups.put(msgspec.structs.replace(group, retry_max_times=1))
+        await harness.send_back(harness.consumed(reconsume_times=1).physical_offset)
+        assert len(harness.parts.records("%DLQ%G")) == 1

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumer_bench import ConsumerBench, pull_fields
+from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 from goddard.protocol.codes import RequestCode
 
@@ -13,10 +13,10 @@ async def test_only_the_first_slave_is_suggested(
     tmp_path: Path, is_readable: str, suggested: str
 ) -> None:
     properties = {"slaveReadEnable": is_readable}
-    with ConsumerBench(tmp_path, properties=properties, memory_bytes=3000) as bench:
-        bench.add_topic("T")
-        bench.put("T", *[bytes(900)] * 30)
-        consumer = bench.connect()
+    with ConsumerHarness(tmp_path, properties=properties, memory_bytes=3000) as harness:
+        harness.add_topic("T")
+        harness.put("T", *[bytes(900)] * 30)
+        consumer = harness.connect()
         lagging = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
         assert lagging.fields["suggestWhichBrokerId"] == suggested
         close = await consumer.ask(RequestCode.PULL_MESSAGE, pull_fields("T", 29))

@@ -38,7 +38,7 @@ ROLLBACK = TransactionType.ROLLBACK
 
 
 @dataclass
-class Bench:
+class Harness:
     """Transactions around a store, and one producer of the group P."""
 
     parts: BrokerParts
@@ -110,9 +110,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(
+async def harness(
     root: Path, *, clock: ManualClock | None = None, crash: bool = False, **options: Any
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[Harness]:
     async with broker_parts(root, clock=clock, crash=crash, **options) as parts:
         handlers = Handlers()
         producers: dict[str, Connection] = {}
@@ -136,7 +136,7 @@ async def bench(
             handlers.register(code, handler)
         peer, connection = join_raw(handlers)
         producers["P"] = connection
-        made = Bench(parts, transactions, peer, connection, producers)
+        made = Harness(parts, transactions, peer, connection, producers)
         try:
             yield made
         finally:
@@ -148,7 +148,7 @@ async def bench(
 
 class TestHalf:
     async def test_a_half_is_stored_in_the_half_topic(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half()
             (half,) = made.halves()
             assert made.parts.records("Orders", 2) == []
@@ -165,7 +165,7 @@ class TestHalf:
         assert half.sys_flag == 0x1  # still compressed, but no longer "prepared"
 
     async def test_a_delayed_half_is_not_stored_in_the_delay_topic(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half(DELAY="3")
             assert len(made.halves()) == 1
             assert made.parts.records(SCHEDULE_TOPIC, 2) == []
@@ -178,7 +178,7 @@ class TestHalf:
 
 class TestEnd:
     async def test_commit(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             answer = await made.end(entry, COMMIT)
             assert answer is not None
@@ -201,7 +201,7 @@ class TestEnd:
         assert op.properties == b"WAIT\x01true\x02TAGS\x01d\x02"
 
     async def test_rollback(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             answer = await made.end(entry, ROLLBACK)
             assert answer is not None
@@ -213,27 +213,27 @@ class TestEnd:
     async def test_an_end_without_decision_is_not_answered(
         self, tmp_path: Path, decision: int
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             await made.end(entry, decision, answered=False)
             assert await made.op_bodies() == []
 
     async def test_many_decisions_share_an_op(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(3)]
             for entry in reversed(entries):
                 await made.end(entry, COMMIT)
             assert await made.op_bodies() == [b"2,1,0"]
 
     async def test_ops_are_split_at_the_maximum_size(self, tmp_path: Path) -> None:
-        async with bench(tmp_path, transaction_op_bytes=4) as made:
+        async with harness(tmp_path, transaction_op_bytes=4) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(5)]
             for entry in entries:
                 await made.end(entry, ROLLBACK)
             assert await made.op_bodies() == [b"0,1", b"2,3", b"4"]
 
     async def test_ops_are_written_in_the_background(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             written = asyncio.Event()
             made.parts.store.add_listener(
                 lambda entries: written.set() if entries[0].topic == TRANS_OP_HALF_TOPIC else None
@@ -243,7 +243,7 @@ class TestEnd:
                 await written.wait()
 
     async def test_a_commit_of_a_peer_that_disconnects_is_kept(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             fields = EndTransactionRequest(
                 producer_group="P",
@@ -273,7 +273,7 @@ class TestEnd:
     async def test_refused_ends(
         self, tmp_path: Path, fields: dict[str, Any], remark: str, decision: int
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             answer = await made.end(entry, decision, **fields)
             assert answer is not None
@@ -282,14 +282,14 @@ class TestEnd:
             assert await made.op_bodies() == []
 
     async def test_a_message_that_is_not_a_half_cannot_be_ended(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = made.parts.put(prepared("TopicA", 0, properties=b"PGROUP\x01P\x02"))
             answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert answer.remark == "Find prepared transaction message failed"
 
     async def test_a_half_without_its_topic(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = made.parts.put(prepared(TRANS_HALF_TOPIC, 0, properties=b"PGROUP\x01P\x02"))
             answer = await made.end(entry, COMMIT)
             assert answer is not None
@@ -298,7 +298,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("missing", ["producerGroup", "commitLogOffset", "msgId"])
     async def test_missing_fields(self, tmp_path: Path, missing: str) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             fields = EndTransactionRequest(
                 producer_group="P",
                 tran_state_table_offset=0,
@@ -313,7 +313,7 @@ class TestEnd:
             assert missing in (answer.remark or "")
 
     async def test_a_commit_after_the_immunity_time(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS="30")
             made.parts.clock.advance(30_001)
             answer = await made.end(entry, COMMIT)
@@ -327,7 +327,7 @@ class TestEnd:
     async def test_a_commit_that_cannot_be_stored_writes_no_op(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
 
             def refuse(records: object, *, whole: bool) -> list[LogEntry]:
@@ -344,7 +344,7 @@ class TestEnd:
 
 class TestCheckBack:
     async def test_a_producer_is_asked_about_an_undecided_half(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             made.parts.clock.advance(6_001)
             await made.transactions.check()
@@ -388,7 +388,7 @@ class TestCheckBack:
             assert entry.queue_offset == 0
 
     async def test_young_halves_are_not_checked(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half()
             made.parts.clock.advance(6_000)
             await made.transactions.check()
@@ -396,7 +396,7 @@ class TestCheckBack:
             assert made.offsets() == (-1, -1)
 
     async def test_decided_halves_and_their_ops_are_skipped(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entries = [await made.send_half(b"%d" % number) for number in range(100)]
             for entry in entries:
                 await made.end(entry, ROLLBACK)
@@ -407,7 +407,7 @@ class TestCheckBack:
             assert made.offsets() == (100, 1)
 
     async def test_a_decision_not_yet_in_the_op_queue_counts(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             made.parts.clock.advance(10_000)
             await made.end(entry, ROLLBACK)
@@ -418,7 +418,7 @@ class TestCheckBack:
     async def test_a_half_whose_commit_fails_during_a_round_is_checked(
         self, tmp_path: Path
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half()
             made.parts.clock.advance(60_000)
             submitted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -441,7 +441,7 @@ class TestCheckBack:
             assert asked.code == RequestCode.CHECK_TRANSACTION_STATE
 
     async def test_ops_of_every_version_are_read(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             for number in range(5):
                 await made.send_half(b"%d" % number)
             for body in (b"0", b"3,1,", b"nonsense,4"):
@@ -455,7 +455,7 @@ class TestCheckBack:
             assert made.offsets() == (5, 4)
 
     async def test_without_a_live_producer_the_half_is_kept(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             made.producers.clear()
             await made.send_half()
             for round_number in (1, 2, 3):
@@ -467,7 +467,7 @@ class TestCheckBack:
             assert made.offsets() == (3, -1)
 
     async def test_a_half_checked_too_often_is_set_aside(self, tmp_path: Path) -> None:
-        async with bench(tmp_path, transaction_check_max=2) as made:
+        async with harness(tmp_path, transaction_check_max=2) as made:
             await made.send_half()
             for _ in range(4):
                 made.parts.clock.advance(30_000)
@@ -490,7 +490,7 @@ class TestCheckBack:
             assert properties_of(resumed)["TRANSACTION_CHECK_TIMES"] == "0"
 
     async def test_a_half_older_than_the_reserved_time_is_set_aside(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half()
             made.parts.clock.advance(73 * 3_600_000)
             await made.transactions.check()
@@ -499,7 +499,7 @@ class TestCheckBack:
     async def test_a_half_that_cannot_be_rewritten_does_not_block_the_others(
         self, tmp_path: Path
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             used = len(encode_properties(as_half(made.message(filler="x")).properties))
             await made.send_half(b"too long", filler="x" * (MAX_PROPERTIES_BYTES - used + 1))
             await made.send_half(b"good")
@@ -513,7 +513,7 @@ class TestCheckBack:
     async def test_a_store_that_refuses_messages_stops_the_round(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half()
             made.parts.clock.advance(10_000)
 
@@ -528,7 +528,7 @@ class TestCheckBack:
             await made.peer.receive(1)
 
     async def test_the_service_checks_periodically(self, tmp_path: Path) -> None:
-        async with bench(tmp_path, transaction_check_interval_ms=20) as made:
+        async with harness(tmp_path, transaction_check_interval_ms=20) as made:
             await made.send_half()
             made.parts.clock.advance(10_000)
             made.transactions.start()
@@ -538,7 +538,7 @@ class TestCheckBack:
 
 class TestImmunity:
     async def test_a_half_is_not_checked_before_its_immunity_ends(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             await made.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
             for _ in range(2):
                 made.parts.clock.advance(29_000)
@@ -555,7 +555,7 @@ class TestImmunity:
     async def test_a_decision_by_the_first_offset_ends_the_rewritten_half(
         self, tmp_path: Path
     ) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             entry = await made.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
             made.parts.clock.advance(20_000)
             await made.transactions.check()
@@ -569,7 +569,7 @@ class TestImmunity:
             assert len(made.parts.records("Orders", 2)) == 1
 
     async def test_a_wrong_clock_of_the_producer_gives_no_immunity(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             message = made.message(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
             message.born_timestamp_ms = 2**62
             await made.parts.writer.write(as_half(message))
@@ -582,18 +582,18 @@ class TestImmunity:
 class TestRestart:
     async def test_undecided_halves_are_checked_after_a_restart(self, tmp_path: Path) -> None:
         clock = ManualClock()
-        async with bench(tmp_path, clock=clock) as made:
+        async with harness(tmp_path, clock=clock) as made:
             entry = await made.send_half(b"decided")
             await made.send_half(b"open")
             await made.end(entry, COMMIT)
         clock.advance(10_000)
-        async with bench(tmp_path, clock=clock) as made:
+        async with harness(tmp_path, clock=clock) as made:
             await made.transactions.check()
             (command,) = await made.peer.receive(1)
             assert decode_record(command.body)[0].body == b"open"
             assert made.offsets() == (2, 1)
         clock.advance(10_000)
-        async with bench(tmp_path, clock=clock) as made:
+        async with harness(tmp_path, clock=clock) as made:
             assert made.offsets() == (2, 1)
             await made.transactions.check()
             (command,) = await made.peer.receive(1)
@@ -603,11 +603,11 @@ class TestRestart:
 
     async def test_undecided_halves_are_checked_after_a_crash(self, tmp_path: Path) -> None:
         clock = ManualClock()
-        async with bench(tmp_path, clock=clock, crash=True) as made:
+        async with harness(tmp_path, clock=clock, crash=True) as made:
             await made.send_half(b"open")
             clock.advance(10_000)
             await made.transactions.check()
-        async with bench(tmp_path, clock=clock) as made:
+        async with harness(tmp_path, clock=clock) as made:
             # The offset was saved with the round, so there is one half, not two.
             assert made.offsets() == (1, -1)
             clock.advance(10_000)
@@ -616,7 +616,7 @@ class TestRestart:
             assert decode_record(command.body)[0].body == b"open"
 
     async def test_offsets_outside_the_queues_are_corrected(self, tmp_path: Path) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             made.parts.offset_table.commit(GROUP, TRANS_HALF_TOPIC, 0, 50)
             made.parts.offset_table.commit(GROUP, TRANS_OP_HALF_TOPIC, 0, 50)
             await made.send_half()
@@ -629,7 +629,7 @@ class TestResume:
         "message_id", [None, "", "nonsense", "7F000001000051AF00000000FFFFFFFF", "0" * 32]
     )
     async def test_unknown_messages(self, tmp_path: Path, message_id: str | None) -> None:
-        async with bench(tmp_path) as made:
+        async with harness(tmp_path) as made:
             made.parts.put(prepared("TopicA"))
             fields = {} if message_id is None else {"msgId": message_id}
             answer = await made.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)

@@ -27,7 +27,7 @@ from goddard.transport.handlers import Handlers
 MIB = 1024 * 1024
 
 
-class Bench:
+class Harness:
     """Handlers of broker requests; the decoding thread is blocked until ``free`` is set."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,8 +49,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    created = Bench(tmp_path)
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    created = Harness(tmp_path)
     async with asyncio.timeout(60):
         yield created
     created.free.set()
@@ -72,79 +72,79 @@ def register(name: str, *, padding_bytes: int = 0, compressed: bool = False) -> 
     )
 
 
-async def test_small_registrations_do_not_wait_for_large_ones(bench: Bench) -> None:
-    large, small = bench.connect(), bench.connect()
+async def test_small_registrations_do_not_wait_for_large_ones(harness: Harness) -> None:
+    large, small = harness.connect(), harness.connect()
     large.transport.write(register("large", padding_bytes=MIB))
     small.transport.write(register("small"))
     (answer,) = await small.receive(1)
     assert answer.code == ResponseCode.SUCCESS
-    assert set(bench.routes.brokers) == {"small"}
-    bench.free.set()
+    assert set(harness.routes.brokers) == {"small"}
+    harness.free.set()
     (answer,) = await large.receive(1)
     assert answer.code == ResponseCode.SUCCESS
-    assert set(bench.routes.brokers) == {"large", "small"}
+    assert set(harness.routes.brokers) == {"large", "small"}
 
 
-async def test_compressed_registrations_are_never_inflated_on_the_loop(bench: Bench) -> None:
-    compressed, small = bench.connect(), bench.connect()
+async def test_compressed_registrations_are_never_inflated_on_the_loop(harness: Harness) -> None:
+    compressed, small = harness.connect(), harness.connect()
     compressed.transport.write(register("compressed", compressed=True))
     small.transport.write(register("small"))
     await small.receive(1)
-    assert set(bench.routes.brokers) == {"small"}
-    bench.free.set()
+    assert set(harness.routes.brokers) == {"small"}
+    harness.free.set()
     (answer,) = await compressed.receive(1)
     assert answer.code == ResponseCode.SUCCESS
-    assert set(bench.routes.brokers) == {"compressed", "small"}
+    assert set(harness.routes.brokers) == {"compressed", "small"}
 
 
-async def test_registrations_over_the_waiting_limit_are_rejected(bench: Bench) -> None:
-    peers = [bench.connect() for _ in range(10)]
+async def test_registrations_over_the_waiting_limit_are_rejected(harness: Harness) -> None:
+    peers = [harness.connect() for _ in range(10)]
     for number, peer in enumerate(peers):
         peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
     # Eight of them fit into 128 MiB.
     refused = [(await peer.receive(1))[0] for peer in peers[8:]]
     assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
-    bench.free.set()
+    harness.free.set()
     taken = [(await peer.receive(1))[0] for peer in peers[:8]]
     assert {answer.code for answer in taken} == {ResponseCode.SUCCESS}
-    assert len(bench.routes.brokers) == 8
+    assert len(harness.routes.brokers) == 8
 
 
-async def test_registrations_of_a_lost_peer_count_until_they_are_dropped(bench: Bench) -> None:
-    gone = [bench.connect() for _ in range(8)]
+async def test_registrations_of_a_lost_peer_count_until_they_are_dropped(harness: Harness) -> None:
+    gone = [harness.connect() for _ in range(8)]
     for number, peer in enumerate(gone):
         peer.transport.write(register(f"b{number}", padding_bytes=15 * MIB))
     # They are answered in order, so all of them have been registered by then.
-    probe = bench.connect()
+    probe = harness.connect()
     probe.transport.write(register("probe"))
     await probe.receive(1)
     for peer in gone:
         peer.transport.abort()
         await peer.lost.wait()
-    late = bench.connect()
+    late = harness.connect()
     late.transport.write(register("late", padding_bytes=15 * MIB))
     (answer,) = await late.receive(1)
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    bench.free.set()
+    harness.free.set()
     while answer.code == ResponseCode.SYSTEM_BUSY:
         late.transport.write(register("late", padding_bytes=15 * MIB))
         (answer,) = await late.receive(1)
     assert answer.code == ResponseCode.SUCCESS
-    assert set(bench.routes.brokers) == {"probe", "late"}
+    assert set(harness.routes.brokers) == {"probe", "late"}
 
 
 async def test_registrations_of_a_lost_peer_are_dropped_without_a_log_line(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = bench.connect()
+    peer = harness.connect()
     for _ in range(3):
         peer.transport.write(register("gone", padding_bytes=MIB))
-    probe = bench.connect()
+    probe = harness.connect()
     probe.transport.write(register("probe"))
     await probe.receive(1)
     peer.transport.abort()
     await peer.lost.wait()
-    bench.free.set()
+    harness.free.set()
     # It is decoded after theirs.
     probe.transport.write(register("probe", padding_bytes=MIB))
     await probe.receive(1)
@@ -152,8 +152,8 @@ async def test_registrations_of_a_lost_peer_are_dropped_without_a_log_line(
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-async def test_too_many_unregistrations_at_once_are_rejected(bench: Bench) -> None:
-    peer = bench.connect()
+async def test_too_many_unregistrations_at_once_are_rejected(harness: Harness) -> None:
+    peer = harness.connect()
     requests = b""
     for number in range(3):
         header = UnregisterBrokerRequest(

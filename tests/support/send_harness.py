@@ -1,6 +1,6 @@
 """The broker's sending side without a broker process: a real store, real tables, no sockets.
 
-``SendBench`` connects all parts between a connection and the store. Requests arrive over a memory
+``SendHarness`` connects all parts between a connection and the store. Requests arrive over a memory
 transport, with or without the hot path.
 """
 
@@ -43,7 +43,7 @@ class CountedPuts:
         self.puts[topic] = (counted + count, bytes_ + size)
 
 
-class SendBench:
+class SendHarness:
     """Create it inside a running loop; use it as a context manager."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The broker's consuming side without a broker process: a real store, real tables, no sockets.
 
-``ConsumerBench`` connects the parts for heartbeats, pulls, offsets and locks. Requests arrive over
-a memory transport, and the test controls the clock.
+``ConsumerHarness`` connects the parts for heartbeats, pulls, offsets and locks. Requests arrive
+over a memory transport, and the test controls the clock.
 """
 
 import itertools
@@ -78,15 +78,15 @@ def sql(topic: str, expression: str, version: int = 1) -> SubscriptionData:
 
 
 class Consumer:
-    """A client connected to a ``ConsumerBench``."""
+    """A client connected to a ``ConsumerHarness``."""
 
-    def __init__(self, bench: "ConsumerBench", *, hot: bool) -> None:
+    def __init__(self, harness: "ConsumerHarness", *, hot: bool) -> None:
         self.peer = RawPeer()
         self.connection = Connection(
             ConnectionOptions(),
-            bench.handlers,
-            on_close=bench.connection_closed,
-            on_frames=bench.hot_path.on_frames if hot else None,
+            harness.handlers,
+            on_close=harness.connection_closed,
+            on_frames=harness.hot_path.on_frames if hot else None,
         )
         join(self.peer, self.connection)
         # Requests from the broker, and responses that no call has waited for yet.
@@ -160,7 +160,7 @@ class Consumer:
         return await self.ask(RequestCode.HEART_BEAT, {}, encode_body(data))
 
 
-class ConsumerBench:
+class ConsumerHarness:
     """Create it inside a running loop; use it as a context manager."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The broker's administration without a broker process: ``ConsumerBench`` with admin requests.
+"""The broker's administration without a broker process: ``ConsumerHarness`` with admin requests.
 
 File operations run in the default executor of the loop.
 """
@@ -16,10 +16,10 @@ from goddard.broker.stats import Stats
 from goddard.protocol import fastjson
 from goddard.protocol.frame import RemotingCommand
 from goddard.store.tables import DelayOffsetTable
-from tests.support.consumer_bench import ConsumerBench
+from tests.support.consumer_harness import ConsumerHarness
 
 
-class AdminBench(ConsumerBench):
+class AdminHarness(ConsumerHarness):
     """Create it inside a running loop; use it as a context manager."""
 
     def __init__(
