@@ -338,7 +338,7 @@ async def test_the_timers_are_rocketmqs_and_name_servers_are_fetched_again(
     }
 
 
-async def test_an_unknown_topic_is_a_warning_but_the_default_topic_is_not(
+async def test_a_missing_route_is_a_warning_but_not_for_the_default_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster("a", topics=()) as cluster, session_of(cluster.namesrv) as session:

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""The programs in README.md run unchanged."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def test_the_client(tmp_path: Path) -> None:
         assert run(CLIENT, tmp_path, NAMESRV_ADDR=cluster.namesrv) == "SEND_OK\nHello, world\n"
 
 
-def test_every_link_leads_to_a_file() -> None:
+def test_every_link_points_to_a_file() -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
     assert targets
     assert [target for target in targets if not (README.parent / target).exists()] == []

@@ -21,8 +21,8 @@ GROUP = "broker-pair"
 TOPIC = "ActingTopic"
 READ_WRITE, READ_ONLY = 6, 4
 # What a 5.4.0 broker logs when a name server's notification arrives.
-TOLD_OF_SLAVE = re.compile(r"min broker id changed, prev \S+, new 1\b")
-TOLD_OF_MASTER = re.compile(r"min broker id changed, prev \S+, new 0\b")
+NOTIFIED_OF_SLAVE = re.compile(r"min broker id changed, prev \S+, new 1\b")
+NOTIFIED_OF_MASTER = re.compile(r"min broker id changed, prev \S+, new 0\b")
 
 
 @dataclass
@@ -69,21 +69,21 @@ def test_slave_acts_as_master_until_the_master_returns(group: Group) -> None:
     both = {"0": group.master.address, "1": group.slave.address}
     wait_until(lambda: group.route_is(both, READ_WRITE), 40, "a route with master and slave")
 
-    heard = len(group.slave_log())
+    log_length = len(group.slave_log())
     group.master.kill()
     stand_in = {"0": group.slave.address}
-    wait_until(lambda: group.route_is(stand_in, READ_ONLY), 60, "the slave in the master's place")
+    wait_until(lambda: group.route_is(stand_in, READ_ONLY), 60, "a route with the slave as master")
     wait_until(
-        lambda: TOLD_OF_SLAVE.search(group.slave_log(), heard),
+        lambda: NOTIFIED_OF_SLAVE.search(group.slave_log(), log_length),
         60,
-        "the slave was told that it is now the smallest",
+        "the notification of the slave that it has the smallest id",
     )
 
-    heard = len(group.slave_log())
+    log_length = len(group.slave_log())
     group.master.start()
-    wait_until(lambda: group.route_is(both, READ_WRITE), 40, "the master back in its place")
+    wait_until(lambda: group.route_is(both, READ_WRITE), 40, "a route with master and slave again")
     wait_until(
-        lambda: TOLD_OF_MASTER.search(group.slave_log(), heard),
+        lambda: NOTIFIED_OF_MASTER.search(group.slave_log(), log_length),
         60,
-        "the slave was told that the master is back",
+        "the notification of the slave that the master is back",
     )

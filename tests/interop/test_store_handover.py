@@ -165,7 +165,7 @@ class HandOver:
                     for raw in result.records:
                         record, _ = decode_record(raw)
                         name = decode_properties(record.properties)["UNIQ_KEY"]
-                        assert name not in found, f"{name} is there twice"
+                        assert name not in found, f"{name} is stored twice"
                         found[name] = record.physical_offset
                         known = self.known.get(name)
                         if known is not None and known.body is not None:

@@ -42,7 +42,7 @@ def test_headers_round_trip(header: Header) -> None:
     encoded = header.encode()
     decoded = type(header).decode(encoded)
     assert decoded.encode() == encoded
-    # None is left out, and comes back as the default.
+    # None is omitted and decoded as the default.
     for name, value in vars(header).items():
         assert value is None or getattr(decoded, name) == value
 

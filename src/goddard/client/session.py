@@ -56,6 +56,10 @@ from goddard.transport.tasks import Tasks, finish
 __all__ = ("ConsumerMember", "ProducerMember", "Session")
 
 _logger: Final = logging.getLogger("goddard.client")
+# A warning, as in RocketMQ's client, for what is usual before the first send creates a topic. With
+# this handler, a program that does not configure logging does not print it.
+_missing_routes_logger: Final = _logger.getChild("missing_routes")
+_missing_routes_logger.addHandler(logging.NullHandler())
 
 # RocketMQ's, for what a session does by itself; those that can be set are options.
 _FIRST_ROUTES_SECONDS: Final = 0.01
@@ -323,8 +327,8 @@ class Session:
             return error
         if route is None:
             if topic != AUTO_CREATE_TOPIC:
-                # A warning with RocketMQ's text, although the first send may create the topic.
-                _logger.warning("get Topic [%s] RouteInfoFromNameServer is not exist value", topic)
+                text = "get Topic [%s] RouteInfoFromNameServer is not exist value"
+                _missing_routes_logger.warning(text, topic)
             return None
         self._apply(topic, route)
         return route

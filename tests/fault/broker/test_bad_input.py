@@ -1,6 +1,6 @@
-"""Requests no client would send: an answer or a closed connection in time, and nothing else.
+"""Requests that no client sends: an answer or a closed connection in time, and nothing else.
 
-The broker is a process of its own, so that its memory, its log and its life can be looked at.
+The broker is a separate process, so that its memory, its log and its exit can be checked.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ from goddard.testing.cluster import Cluster, Daemon
 from goddard.transport.client import Client, ClientOptions
 
 MIB = 1 << 20
-# Whatever happens, an answer takes no longer than a pull may be held.
+# No answer takes longer than the longest hold of a pull.
 DEADLINE_SECONDS = 30
 WINDOW = 200
-# Requests between brokers of other kinds are not asked here; the rest is looked for by asking.
+# Codes that the broker does not support are found by asking.
 CODES = sorted(RequestCode)
 
 
@@ -50,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def tracebacks(home: Path) -> list[str]:
-    """Exceptions nobody foresaw are in the log with their traceback; there should be none."""
+    """The tracebacks of unexpected exceptions in the logs; there should be none."""
     found: list[str] = []
     for log in [home / "output.log", *(home / "logs").glob("**/*.log")]:
         text = log.read_text(errors="replace")
@@ -59,7 +59,7 @@ def tracebacks(home: Path) -> list[str]:
 
 
 async def assert_serves(broker: Daemon) -> None:
-    """Somebody else's messages are taken, though a broker may be too busy for the first."""
+    """Assert that another client can send; the broker may be too busy for its first messages."""
     async with asyncio.timeout(DEADLINE_SECONDS), await StreamPeer.connect(broker.address) as peer:
         while True:
             answer = await peer.ask(send_request("Others", b"still here"))
@@ -76,13 +76,13 @@ async def is_supported(broker: Daemon, code: int) -> bool:
 
 
 def is_undecided(request: RemotingCommand) -> bool:
-    """The end of a transaction that says neither yes nor no: RocketMQ does not answer it either."""
+    """An end of a transaction without decision: RocketMQ does not answer it either."""
     decision = request.fields.get("commitOrRollback", "8")
     return decision.lstrip("-").isdecimal() and decision.isascii() and decision not in ("8", "12")
 
 
 async def ask_all(broker: Daemon, requests: list[RemotingCommand]) -> list[RemotingCommand]:
-    """Ask together; those left over when the connection was closed. Nothing may stay open."""
+    """Send all at once; returns those unanswered when the connection was closed."""
     async with await StreamPeer.connect(broker.address) as peer:
         peer.write(b"".join(map(encode_frame, requests)))
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -91,7 +91,7 @@ async def ask_all(broker: Daemon, requests: list[RemotingCommand]) -> list[Remot
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_every_request_spoilt_in_every_way(broker: Daemon, code: int) -> None:
+async def test_every_request_with_every_kind_of_bad_field(broker: Daemon, code: int) -> None:
     if not await is_supported(broker, code):
         return
     requests = [
@@ -103,13 +103,13 @@ async def test_every_request_spoilt_in_every_way(broker: Daemon, code: int) -> N
     unanswered: list[RemotingCommand] = []
     for start in range(0, len(asked), WINDOW):
         unanswered += await ask_all(broker, asked[start : start + WINDOW])
-    for request in unanswered:  # each alone: answered, or closed on
+    for request in unanswered:  # each alone: it is answered, or the connection is closed
         await ask_all(broker, [request])
     async with await StreamPeer.connect(broker.address) as peer:
         for request in requests:
             peer.write(encode_frame(one_way(request)))
             await peer.drain()
-        # An answer to what came last, and none to what asked for none.
+        # Only the last request, which is not one-way, is answered.
         last = RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": "Others", "queueId": "0"})
         assert await peer.ask(last, DEADLINE_SECONDS) is not None or peer.is_closed
         assert peer.answers.keys() <= {last.opaque}
@@ -132,7 +132,7 @@ async def test_every_request_spoilt_in_every_way(broker: Daemon, code: int) -> N
     ],
     ids=lambda value: str(value)[:12],
 )
-async def test_sql_that_does_not_parse_or_is_endless(
+async def test_sql_that_is_invalid_or_too_long(
     broker: Daemon, expression: str, parses: bool
 ) -> None:
     await assert_serves(broker)
@@ -147,7 +147,7 @@ async def test_sql_that_does_not_parse_or_is_endless(
     else:
         assert answer is not None
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    # The same by heartbeat and by the check that clients make before they start.
+    # The same in heartbeats and in the check that clients make before they start.
     subscription = sql("Others", expression)
     heartbeat = HeartbeatData(
         client_id="c",
@@ -174,8 +174,8 @@ def changed(header: SendResponse, name: str, value: int | str) -> SendResponse:
     return other
 
 
-async def test_halves_without_a_transaction(broker: Daemon) -> None:
-    """Ends of transactions that never began, twice ended, of others; halves marked both ways."""
+async def test_ends_of_unknown_and_inconsistent_transactions(broker: Daemon) -> None:
+    """Unknown, repeated and other producers' ends; halves with only the flag or the property."""
     async with Client(ClientOptions()) as client:
         dialogue = BrokerClient(client, broker.address)
         half = await dialogue.send_half("Halves", b"one")
@@ -189,10 +189,10 @@ async def test_halves_without_a_transaction(broker: Daemon) -> None:
             answer = await dialogue.end(wrong, 8)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark
-        # The mark without the flag, and the flag without the mark.
+        # The property without the flag, and the flag without the property.
         await dialogue.send("Halves", b"unflagged", {"TRAN_MSG": "true", "PGROUP": "P"})
         await dialogue.send("Halves", b"unmarked", sys_flag=4)
-        # Into the topics that halves and decisions are kept in.
+        # Sends to the topics of halves and decisions.
         for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
             with pytest.raises(ResponseError) as refused:
                 await dialogue.send(topic, b"x")
@@ -203,23 +203,23 @@ async def test_halves_without_a_transaction(broker: Daemon) -> None:
     await assert_serves(broker)
 
 
-async def test_frames_that_lie(broker: Daemon) -> None:
+async def test_frames_with_wrong_lengths(broker: Daemon) -> None:
     frame = encode_frame(send_request("Others", b"0123456789"))
     head_length = struct.unpack(">I", frame[4:8])[0] & 0xFFFFFF
-    lies = {
+    wrong_frames = {
         "shorter than its header": struct.pack(">i", 4 + head_length - 7) + frame[4:],
         "a header longer than the frame": frame[:4] + struct.pack(">I", MIB) + frame[8:],
         "negative": struct.pack(">i", -len(frame)) + frame[4:],
         "two gigabytes": struct.pack(">i", 2**31 - 1) + frame[4:],
     }
-    for what, data in lies.items():
+    for what, data in wrong_frames.items():
         async with await StreamPeer.connect(broker.address) as peer:
             peer.write(data)
             async with asyncio.timeout(60):
                 await peer.receive([-1])
             assert peer.is_closed, what
             assert peer.answers == {}, what
-    # Announced and not sent: no memory is set aside for it, nobody waits, nothing is stored.
+    # Announced and not sent: no memory is reserved, nothing blocks, nothing is stored.
     before = private_bytes(broker.pid)
     topic = "Announced"
     async with contextlib.AsyncExitStack() as stack:
@@ -238,8 +238,8 @@ async def test_frames_that_lie(broker: Daemon) -> None:
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["deaf", "late"])
-async def test_a_flood_from_one_client(broker: Daemon, reads: bool) -> None:
-    """50,000 requests of every common kind in one go, with nothing read while they are sent."""
+async def test_many_requests_of_one_client_at_once(broker: Daemon, reads: bool) -> None:
+    """50,000 requests of every common kind, with nothing read while they are sent."""
     pull = {name: str(value) for name, value in pull_fields("Others").items()}
     runtime = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
     kinds = [
@@ -273,7 +273,7 @@ async def test_a_flood_from_one_client(broker: Daemon, reads: bool) -> None:
 
 
 async def test_consumers_that_never_read(broker: Daemon) -> None:
-    """Each asks for gigabytes; what waits for each is bounded."""
+    """Each requests gigabytes; the pending answers of each are bounded."""
     async with Client(ClientOptions()) as client:
         dialogue = BrokerClient(client, broker.address)
         for _ in range(4):
@@ -295,7 +295,7 @@ async def test_consumers_that_never_read(broker: Daemon) -> None:
 
 
 async def test_the_attack_of_cve_2023_33246_is_refused(broker: Daemon) -> None:
-    """A home folder that is a command, for a filter server that would be started with it."""
+    """A home folder that contains a command, which starting a filter server would execute."""
     proof = broker.home / "proof"
     attack = f"filterServerNums=1\nrocketmqHome=-c $@|sh . echo touch {proof};\n".encode()
     async with await StreamPeer.connect(broker.address) as peer:

@@ -1,4 +1,4 @@
-"""Disks that are full or broken: producers are told so, consumers go on, and it mends by itself."""
+"""Full or failing disks: producers get errors, consumers continue, and the broker recovers."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ async def refusal(dialogue: BrokerClient, body: bytes = b"x") -> ResponseError |
 
 
 async def refused(dialogue: BrokerClient) -> ResponseError:
-    """The refusal, once the broker has noticed."""
+    """The error of a send, once the broker has detected the problem."""
     for _ in range(TRIES):
         error = await refusal(dialogue)
         if error is not None:
@@ -41,7 +41,7 @@ async def refused(dialogue: BrokerClient) -> ResponseError:
 
 
 async def taken(dialogue: BrokerClient, body: bytes) -> None:
-    """Sent, once the broker takes messages again."""
+    """Send a message, once the broker accepts sends again."""
     for _ in range(TRIES):
         if await refusal(dialogue, body) is None:
             return
@@ -50,7 +50,7 @@ async def taken(dialogue: BrokerClient, body: bytes) -> None:
 
 
 async def assert_reads(dialogue: BrokerClient, first: bytes) -> None:
-    """Consumers read, commit and look around as ever."""
+    """Assert that consumers can read, commit and query."""
     (record, *_) = await dialogue.pull("T")
     assert record.body == first
     fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
@@ -61,8 +61,8 @@ async def assert_reads(dialogue: BrokerClient, first: bytes) -> None:
     await dialogue.heartbeat("P")
 
 
-async def test_the_mark_of_a_full_disk_is_crossed_and_raised_while_running(tmp_path: Path) -> None:
-    """The mark is set below what is used, as if the disk had filled up, and back."""
+async def test_sends_are_refused_above_the_disk_ratio_and_accepted_below(tmp_path: Path) -> None:
+    """The ratio is set below the used space, as if the disk were full, and back."""
     with Cluster(tmp_path, brokers=1, properties={"cleanResourceInterval": "100"}) as cluster:
         (broker,) = cluster.brokers
         async with Client(ClientOptions()) as client:
@@ -81,7 +81,7 @@ async def test_the_mark_of_a_full_disk_is_crossed_and_raised_while_running(tmp_p
             for _ in range(100):
                 assert await refusal(dialogue) is not None
             await assert_reads(dialogue, b"first")
-            # What is to be delivered later is not lost either.
+            # Delayed messages are not lost either.
             with pytest.raises(ResponseError, match="disk is full"):
                 await dialogue.send("T", b"later", {"DELAY": "1"})
             await set_mark("99")
@@ -138,9 +138,7 @@ async def test_no_space_for_the_next_file(tmp_path: Path, files: FaultyFiles, fl
         assert stored.count(b"last") == 1, "what was refused is not there"
 
 
-async def test_a_sync_that_fails_answers_nobody_with_success(
-    tmp_path: Path, files: FaultyFiles
-) -> None:
+async def test_no_send_succeeds_when_a_sync_fails(tmp_path: Path, files: FaultyFiles) -> None:
     async with (
         Broker(config_of(tmp_path, flushDiskType="SYNC_FLUSH")) as broker,
         Client(ClientOptions()) as client,

@@ -1,6 +1,6 @@
-"""kill -9 of a broker under load, over and over: nothing acknowledged is lost or out of order.
+"""Repeated kill -9 of a broker under load: no acknowledged message is lost or out of order.
 
-GODDARD_KILL_CYCLES says how often it is killed, once each way of flushing; a few times unless told.
+GODDARD_KILL_CYCLES is the number of kills per flush mode; by default a few.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ async def reach(count: Callable[[], int], goal: int, what: str) -> None:
 
 @pytest.mark.timeout(60 + 12 * CYCLES)
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_nothing_acknowledged_is_lost(
+async def test_no_acknowledged_message_is_lost(
     tmp_path: Path, flush: str, record_property: Callable[[str, object], None]
 ) -> None:
     chance = random.Random(flush)
-    # Small files: kills meet the log and the queues while they roll.
+    # Small files: some kills happen while log and queues start new files.
     properties = {"flushDiskType": flush, "mappedFileSizeCommitLog": str(1 << 20)}
     with Cluster(tmp_path, brokers=1, properties=properties) as cluster:
         (broker,) = cluster.brokers
@@ -54,7 +54,7 @@ async def test_nothing_acknowledged_is_lost(
                     await asyncio.to_thread(broker.kill)
                     if cycle % 2:
                         reader.forget_offsets()
-                    if cycle % 3 == 2:  # and once more, while it starts and recovers
+                    if cycle % 3 == 2:  # and again while it starts and recovers
                         broker.launch()
                         await asyncio.sleep(chance.uniform(0.1, 0.6))
                         await asyncio.to_thread(broker.kill)
@@ -82,11 +82,11 @@ async def test_nothing_acknowledged_is_lost(
     for name, value in figures.items():
         record_property(name, value)
     print(flush, figures)
-    # At most what was on its way when a broker died can be there twice.
+    # Only messages in flight at a kill can be stored twice.
     assert reader.stored_twice <= CYCLES * len(sender.acknowledged)
 
 
-async def test_a_topic_that_was_created_a_moment_before_a_kill_is_known_after_it(
+async def test_a_topic_created_just_before_a_kill_exists_after_it(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
@@ -98,9 +98,9 @@ async def test_a_topic_that_was_created_a_moment_before_a_kill_is_known_after_it
                 sending = tasks.create_task(sender.run())
                 await reach(sender.count, 100, "messages taken")
                 await asyncio.to_thread(broker.kill)
-                # It would create the topic a second time.
+                # Another send would create the topic again.
                 sending.cancel()
-                # As if the kill had come before the file was written.
+                # As if the kill had happened before the file was written.
                 for path in (broker.home / "store" / "config").glob("topics.json*"):
                     path.unlink()
                 await asyncio.to_thread(broker.start)
@@ -108,5 +108,5 @@ async def test_a_topic_that_was_created_a_moment_before_a_kill_is_known_after_it
                 reading = tasks.create_task(reader.run())
                 await reach(reader.count, sender.count(), "messages consumed")
                 reading.cancel()
-    # What was stored and not yet acknowledged may be there as well.
+    # Messages that were stored and not yet acknowledged may exist, too.
     assert all(reader.read[key] >= count for key, count in sender.acknowledged.items())

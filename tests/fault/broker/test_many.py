@@ -1,4 +1,4 @@
-"""Ten thousand topics and a hundred thousand queues: slower than few, and otherwise the same."""
+"""Ten thousand topics and a hundred thousand queues work like few, only slower."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ async def create(dialogue: BrokerClient, topics: list[str], queues: int) -> None
 
 
 def places(topics: list[str], queues: int, count: int) -> list[tuple[str, int]]:
-    """So many queues, spread over all topics."""
+    """This number of queues, spread over all topics."""
     return [
         (topics[number * 7 % len(topics)], number // len(topics) % queues)
         for number in range(count)
@@ -45,7 +45,7 @@ def places(topics: list[str], queues: int, count: int) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("count", "queues"), [(10_000, 4), (1_000, 100)], ids=["10,000 topics", "100,000 queues"]
 )
-async def test_many(
+async def test_many_topics_and_queues(
     tmp_path: Path, count: int, queues: int, record_property: Callable[[str, object], None]
 ) -> None:
     topics = [f"many-{number}" for number in range(count)]

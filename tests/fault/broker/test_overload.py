@@ -1,4 +1,4 @@
-"""A broker that cannot keep up says so at once; what it took is stored and answered."""
+"""An overloaded broker refuses sends at once; accepted messages are stored and answered."""
 
 import asyncio
 import statistics
@@ -25,7 +25,7 @@ SYNC_SECONDS = 0.4
 
 
 class SlowFiles(SystemFiles):
-    """A disk that takes its time over every sync of the log, and over one write of it."""
+    """A disk that delays every sync of the log, and one write to it."""
 
     __slots__ = ("hold_up", "is_slow")
 
@@ -35,7 +35,7 @@ class SlowFiles(SystemFiles):
 
     def pwrite(self, fd: int, data: Data, position: int) -> None:
         if self.hold_up is not None and threading.current_thread() is threading.main_thread():
-            hold_up, self.hold_up = self.hold_up, None  # the loop writes the log
+            hold_up, self.hold_up = self.hold_up, None  # the loop writes to the log
             hold_up()
         super().pwrite(fd, data, position)
 
@@ -76,14 +76,14 @@ async def stored(peer: StreamPeer) -> int:
     return int(answer.fields["offset"])
 
 
-async def test_more_than_a_slow_disk_takes_is_refused_at_once(
+async def test_sends_above_the_speed_of_the_disk_are_refused_at_once(
     tmp_path: Path, files: SlowFiles
 ) -> None:
     config = config_of(
         tmp_path,
         flushDiskType="SYNC_FLUSH",
         sendThreadPoolQueueCapacity="20",
-        # On a busy machine a turn of the loop takes longer than the 200 ms that sends may wait.
+        # On a busy machine an iteration of the loop can exceed the 200 ms that sends may wait.
         waitTimeMillsInSendQueue="30000",
     )
     async with Broker(config) as broker, await StreamPeer.connect(broker.address) as peer:
@@ -95,7 +95,7 @@ async def test_more_than_a_slow_disk_takes_is_refused_at_once(
         answers: list[RemotingCommand] = []
 
         async def client(number: int) -> None:
-            """One of many clients, each with one message on its way."""
+            """One of many clients, each with one message in flight."""
             async with await StreamPeer.connect(broker.address) as mine:
                 for turn in range(5):
                     begun = time.monotonic()
@@ -110,7 +110,7 @@ async def test_more_than_a_slow_disk_takes_is_refused_at_once(
         assert codes.keys() == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
         remarks = {answer.remark for answer in answers if answer.code == ResponseCode.SYSTEM_BUSY}
         assert remarks == {"[OVERLOAD]system busy, start flow control for a while"}
-        # They do not wait for the disk, as those do that were taken.
+        # They do not wait for the disk; accepted sends do.
         refused, taken = waits[ResponseCode.SYSTEM_BUSY], waits[ResponseCode.SUCCESS]
         assert statistics.median(refused) < statistics.median(taken)
         files.is_slow = False
@@ -120,7 +120,7 @@ async def test_more_than_a_slow_disk_takes_is_refused_at_once(
         assert again.code == ResponseCode.SUCCESS
 
 
-async def test_what_the_sockets_have_after_a_write_that_was_held_up_is_refused(
+async def test_sends_that_waited_in_sockets_during_a_slow_write_are_refused(
     tmp_path: Path, files: SlowFiles
 ) -> None:
     config = config_of(

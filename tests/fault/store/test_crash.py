@@ -1,4 +1,4 @@
-"""Crashes: what was acknowledged is there afterwards, once, and nothing is made up.
+"""Crashes: acknowledged messages exist afterwards exactly once, and nothing else does.
 
 Processes killed at random moments (GODDARD_CRASH_CYCLES, per flush mode), power cuts at every sync
 of a scripted workload, with unsynced pages lost and with some of them kept.
@@ -40,7 +40,7 @@ SIZES = {
 
 
 def read_all(store: MessageStore) -> dict[int, tuple[int, int, int]]:
-    """Every message by its number: queue id, queue offset, physical offset. None is there twice."""
+    """Every message by its number: queue id, queue offset, physical offset; no duplicates."""
     found: dict[int, tuple[int, int, int]] = {}
     for queue in list(store.queues):
         offset = queue.min_offset
@@ -50,7 +50,7 @@ def read_all(store: MessageStore) -> dict[int, tuple[int, int, int]]:
             for raw, queue_offset in zip(result.records, result.queue_offsets, strict=True):
                 record, _ = decode_record(raw)
                 number = int(record.body.split(b":")[0])
-                assert number not in found, f"message {number} is there twice"
+                assert number not in found, f"message {number} is stored twice"
                 found[number] = (queue.queue_id, queue_offset, record.physical_offset)
                 assert record.queue_offset == queue_offset
             offset = result.next_offset
@@ -64,7 +64,7 @@ def real_damages(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.name)
 @pytest.mark.timeout(60 + 2 * CYCLES)
-def test_killed_writers_lose_nothing(mode: FlushMode, tmp_path: Path) -> None:
+def test_a_kill_loses_no_acknowledged_message(mode: FlushMode, tmp_path: Path) -> None:
     moves = random.Random(f"{mode.name} {CYCLES}")
     figures: Counter[str] = Counter()
     known: dict[int, tuple[int, int, int]] = {}
@@ -80,7 +80,7 @@ def test_killed_writers_lose_nothing(mode: FlushMode, tmp_path: Path) -> None:
                 flush=mode.value,
                 first=cycle * 1_000_000,
                 seed=moves.getrandbits(32),
-                # Sometimes before the store is open: recovery is killed as well.
+                # Sometimes before the store is open, so recovery is killed, too.
                 life_seconds=moves.uniform(0, LONGEST_LIFE_SECONDS),
                 sizes=SIZES,
             )
@@ -90,7 +90,7 @@ def test_killed_writers_lose_nothing(mode: FlushMode, tmp_path: Path) -> None:
             figures["acknowledged"] += len(notes.acknowledged)
             figures["killed while opening"] += not notes.is_ready
             if moves.random() < 0.3 and cycle % CYCLES_PER_STORE != CYCLES_PER_STORE - 1:
-                continue  # let the next writer recover
+                continue  # the next writer recovers
             figures["recoveries checked"] += 1
             with MessageStore(order.config()) as store:
                 found = read_all(store)
@@ -167,7 +167,7 @@ class Workload:
         self.saved_topics = 0
 
     def run(self) -> None:
-        """All of it, or up to the power cut."""
+        """Run to the end or to the power cut."""
         small: SmallStore | None = None
         try:
             for _ in range(2):
@@ -212,7 +212,7 @@ class Workload:
         if self._mode is FlushMode.SYNC:
             store.wait_durable(entries[-1].end_offset, acknowledge)
         else:
-            # Asynchronous flushing promises nothing until someone has flushed.
+            # With asynchronous flushing, nothing is guaranteed before a flush.
             if first % 3 == 0:
                 store.flush()
                 self._note(first, entries)
@@ -232,7 +232,7 @@ class Workload:
 
 
 def cut_points(root: Path, mode: FlushMode) -> int:
-    """How often the workload syncs when nothing goes wrong."""
+    """How often the workload syncs without a power cut."""
     files = CutFiles(root, 0, is_after=False, keep=None)
     Workload(root, files, mode).run()
     assert not files.is_crashed
@@ -247,7 +247,7 @@ def variants(count: int) -> Iterator[tuple[int, bool, random.Random | None]]:
 
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.name)
-def test_a_power_cut_at_any_sync_loses_nothing_acknowledged(
+def test_a_power_cut_at_any_sync_loses_no_acknowledged_message(
     mode: FlushMode, tmp_path: Path
 ) -> None:
     points = cut_points(tmp_path / "rehearsal", mode)

@@ -1,4 +1,4 @@
-"""Torn tails, flipped bytes and power cuts: nothing promised is lost, every damage is reported."""
+"""Torn tails, flipped bytes and power cuts: nothing acknowledged is lost, damage is reported."""
 
 import random
 import shutil
@@ -71,7 +71,7 @@ def test_a_tail_torn_at_every_byte_of_the_last_three_records(tmp_path: Path) -> 
             assert store.max_offset("TopicA", 0) == whole
             for i in range(len(entries)):
                 assert len(store.query("TopicA", f"k{i}", 8).records) == (i < whole)
-            # What was cut is reported and kept, unless the tear fell on a record's edge.
+            # The cut part is reported and saved, unless the cut is at the end of a record.
             torn_bytes = torn[entries[whole - 1].end_offset :].rstrip(b"\0")
             assert bool(store.report.findings) == bool(torn_bytes)
             if torn_bytes:
@@ -93,7 +93,7 @@ def test_after_a_clean_stop_a_flip_before_good_records_is_refused(tmp_path: Path
     assert caught.value.path.name == "0" * 20
     assert str(entries[5].physical_offset) in str(caught.value)
     assert {path: path.read_bytes() for path in before} == before
-    # The operator decides to cut there; the rest is kept in a side file.
+    # The operator decides to cut there; the rest is saved in another file.
     store = SmallStore(root, segment_bytes=SEGMENT).store
     report = store.open(cut_corrupt=True)
     assert report.end_offset == damaged.physical_offset
@@ -103,11 +103,11 @@ def test_after_a_clean_stop_a_flip_before_good_records_is_refused(tmp_path: Path
     store.close()
 
 
-def test_every_flip_of_a_small_log_is_noticed(tmp_path: Path) -> None:
-    """One byte wrong anywhere in the records: refused or reported, or the bytes say so when read.
+def test_every_flipped_byte_of_a_small_log_is_detected(tmp_path: Path) -> None:
+    """One wrong byte anywhere in the records is refused or reported, or visible when it is read.
 
     Fields that no checksum covers (times, hosts, flags) keep their record readable; such a flip
-    may go unseen by recovery, but must not cost another record.
+    may stay undetected by recovery, but must not lose another record.
     """
     original = tmp_path / "original"
     entries = write_store(original, 6, clean=True)
@@ -135,14 +135,14 @@ def test_every_flip_of_a_small_log_is_noticed(tmp_path: Path) -> None:
         shutil.rmtree(root)
     for position, offset in refused_at.items():
         assert offset == max(e.physical_offset for e in entries if e.physical_offset <= position)
-    # Sizes, magic, CRC, body, topic length and properties length are always caught.
+    # Damage to sizes, magic, CRC, body, topic length and properties length is always detected.
     assert not unseen & set(range(12))
     body_at = 84
     assert not unseen & set(range(body_at, body_at + 4 + len(expected_bodies(1)[0]) + 1))
 
 
 def test_damage_in_the_middle_after_a_power_cut(tmp_path: Path) -> None:
-    """Old damage is refused; a hole among records younger than the checkpoint is cut."""
+    """Old damage is refused; a gap among records after the checkpoint is cut."""
     clock = ManualClock()
     root = tmp_path / "store"
     small = SmallStore(root, segment_bytes=SEGMENT, clock=clock)
@@ -174,7 +174,7 @@ def test_damage_in_the_middle_after_a_power_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["consumequeue", "index", "checkpoint"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_derived_files_are_made_again(tmp_path: Path, what: str, clean: bool) -> None:
+def test_derived_files_are_rebuilt(tmp_path: Path, what: str, clean: bool) -> None:
     root = tmp_path / "store"
     write_store(root, 60, clean=clean)
     path = root / what
@@ -189,7 +189,7 @@ def test_derived_files_are_made_again(tmp_path: Path, what: str, clean: bool) ->
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_damaged_queue_entries_are_made_again(tmp_path: Path, clean: bool) -> None:
+def test_damaged_queue_entries_are_rebuilt(tmp_path: Path, clean: bool) -> None:
     root = tmp_path / "store"
     write_store(root, 60, clean=True)
     if not clean:
@@ -203,7 +203,7 @@ def test_damaged_queue_entries_are_made_again(tmp_path: Path, clean: bool) -> No
 
 
 def test_a_power_cut_at_every_sync_point(tmp_path: Path) -> None:
-    """What was answered before the cut is there after it, in order, exactly once."""
+    """Messages acknowledged before the cut exist after it, in order, exactly once."""
 
     def run(root: Path, last_sync: int | None, seed: int | None) -> int:
         root.mkdir()
@@ -253,7 +253,7 @@ def test_a_power_cut_at_every_sync_point(tmp_path: Path) -> None:
 
 
 def write_two_queues(root: Path, count: int) -> list[bytes]:
-    """Messages of TopicA between those of another topic, so that neither ends the log alone."""
+    """Messages of TopicA between those of another topic, so that both are near the log's end."""
     small = SmallStore(root, segment_bytes=SEGMENT)
     with small as store:
         for i in range(count):
@@ -288,7 +288,7 @@ def test_a_wrong_offset_in_a_queue_hides_no_message(
         assert len(stored_bodies(store)) == len(bodies) + 1
 
 
-def test_damaged_entries_stay_while_the_log_is_refused(tmp_path: Path) -> None:
+def test_damaged_entries_are_unchanged_while_the_log_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "store"
     bodies = write_two_queues(root, 12)
     log = root / "commitlog" / ("0" * 20)
@@ -306,7 +306,7 @@ def test_damaged_entries_stay_while_the_log_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("header", [b"\xff" * 40, b"\0" * 40, b"\x01" * 40])
-def test_an_index_file_with_a_destroyed_header_is_made_again(
+def test_an_index_file_with_a_destroyed_header_is_rebuilt(
     tmp_path: Path, number: int, header: bytes
 ) -> None:
     root = tmp_path / "store"
@@ -321,7 +321,7 @@ def test_an_index_file_with_a_destroyed_header_is_made_again(
         assert store.report.findings == []
 
 
-def test_what_recovery_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_of_recovery_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "store"
     write_two_queues(root, 12)
     flip(root / "consumequeue" / "TopicA" / "0" / ("0" * 20), 5 * 20 + 2)
@@ -339,10 +339,10 @@ def test_what_recovery_found_is_logged(tmp_path: Path, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("queue_offset", [(1 << 63) - 1, 1 << 61, 1 << 59])
-def test_a_queue_offset_that_cannot_be_does_not_spoil_the_queue(
+def test_an_impossible_queue_offset_does_not_damage_the_queue(
     tmp_path: Path, queue_offset: int
 ) -> None:
-    """No checksum covers it, and a queue that is made from the log begins where its record says."""
+    """No checksum covers it, and a rebuilt queue starts at the offset in its first record."""
     root = tmp_path / "store"
     with SmallStore(root, segment_bytes=SEGMENT) as store:
         store.put(prepared(body=b"first"))

@@ -1,4 +1,4 @@
-"""A disk that is full, broken or read-only: typed errors, no half record, and life afterwards."""
+"""A full, failing or read-only disk: typed errors, no partial records, and recovery."""
 
 import errno
 from pathlib import Path
@@ -46,7 +46,7 @@ def open_descriptors() -> int:
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreDiskError)]
 )
-def test_a_failed_write_leaves_no_trace(
+def test_a_failed_write_leaves_no_records(
     root: Path, code: int, kind: type[StoreDiskError], short_bytes: int
 ) -> None:
     files = FaultyFiles(root)
@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_no_trace(
             store.put_many([prepared(body=b"lost" * 20, queue_id=0) for _ in range(5)])
         assert store.log_max_offset == end
         assert bodies(store) == [b"before-0", b"before-1", b"before-2"]
-        # The disk works again: the same queue goes on without a gap.
+        # The disk works again: the queue continues without a gap.
         entry = store.put(prepared(body=b"after"))
         assert (entry.queue_offset, entry.physical_offset) == (3, end)
     with SmallStore(root) as store:
@@ -66,8 +66,8 @@ def test_a_failed_write_leaves_no_trace(
         assert bodies(store) == [b"before-0", b"before-1", b"before-2", b"after"]
 
 
-def test_whole_records_of_a_failed_group_do_not_come_back_after_a_kill(root: Path) -> None:
-    """They are wiped before anything is appended over them."""
+def test_records_of_a_failed_group_do_not_reappear_after_a_kill(root: Path) -> None:
+    """They are overwritten with zeros before the next append."""
     files = FaultyFiles(root)
     small = SmallStore(root, files=files)
     store = small.store
@@ -82,7 +82,7 @@ def test_whole_records_of_a_failed_group_do_not_come_back_after_a_kill(root: Pat
         assert bodies(store) == [b"kept-0"]
 
 
-def test_whole_records_of_a_failed_group_do_not_come_back_after_a_stop(root: Path) -> None:
+def test_records_of_a_failed_group_do_not_reappear_after_a_stop(root: Path) -> None:
     files = FaultyFiles(root)
     with SmallStore(root, files=files) as store:
         store.put(prepared(body=b"kept"))
@@ -95,7 +95,7 @@ def test_whole_records_of_a_failed_group_do_not_come_back_after_a_stop(root: Pat
         assert bodies(store) == [b"kept"]
 
 
-def test_appending_stops_while_the_remains_cannot_be_wiped(root: Path) -> None:
+def test_appends_are_refused_while_a_failed_write_cannot_be_erased(root: Path) -> None:
     files = FaultyFiles(root)
     with SmallStore(root, files=files) as store:
         store.put(prepared(body=b"first"))
@@ -114,7 +114,7 @@ def test_no_space_for_the_next_segment(root: Path) -> None:
     with SmallStore(root, files=files, segment_bytes=1024) as store:
         files.fail("truncate", errno.ENOSPC, count=100, path_part="commitlog")
         sent = [b"message %d" % i * 10 for i in range(4)]
-        for body in sent:  # as much as segment 0 holds
+        for body in sent:  # as much as fits into segment 0
             store.put(prepared(body=body))
         for _ in range(2):
             with pytest.raises(StoreFullError):
@@ -128,7 +128,7 @@ def test_no_space_for_the_next_segment(root: Path) -> None:
         assert bodies(store)[len(sent) :] == [b"goes on"] * 10
 
 
-def test_a_group_over_two_segments_is_taken_back_whole(root: Path) -> None:
+def test_a_failed_group_in_two_segments_is_removed_completely(root: Path) -> None:
     files = FaultyFiles(root)
     with SmallStore(root, files=files, segment_bytes=1024) as store:
         store.put(prepared(body=b"first"))
@@ -145,7 +145,7 @@ def test_a_group_over_two_segments_is_taken_back_whole(root: Path) -> None:
         assert bodies(store) == [b"first"] + [b"y" * 100] * 6
 
 
-def test_a_failed_sync_answers_nobody_and_closes_the_store_until_proved(root: Path) -> None:
+def test_after_a_failed_sync_the_store_refuses_messages_until_a_sync_succeeds(root: Path) -> None:
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC)
     with small as store:
@@ -165,7 +165,7 @@ def test_a_failed_sync_answers_nobody_and_closes_the_store_until_proved(root: Pa
         with pytest.raises(StoreDiskError):
             store.flush()
         writes = files.count("pwrite", "commitlog")
-        store.tick()  # proves itself: fails once more
+        store.tick()  # tries to recover: the sync fails again
         assert not is_writable(store)
         store.tick()
         assert is_writable(store)
@@ -176,7 +176,7 @@ def test_a_failed_sync_answers_nobody_and_closes_the_store_until_proved(root: Pa
         assert answers[-1] is None
 
 
-def test_a_store_that_lost_its_pages_after_a_failed_sync_stays_closed(root: Path) -> None:
+def test_a_store_that_lost_pages_after_a_failed_sync_stays_closed(root: Path) -> None:
     files = FaultyFiles(root)
     with SmallStore(root, files=files) as store:
         store.put(prepared(body=b"gone from the page cache"))
@@ -223,7 +223,7 @@ def test_index_on_a_full_disk(root: Path) -> None:
         assert len(store.query("TopicA", "k1", 32).records) == 1
 
 
-def test_the_disk_mark_closes_and_opens_the_store(root: Path) -> None:
+def test_the_disk_ratio_closes_and_opens_the_store(root: Path) -> None:
     files = FaultyFiles(root)
     with SmallStore(root, files=files) as store:
         store.put(prepared(body=b"one"))
@@ -275,7 +275,7 @@ def test_a_missing_segment_is_refused(root: Path) -> None:
         SmallStore(root, segment_bytes=1024).store.open()
 
 
-def test_an_empty_last_file_is_what_a_crash_leaves(root: Path) -> None:
+def test_an_empty_last_file_after_a_crash_is_accepted(root: Path) -> None:
     with SmallStore(root) as store:
         store.put(prepared())
     (root / "commitlog" / f"{8192:020d}").touch()
@@ -288,7 +288,7 @@ def test_a_rocksdb_store_is_refused(root: Path) -> None:
     (root / "consumequeue" / "CURRENT").write_text("MANIFEST-000004\n")
     with pytest.raises(StoreLayoutError, match="RocksDB"):
         SmallStore(root).store.open()
-    # The refusal lets go of the directory.
+    # The refusal releases the directory.
     (root / "consumequeue" / "CURRENT").unlink()
     with SmallStore(root) as store:
         store.put(prepared())
@@ -305,7 +305,7 @@ def test_a_read_only_directory(root: Path) -> None:
         assert bodies(store) == [b"hello"]
 
 
-def test_descriptors_do_not_leak(root: Path) -> None:
+def test_file_descriptors_do_not_leak(root: Path) -> None:
     before = open_descriptors()
     for _ in range(3):
         with SmallStore(root, segment_bytes=1024, open_queue_files=4) as store:
@@ -317,8 +317,8 @@ def test_descriptors_do_not_leak(root: Path) -> None:
     assert open_descriptors() == before
 
 
-def test_a_disk_too_full_for_the_next_index_file_costs_no_key(tmp_path: Path) -> None:
-    """A file has room for 39 entries: of the 20th record it takes the unique key alone."""
+def test_no_key_is_lost_when_the_next_index_file_cannot_be_created(tmp_path: Path) -> None:
+    """A file has room for 39 entries: only the unique key of the 20th record fits."""
     files = FaultyFiles(tmp_path)
     with SmallStore(tmp_path, files=files) as store:
         for number in range(25):
@@ -340,10 +340,10 @@ OPERATIONS = (
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("was_killed", [False, True])
-def test_an_opening_that_fails_says_so_and_lets_go(
+def test_a_failed_opening_raises_and_releases_the_directory(
     tmp_path: Path, operation: str, was_killed: bool
 ) -> None:
-    """Whichever call it is: the error is the store's, and the next opening finds everything."""
+    """For every call: the error is a StoreError, and the next opening finds everything."""
     root = tmp_path / "store"
     with SmallStore(root) as store:
         store.put_many([prepared(keys=f"k{i}", body=b"m%d" % i) for i in range(40)])
@@ -370,7 +370,7 @@ def test_an_opening_that_fails_says_so_and_lets_go(
         assert store.max_offset("TopicA", 0) == 40
 
 
-def test_a_metadata_file_that_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_a_metadata_file_that_cannot_be_read(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     files.fail("facts")
     with pytest.raises(StoreDiskError):

@@ -1,7 +1,7 @@
-"""An opening that makes queues or index again from the log, and does not get to its end.
+"""Openings that rebuild queues or index from the log and are interrupted.
 
-Whatever it left, the next one has to find out that work remains: no entry is lost because half of
-them are there.
+The next opening has to detect that work remains: no entry may be lost because some of them exist
+already.
 """
 
 import errno
@@ -25,12 +25,12 @@ _COUNT = 60
 
 _CHANGES = ("pwrite", "unlink", "truncate", "sync", "sync_directory", "make_directories")
 
-Harm: TypeAlias = Callable[[Path], None]
+Damage: TypeAlias = Callable[[Path], None]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store of several segments, and of several files for each queue, that was stopped cleanly.
+    """A cleanly stopped store with several segments, and several files for each queue.
 
     The last record of every queue is in the last segment.
     """
@@ -66,8 +66,8 @@ def lose_all_queues(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
-def spoil_entries(root: Path) -> None:
-    """Entries of the last files, whose records are in the first half of the log, are no more."""
+def destroy_entries(root: Path) -> None:
+    """Destroy entries of the last files whose records are in the first half of the log."""
     for number in (4, 5):
         queue_file(root, "T1", number).write_bytes(b"\xff" * 200)
 
@@ -85,14 +85,14 @@ def kill(root: Path) -> None:
     (root / "abort").write_text("1")
 
 
-HARMS = [lose_all_queues, spoil_entries, lose_a_file, lose_the_index]
+DAMAGES = [lose_all_queues, destroy_entries, lose_a_file, lose_the_index]
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("was_killed", [False, True])
-def test_a_power_cut_after_the_opening(root: Path, harm: Harm, was_killed: bool) -> None:
-    """Entries that were made again are not on disk before the next checkpoint."""
-    harm(root)
+def test_a_power_cut_after_the_opening(root: Path, damage: Damage, was_killed: bool) -> None:
+    """Rebuilt entries are not on disk before the next checkpoint."""
+    damage(root)
     if was_killed:
         kill(root)
     files = FaultyFiles(root)
@@ -106,7 +106,7 @@ def test_a_power_cut_after_the_opening(root: Path, harm: Harm, was_killed: bool)
 
 
 def opens(root: Path, files: FaultyFiles) -> bool:
-    """Open the store, and let go of it as a crash would; False if the disk did not let it."""
+    """Open the store and abandon it, as in a crash; False if the disk failed."""
     small = SmallStore(root, files=files, **_SIZES)
     try:
         small.store.open()
@@ -116,11 +116,11 @@ def opens(root: Path, files: FaultyFiles) -> bool:
     return True
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("part", ["/T2/", "/T1/", "/index/"])
-def test_a_disk_that_fills_up(root: Path, harm: Harm, was_killed: bool, part: str) -> None:
-    harm(root)
+def test_a_disk_that_becomes_full(root: Path, damage: Damage, was_killed: bool, part: str) -> None:
+    damage(root)
     if was_killed:
         kill(root)
     files = FaultyFiles(root)
@@ -130,8 +130,8 @@ def test_a_disk_that_fills_up(root: Path, harm: Harm, was_killed: bool, part: st
         check(store)
 
 
-def test_a_full_disk_is_what_the_error_says(root: Path) -> None:
-    """Also when the index is being linked anew, and its mapping is in use."""
+def test_the_error_names_the_full_disk(root: Path) -> None:
+    """Also while the index is relinked and its mapping is in use."""
     kill(root)
     files = FaultyFiles(root)
     files.fail("pwrite", errno.ENOSPC, count=1000)
@@ -142,7 +142,7 @@ def test_a_full_disk_is_what_the_error_says(root: Path) -> None:
 
 
 class DyingFiles(FaultyFiles):
-    """The process dies when it is about to change something for the n-th time."""
+    """The process dies before its n-th change of the files."""
 
     __slots__ = ("_calls_left",)
 
@@ -157,13 +157,13 @@ class DyingFiles(FaultyFiles):
         return super()._enter(operation, path)
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("is_power_cut", [False, True])
-def test_death_at_any_call(
-    root: Path, tmp_path: Path, harm: Harm, was_killed: bool, is_power_cut: bool
+def test_a_crash_at_any_call(
+    root: Path, tmp_path: Path, damage: Damage, was_killed: bool, is_power_cut: bool
 ) -> None:
-    harm(root)
+    damage(root)
     if was_killed:
         kill(root)
     calls = 0
@@ -183,7 +183,7 @@ def test_death_at_any_call(
 
 
 def test_a_damaged_log_is_refused_again(root: Path) -> None:
-    """Queues were being made again when the damage was found; that is no reason to cut the log."""
+    """The damage is found while queues are rebuilt; the log must not be cut because of that."""
     lose_all_queues(root)
     segment = max((root / "commitlog").iterdir())
     content = segment.read_bytes()

@@ -1,4 +1,4 @@
-"""Thousands of queues: stopping and opening take few calls of the disk, and keep every promise."""
+"""Thousands of queues: stop and start need few disk operations and lose nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def fill(store: MessageStore, body: bytes, queues: int = QUEUES) -> None:
 
 
 def bodies(store: MessageStore, queues: int = QUEUES) -> set[tuple[bytes, ...]]:
-    """What the queues hold, as the set of their contents: one content when all have the same."""
+    """The set of the queues' contents: one element if all queues are equal."""
     found = set()
     for number in range(queues):
         result = store.get(f"T{number // 4}", number % 4, 0, 32)
@@ -96,7 +96,7 @@ def test_when_the_file_system_cannot_be_synced_the_stop_is_not_clean(tmp_path: P
         assert bodies(store, 400) == {(b"first",)}
 
 
-def test_opening_looks_at_each_queue_once(tmp_path: Path) -> None:
+def test_opening_reads_each_queue_once(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root) as store:
         fill(store, b"first")
@@ -109,7 +109,7 @@ def test_opening_looks_at_each_queue_once(tmp_path: Path) -> None:
 
 
 def test_a_sparse_queue_file_is_not_read_to_its_end(tmp_path: Path) -> None:
-    """Reading holes fills the page cache with zeros: once a megabyte for each queue."""
+    """Reading holes fills the page cache with zeros, up to a megabyte for each queue."""
     root = tmp_path / "store"
     settings: dict[str, Any] = {"queue_file_bytes": 6_000_000}
     with SmallStore(root, **settings) as store:
@@ -147,10 +147,10 @@ def test_opening_after_a_kill_reads_each_queue_once_and_writes_it_once(tmp_path:
         assert bodies(store) == {(b"first",)}
 
 
-def test_entries_of_records_that_a_power_cut_took_leave_the_files(tmp_path: Path) -> None:
+def test_entries_of_records_lost_in_a_power_cut_are_removed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     files = FaultyFiles(root)
-    files.has_file_system_sync = False  # which would save the log, too
+    files.has_file_system_sync = False  # a file system sync would also sync the log
     small = new_store(root, files)
     store = small.store
     store.open()

@@ -1,4 +1,4 @@
-"""Power cuts and failing syncs around queues and index: the checkpoint may lag, never lead."""
+"""Power cuts and failed syncs of queues and index: the checkpoint never exceeds synced data."""
 
 import errno
 from pathlib import Path
@@ -17,7 +17,7 @@ _SIZES: dict[str, Any] = {"segment_bytes": 1024, "queue_file_bytes": 4000, "inde
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that has known another topic, so that its directories and an index exist."""
+    """A store that had another topic, so that its directories and an index exist."""
     root = tmp_path / "store"
     with SmallStore(root, **_SIZES) as store:
         store.put(prepared("Old", keys="k"))
@@ -32,7 +32,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 
 
 def fill(small: SmallStore, first: int, count: int) -> None:
-    """Messages over several segments, then a checkpoint that vouches for them."""
+    """Messages in several segments, then a checkpoint that covers them."""
     for i in range(first, first + count):
         small.clock.advance(1_000)
         small.store.put(prepared(body=b"m%d" % i, keys=f"k{i}"))
@@ -41,7 +41,7 @@ def fill(small: SmallStore, first: int, count: int) -> None:
 
 
 def test_a_new_queue_is_found_after_a_power_cut(root: Path) -> None:
-    """Its directories must be durable, too, before the checkpoint says so."""
+    """Its directories, too, must be synced before the checkpoint covers it."""
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
     small.store.open()
@@ -53,7 +53,7 @@ def test_a_new_queue_is_found_after_a_power_cut(root: Path) -> None:
         assert len(store.query("TopicA", "k0", 8).records) == 1
 
 
-def test_a_queue_that_a_killed_process_made_is_found_after_a_power_cut(root: Path) -> None:
+def test_a_queue_of_a_killed_process_is_found_after_a_power_cut(root: Path) -> None:
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
     small.store.open()
@@ -71,8 +71,8 @@ def test_a_queue_that_a_killed_process_made_is_found_after_a_power_cut(root: Pat
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_new(root: Path, part: str) -> None:
-    """The pages may be gone although a second sync succeeds; only reading the log again helps."""
+def test_after_a_failed_sync_the_checkpoint_does_not_advance(root: Path, part: str) -> None:
+    """A second sync may succeed although the pages are lost; only a rebuild is safe."""
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
     small.store.open()
@@ -93,7 +93,7 @@ def test_a_new_index_file_is_found_after_a_power_cut(root: Path) -> None:
     sizes = _SIZES | {"index_entries": 40}
     for path in (root / "index").iterdir():
         path.unlink()
-    with SmallStore(root, **sizes) as store:  # an index file there is, and it is nearly full
+    with SmallStore(root, **sizes) as store:  # an index file exists and is nearly full
         store.put_many([prepared("Old", keys=f"o{i}") for i in range(30)])
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **sizes)
@@ -106,7 +106,7 @@ def test_a_new_index_file_is_found_after_a_power_cut(root: Path) -> None:
             assert len(store.query("TopicA", f"k{i}", 8).records) == 1
 
 
-def test_the_checkpoint_does_not_vouch_for_a_log_that_is_not_synced(root: Path) -> None:
+def test_the_checkpoint_does_not_cover_an_unsynced_log(root: Path) -> None:
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, **_SIZES)
     small.store.open()
@@ -118,16 +118,16 @@ def test_the_checkpoint_does_not_vouch_for_a_log_that_is_not_synced(root: Path) 
     small.store.abandon()
 
 
-def test_a_power_cut_does_not_bring_back_what_was_cleaned(root: Path) -> None:
+def test_deleted_segments_do_not_reappear_after_a_power_cut(root: Path) -> None:
     files = FaultyFiles(root)
     small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
     small.store.open()
     fill(small, 0, 60)
-    files.used = 0.87  # age does not count above the second mark
+    files.used = 0.87  # above the second ratio, files are deleted at any age
     assert small.store.clean() > 0
     left = {segment.path.name for segment in small.store.log.segments}
     files.crash()
     small.store.abandon()
     assert {path.name for path in (root / "commitlog").iterdir()} - left <= {
-        f"{(max(map(int, left)) + 1024):020d}"  # the one made ahead
+        f"{(max(map(int, left)) + 1024):020d}"  # the one created in advance
     }

@@ -1,4 +1,4 @@
-"""Every injected damage is found and named with its file and place; healthy stores are healthy."""
+"""Every injected damage is reported with its file and position; intact stores have none."""
 
 import random
 import shutil
@@ -22,8 +22,8 @@ TOPIC = "TopicA"
 QUEUES = 2
 SEGMENT_BYTES = 2048
 SLOTS = 16
-# Of a record with IPv4 hosts: what no CRC covers and nothing else in the store repeats. The system
-# flag and the store time are covered in part: bits with a structural meaning, whole seconds.
+# Fields of a record with IPv4 hosts that no CRC covers and nothing else in the store repeats. The
+# system flag and the store time are partly covered: structural bits, whole seconds.
 UNPROTECTED = {
     "flag": range(16, 20),
     "system flag": range(36, 40),
@@ -38,7 +38,7 @@ UNPROTECTED = {
 
 @dataclass
 class Sample:
-    """A small store, cleanly stopped, of several log, queue and index files."""
+    """A small, cleanly stopped store with several log, queue and index files."""
 
     root: Path
     entries: list[LogEntry]
@@ -343,7 +343,7 @@ def broken_table(sample: Sample) -> tuple[Kind, Path, int | None]:
     ],
     ids=lambda inject: inject.__name__,
 )
-def test_damage_is_named_with_its_place(sample: Sample, inject: Inject) -> None:
+def test_damage_is_reported_with_its_position(sample: Sample, inject: Inject) -> None:
     kind, path, position = inject(sample)
     report = sample.verify()
     assert not report.is_clean
@@ -362,7 +362,7 @@ def describe(damage: Damage) -> str:
 
 
 def field_of(entries: list[LogEntry], offset: int) -> str | None:
-    """The unprotected field of a record that a log offset lies in, if any."""
+    """The unprotected field of a record at a log offset, if any."""
     for entry in entries:
         inside = offset - entry.physical_offset
         if 0 <= inside < entry.size:
@@ -376,7 +376,9 @@ def test_every_flipped_byte_of_a_small_store_is_found(tmp_path: Path) -> None:
     figures: Counter[str] = Counter()
     undetected: Counter[str] = Counter()
     end = sample.entries[-1].end_offset
-    index_end = INDEX_HEADER.size + 4 * SLOTS + 20 * 29  # 4 entries a record, and the unused one
+    index_end = (
+        INDEX_HEADER.size + 4 * SLOTS + 20 * 29
+    )  # 4 entries per record, and the unused first one
     parts = [(sample.log(0), 0, end)]
     parts += [(sample.queue(queue_id), 0, 20 * (4 - queue_id)) for queue_id in range(QUEUES)]
     parts += [

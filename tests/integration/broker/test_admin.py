@@ -1,4 +1,4 @@
-"""Administration of a whole broker: what name servers, producers and a restart make of it."""
+"""Administration of a running broker: effects on name servers and producers, and after restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,13 +59,13 @@ def topic_fields(topic: str, queues: int = 2) -> dict[str, Any]:
         "writeQueueNums": queues,
         "perm": 6,
         "topicFilterType": "SINGLE_TAG",
-        # Only of ordered topics a broker without write permission refuses messages.
+        # A broker without write permission refuses messages only of ordered topics.
         "order": "true",
     }
 
 
 async def wait_perm(address: str, topic: str, perm: int) -> None:
-    """Until the name server tells this permission of a topic."""
+    """Wait until the name server returns this permission for a topic."""
 
     def is_told() -> bool:
         route = query_route(address, topic)
@@ -74,7 +74,7 @@ async def wait_perm(address: str, topic: str, perm: int) -> None:
     await asyncio.to_thread(wait_until, is_told, 60, f"perm {perm} of {topic}")
 
 
-async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client) -> None:
+async def test_changes_reach_name_servers_and_producers(tmp_path: Path, client: Client) -> None:
     name_server_config = NameServerConfig(listen_port=0, bind_address="127.0.0.1")
     async with NameServer(name_server_config) as name_server:
         address = f"127.0.0.1:{name_server.port}"
@@ -83,7 +83,7 @@ async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client)
             check(await dialogue.ask(CREATE, topic_fields("T")))
             await wait_perm(address, "T", 6)
             await dialogue.send("T", b"1")
-            # A broker that takes nothing any more.
+            # A broker without write permission.
             check(await dialogue.ask(UPDATE, {}, b"brokerPermission=4"))
             await wait_perm(address, "T", 4)
             header = dialogue.send_header("T", {})
@@ -93,7 +93,7 @@ async def test_name_servers_and_producers_follow(tmp_path: Path, client: Client)
             check(await dialogue.ask(UPDATE, {}, b"brokerPermission=6"))
             await wait_perm(address, "T", 6)
             await dialogue.send("T", b"3")
-            # A topic that was deleted begins anew.
+            # A deleted topic starts again at offset 0.
             check(await dialogue.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
             sent = await dialogue.send("T", b"4")
             assert sent.queue_offset == 0
@@ -112,7 +112,7 @@ async def test_ten_thousand_topics(tmp_path: Path, client: Client) -> None:
         for topic in ("Topic0", "Topic9999"):
             await dialogue.send(topic, b"x")
             check(await dialogue.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}))
-    # All are there again, and so are the queues of those that had messages.
+    # All topics exist again, and so do the queues of those with messages.
     async with Broker(config(tmp_path)) as broker:
         dialogue = BrokerClient(client, broker.address)
         answer = check(await dialogue.ask(RequestCode.GET_ALL_TOPIC_CONFIG, {"topicSeq": 0}))
@@ -120,7 +120,7 @@ async def test_ten_thousand_topics(tmp_path: Path, client: Client) -> None:
         assert len(await dialogue.pull("Topic9999")) == 1
 
 
-async def test_figures_of_what_was_sent_and_got(tmp_path: Path, client: Client) -> None:
+async def test_statistics_of_sends_and_pulls(tmp_path: Path, client: Client) -> None:
     async with Broker(config(tmp_path)) as broker:
         dialogue = BrokerClient(client, broker.address)
         for number in range(5):
@@ -132,13 +132,13 @@ async def test_figures_of_what_was_sent_and_got(tmp_path: Path, client: Client) 
         assert table["putMessageTimesTotal"] == "5"
         assert table["putMessageFailedTimes"] == "0"
         assert table["commitLogMaxOffset"] == table["putMessageSizeTotal"]
-        broker.stats.put_times.roll()  # as if a minute were over
+        broker.stats.put_times.roll()  # as after a minute
         answer = check(await dialogue.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
         shown = fastjson.loads(bytes(answer.body))["table"]["putMessageDistributeTime"]
         assert sum(int(each.rpartition(":")[2]) for each in shown.split()) == 5
 
 
-def test_what_was_set_lasts(tmp_path: Path) -> None:
+def test_updated_settings_survive_a_restart(tmp_path: Path) -> None:
     def read(address: str) -> dict[str, str]:
         answer = check(ask(address, RemotingCommand(READ)))
         return parse_properties(bytes(answer.body).decode())

@@ -1,9 +1,8 @@
-"""What mqadmin asked RocketMQ 5.4.0 and what it was answered, asked of our broker.
+"""Recorded requests of mqadmin to RocketMQ 5.4.0 and their answers, replayed to our broker.
 
-A broker of the same name, with the topics, groups and progress that the recording tells of, gets
-the recorded requests in their order, in both header encodings. Codes, remarks, header fields and
-the fields of bodies must be the same; of what is keyed by topics, queues or groups one entry is
-compared.
+A broker with the same name and the topics, groups and offsets of the recording gets the recorded
+requests in order, in both header encodings. Codes, remarks, header fields and the fields of bodies
+must be the same; of tables keyed by topics, queues or groups, one entry is compared.
 """
 
 import gzip
@@ -29,8 +28,8 @@ from goddard.transport.client import Client, ClientOptions
 
 WIRE: Final = Path(__file__).parents[2] / "golden" / "data" / "wire"
 TIMEOUT_MS: Final = 5_000
-# What this broker has not: timers, popping, controllers, users; and where Java answers with the
-# words of an exception.
+# Requests for features that this broker lacks (timers, POP, controllers, users), and requests that
+# Java answers with the text of an exception.
 LEFT_OUT: Final = {
     RequestCode.GET_TIMER_CHECK_POINT,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
@@ -38,7 +37,7 @@ LEFT_OUT: Final = {
     RequestCode.CONSUMER_SEND_MSG_BACK,
     *range(3001, 3011),
 }
-# Members of a group come and go while this was recorded.
+# Members joined and left the group during the recording.
 OF_THE_MOMENT: Final = {RequestCode.GET_CONSUMER_CONNECTION_LIST}
 # Objects whose keys are names or numbers, not fields.
 TABLES: Final = {
@@ -51,7 +50,7 @@ TABLES: Final = {
     "subscriptionGroupTable",
     "topicConfigTable",
 }
-# Names with a place or a delay level in them.
+# Names that contain a path or a delay level.
 VARYING: Final = "commitLogDiskRatio_", "scheduleMessageOffset_"
 
 
@@ -62,7 +61,7 @@ class Exchange:
 
 
 def exchanges(name: str) -> Iterator[Exchange]:
-    """The requests to the broker of a recording that were answered, in order."""
+    """The answered requests to the broker in a recording, in order."""
     path = WIRE / name
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     asked: dict[tuple[int, int], RemotingCommand] = {}
@@ -80,10 +79,10 @@ def exchanges(name: str) -> Iterator[Exchange]:
 
 
 def shape(value: Any, name: str = "") -> Any:
-    """The fields of a JSON value, without its values."""
+    """The structure of a JSON value: its fields without their values."""
     if isinstance(value, dict):
         if name in TABLES:
-            # Offsets of queues are tables in a table.
+            # Queue offsets are nested tables.
             inner = name if any(isinstance(key, str) and "@" in key for key in value) else ""
             return next((shape(entry, inner) for entry in value.values()), None)
         return {
@@ -100,7 +99,7 @@ def summary(answer: RemotingCommand) -> Any:
         body = shape(fastjson.loads(body))
     elif body:
         body = "text"
-    # An empty header and none are the same to every client.
+    # Clients treat an empty header like none.
     return answer.code, answer.remark, sorted(answer.fields), body
 
 
@@ -127,22 +126,22 @@ async def golden_broker(folder: Path) -> AsyncIterator[BrokerClient]:
 
 
 async def fill(dialogue: BrokerClient, recorded: list[Exchange]) -> None:
-    """Give the broker the topics, groups and progress that the recorded answers tell of."""
+    """Give the broker the topics, groups and offsets of the recorded answers."""
 
-    def told(code: RequestCode) -> Any:
+    def recorded_body(code: RequestCode) -> Any:
         answers = [each.answer for each in recorded if each.request.code == code]
         return fastjson.loads(bytes(answers[-1].body))
 
-    topics = told(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+    topics = recorded_body(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
     body = encode_body({"topicConfigList": [topics[topic] for topic in topics if "Wire" in topic]})
     check(await dialogue.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body))
-    groups = told(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)["subscriptionGroupTable"]
+    groups = recorded_body(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)["subscriptionGroupTable"]
     body = encode_body({"groupConfigList": list(groups.values())})
     check(await dialogue.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body))
-    for pair, offsets in told(RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"].items():
+    for pair, offsets in recorded_body(RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"].items():
         topic, _, group = pair.partition("@")
         if group not in groups:
-            continue  # progress of pops
+            continue  # offsets of POP consumers
         for queue_id, offset in offsets.items():
             fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
             commit = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -157,7 +156,9 @@ async def fill(dialogue: BrokerClient, recorded: list[Exchange]) -> None:
 
 @pytest.mark.parametrize("encoding", ["", "binary_"])
 @pytest.mark.parametrize("client_version", ["5.4.0", "4.9.4"])
-async def test_answers_are_rocketmq_s(tmp_path: Path, client_version: str, encoding: str) -> None:
+async def test_answers_are_those_of_rocketmq(
+    tmp_path: Path, client_version: str, encoding: str
+) -> None:
     folder = f"c{client_version}-s5.4.0"
     compared = 0
     async with golden_broker(tmp_path) as dialogue:

@@ -29,7 +29,7 @@ def config(folder: Path, **properties: str) -> BrokerConfig:
     )
 
 
-async def test_a_message_comes_when_its_delay_is_over(tmp_path: Path) -> None:
+async def test_a_message_is_delivered_when_its_delay_is_over(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
         talk = BrokerClient(client, broker.address)
         sent = time.monotonic()
@@ -41,7 +41,7 @@ async def test_a_message_comes_when_its_delay_is_over(tmp_path: Path) -> None:
         assert [record.body for record in records] == [b"%d" % number for number in range(20)]
 
 
-async def test_levels_do_not_wait_for_each_other(tmp_path: Path) -> None:
+async def test_levels_are_independent(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
         talk = BrokerClient(client, broker.address)
@@ -56,7 +56,7 @@ async def test_levels_do_not_wait_for_each_other(tmp_path: Path) -> None:
         assert [record.body for record in records[1:]] == [b"two hours", b"beyond the last level"]
 
 
-async def test_a_restart_in_mid_delay(tmp_path: Path) -> None:
+async def test_a_restart_during_a_delay(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Client(ClientOptions()) as client:
         async with Broker(config(tmp_path), clock=clock) as broker:
@@ -65,7 +65,7 @@ async def test_a_restart_in_mid_delay(tmp_path: Path) -> None:
             await talk.send("TopicA", b"late", {"DELAY": "2"})
             clock.advance(1_000)
             await talk.receive("TopicA", 1)
-        # As RocketMQ writes it: keys without quotes, levels that have held a message.
+        # As RocketMQ writes it: keys without quotes, only levels that had a message.
         text = (tmp_path / "config" / "delayOffset.json").read_text()
         assert json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', text))["offsetTable"] == {
             "1": 1,

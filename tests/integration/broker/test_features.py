@@ -1,4 +1,4 @@
-"""Behaviours of RocketMQ that docs/FEATURES.md lists and no other test is about."""
+"""Behaviours of RocketMQ in docs/FEATURES.md that no other test covers."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def appears(path: Path) -> None:
-    await asyncio.to_thread(wait_until, path.exists, 10, f"{path} is there")
+    await asyncio.to_thread(wait_until, path.exists, 10, f"{path} exists")
 
 
 async def test_servers_listen_on_the_ports_of_rocketmq(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_every_registered_address_accepts_connections(tmp_path: Path) -> N
 
 
 async def test_from_the_name_server_to_the_consumer(tmp_path: Path, client: Client) -> None:
-    """The way a cluster is used: name server, brokers, a topic on one of them, send, consume."""
+    """The complete path: name server, brokers, a topic on one of them, send, consume."""
     with Cluster(tmp_path, brokers=2) as cluster:
         addresses = {name: ids[0] for name, ids in query_brokers(cluster.namesrv).items()}
         assert addresses.keys() == {"broker-0", "broker-1"}
@@ -131,7 +131,7 @@ async def test_a_store_after_the_first_message(tmp_path: Path, client: Client) -
     async with Broker(config(tmp_path)) as broker:
         dialogue = BrokerClient(client, broker.address)
         await dialogue.send("Orders", bytes(1000), {"KEYS": "k"}, queue_id=2)
-        # The next segment is there before it is needed, a segment's length further on.
+        # The next segment is created before it is needed.
         await appears(root / "commitlog" / f"{SEGMENT:020}")
         assert (root / "commitlog" / f"{0:020}").stat().st_size == SEGMENT
     assert (root / "consumequeue" / "Orders" / "2" / f"{0:020}").is_file()
@@ -140,7 +140,7 @@ async def test_a_store_after_the_first_message(tmp_path: Path, client: Client) -
     assert (root / "config" / "subscriptionGroup.json").is_file()
 
 
-def test_what_a_killed_broker_leaves(tmp_path: Path) -> None:
+def test_abort_remains_after_a_kill_and_not_after_a_stop(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         abort = broker.home / "store" / "abort"
@@ -167,8 +167,8 @@ def test_the_log_is_mapped_into_memory(tmp_path: Path) -> None:
     assert re.search(rf"store/commitlog/{0:020}$", maps, re.MULTILINE)
 
 
-async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, client: Client) -> None:
-    """One log for all topics; what is derived from it can be deleted."""
+async def test_queues_and_index_are_rebuilt_from_the_log(tmp_path: Path, client: Client) -> None:
+    """One log for all topics; the files derived from it can be deleted."""
     root = tmp_path / "store"
     topics = ("Orders", "Bills", "Letters")
     async with Broker(config(tmp_path)) as broker:
@@ -195,7 +195,7 @@ async def test_queues_and_index_are_made_again_from_the_log(tmp_path: Path, clie
     assert [path.read_bytes() for path in queues] == before
 
 
-async def test_a_created_topic_looks_as_rocketmq_makes_it(tmp_path: Path, client: Client) -> None:
+async def test_a_created_topic_has_the_settings_of_rocketmq(tmp_path: Path, client: Client) -> None:
     async with Broker(config(tmp_path)) as broker:
         await BrokerClient(client, broker.address).send("Orders", b"tea")
         topics = tmp_path / "store" / "config" / "topics.json"
@@ -209,7 +209,7 @@ async def test_a_created_topic_looks_as_rocketmq_makes_it(tmp_path: Path, client
 
 
 async def test_sends_do_not_wait_for_pulls(tmp_path: Path, client: Client) -> None:
-    """A thousand pulls that are held and many that read megabytes: a send takes its usual time."""
+    """With a thousand held pulls and many that read megabytes, a send takes its usual time."""
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as other:
         dialogue = BrokerClient(client, broker.address)
         for _ in range(8):
@@ -232,10 +232,10 @@ async def test_sends_do_not_wait_for_pulls(tmp_path: Path, client: Client) -> No
         await asyncio.gather(*pulls, return_exceptions=True)
 
 
-async def test_what_the_log_tells_of_a_send(
+async def test_log_lines_of_a_send(
     tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For who looks for a message: every send and what is stored, when debugging."""
+    """At level DEBUG the log has every send and every stored message."""
     async with Broker(config(tmp_path)) as broker:
         dialogue = BrokerClient(client, broker.address)
         with caplog.at_level(logging.INFO, logger="goddard.broker"):
@@ -256,7 +256,7 @@ async def test_what_the_log_tells_of_a_send(
     assert re.search(r"the msgInner's content is:MessageExt \[queueId=0, .*TAGS=green", text)
 
 
-async def test_a_slow_append_is_told(
+async def test_a_slow_append_is_logged(
     tmp_path: Path,
     client: Client,
     caplog: pytest.LogCaptureFixture,

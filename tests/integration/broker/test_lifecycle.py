@@ -1,4 +1,4 @@
-"""A broker's life: first start, messages, clean stop, restart, kill, and what can go wrong."""
+"""The life cycle of a broker: first start, messages, clean stop, restart, kill, errors."""
 
 import asyncio
 import logging
@@ -118,7 +118,7 @@ async def name_server(folder: Path) -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.port}"
 
 
-async def test_messages_live_through_a_restart(tmp_path: Path) -> None:
+async def test_messages_survive_a_restart(tmp_path: Path) -> None:
     async with Client() as client:
         for life in range(3):
             async with Broker(config(tmp_path / "store")) as broker:
@@ -132,7 +132,7 @@ async def test_messages_live_through_a_restart(tmp_path: Path) -> None:
             assert not (tmp_path / "store" / "abort").exists()
 
 
-async def test_a_topic_is_on_the_disk_before_anything_sent_to_it_is_acknowledged(
+async def test_a_new_topic_is_on_disk_before_its_first_message_is_acknowledged(
     tmp_path: Path,
 ) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
@@ -141,7 +141,7 @@ async def test_a_topic_is_on_the_disk_before_anything_sent_to_it_is_acknowledged
             await send(client, broker.address, topic, b"x")
             return (tmp_path / "config" / "topics.json").read_text()
 
-        # At once: those that come while a save is under way need the next one.
+        # Concurrently: requests that arrive during a save wait for the next save.
         topics = [f"new-{number // 2}" for number in range(20)]
         saved = await asyncio.gather(*map(send_new, topics))
         for topic, text in zip(topics, saved, strict=True):
@@ -156,7 +156,7 @@ def deleting(topic: str) -> RemotingCommand:
 async def test_a_crash_does_not_bring_back_a_deleted_topic(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
         await send(client, broker.address, "orders", b"x")
-        # A message of the same millisecond might be one that was sent after the deletion.
+        # A message of the same millisecond could have been sent after the deletion.
         sent_ms = time.time_ns() // 1_000_000
         await asyncio.to_thread(
             wait_until, lambda: time.time_ns() // 1_000_000 > sent_ms, 60, "the next millisecond"
@@ -168,7 +168,7 @@ async def test_a_crash_does_not_bring_back_a_deleted_topic(tmp_path: Path) -> No
         assert "orders" not in broker.topics
 
 
-async def test_a_topic_that_no_file_had_yet_is_known_after_a_crash(tmp_path: Path) -> None:
+async def test_a_topic_that_was_not_saved_exists_after_a_crash(tmp_path: Path) -> None:
     table = tmp_path / "config" / "topics.json"
     async with Broker(config(tmp_path)) as broker, Client() as client:
         await send(client, broker.address, "orders", b"before it was deleted")
@@ -182,7 +182,7 @@ async def test_a_topic_that_no_file_had_yet_is_known_after_a_crash(tmp_path: Pat
         assert await bodies(client, broker.address, "orders", queue_id=2) == [b"after"]
 
 
-async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
+async def test_a_new_store_has_the_files_of_rocketmq(tmp_path: Path) -> None:
     root = tmp_path / "store"
     async with Broker(config(root)) as broker, Client() as client:
         names = {path.name for path in (root / "config").iterdir()}
@@ -207,7 +207,7 @@ async def test_a_fresh_store_has_rocketmqs_files(tmp_path: Path) -> None:
     assert (root / "checkpoint").exists()
 
 
-async def test_the_commit_log_can_have_a_place_of_its_own(tmp_path: Path) -> None:
+async def test_the_commit_log_can_have_its_own_folder(tmp_path: Path) -> None:
     log = tmp_path / "fast disk" / "log"
     settings = config(tmp_path / "store", storePathCommitLog=str(log))
     for _ in range(2):
@@ -219,7 +219,7 @@ async def test_the_commit_log_can_have_a_place_of_its_own(tmp_path: Path) -> Non
         assert await bodies(client, broker.address, "orders") == [b"x", b"x"]
 
 
-async def test_both_ports_serve_and_both_close(tmp_path: Path) -> None:
+async def test_both_ports_serve_and_close(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
         vip = f"127.0.0.1:{broker.port - 2}"
         await send(client, vip, "orders", b"by the VIP port")
@@ -229,7 +229,7 @@ async def test_both_ports_serve_and_both_close(tmp_path: Path) -> None:
             socket.create_connection(("127.0.0.1", port), 1).close()
 
 
-async def test_name_servers_know_it_while_it_lives(tmp_path: Path) -> None:
+async def test_name_servers_list_the_broker_while_it_runs(tmp_path: Path) -> None:
     async with name_server(tmp_path) as address, Client() as client:
         async with Broker(config(tmp_path / "store", namesrvAddr=address)) as broker:
             known = await asyncio.to_thread(query_brokers, address)
@@ -248,7 +248,7 @@ async def test_services_log_their_start_and_end(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="goddard"):
         async with Broker(config(tmp_path)):
-            # A task that is cancelled before its first step says nothing.
+            # A task that is cancelled before its first step logs nothing.
             await asyncio.sleep(0)
     started = {text for text in caplog.messages if text.endswith(" service started")}
     ended = {text for text in caplog.messages if text.endswith(" service end")}
@@ -287,7 +287,7 @@ async def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
         second = config(tmp_path / "second", listenPort=str(first.port))
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{first.port}"):
             await Broker(second).start()
-    # The store was let go of cleanly.
+    # The store was closed cleanly.
     async with Broker(config(tmp_path / "second")) as again:
         assert again.store.report.is_clean
 
@@ -308,7 +308,7 @@ async def test_a_slave_is_refused(tmp_path: Path) -> None:
         await Broker(config(tmp_path, brokerRole="SLAVE", brokerId="1")).start()
 
 
-async def test_stopping_twice_and_without_a_start_is_harmless(tmp_path: Path) -> None:
+async def test_a_stop_can_be_repeated_and_needs_no_start(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path))
     await broker.stop()
     await broker.start()
@@ -344,7 +344,7 @@ async def test_sends_in_flight_at_the_stop_are_answered(tmp_path: Path) -> None:
         assert len(await bodies(client, again.address, "orders")) >= 1 + len(acknowledged)
 
 
-async def test_held_pulls_and_a_silent_name_server_do_not_hold_up_the_stop(tmp_path: Path) -> None:
+async def test_held_pulls_and_a_silent_name_server_do_not_delay_the_stop(tmp_path: Path) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -383,7 +383,7 @@ def creating(topic: str) -> RemotingCommand:
     return RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode())
 
 
-async def test_a_created_topic_has_a_route_when_that_is_answered(tmp_path: Path) -> None:
+async def test_a_created_topic_has_a_route_when_the_request_is_answered(tmp_path: Path) -> None:
     named = NameServerConfig(
         bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
     )
@@ -400,7 +400,7 @@ async def test_a_created_topic_has_a_route_when_that_is_answered(tmp_path: Path)
         link.heal()
 
 
-async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) -> None:
+async def test_a_created_topic_is_on_disk_when_the_request_is_answered(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client() as client:
         check(await client.request(broker.address, creating("orders"), _TIMEOUT_MS))
         saved = TopicTable(tmp_path / "config")
@@ -410,7 +410,7 @@ async def test_a_created_topic_is_on_disk_when_that_is_answered(tmp_path: Path) 
         assert kept.write_queue_nums == 3
 
 
-async def test_live_settings_reach_the_store(tmp_path: Path) -> None:
+async def test_updated_settings_reach_the_store(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker:
         before = broker.store.config
         await broker.settings.update(
@@ -420,7 +420,7 @@ async def test_live_settings_reach_the_store(tmp_path: Path) -> None:
         assert broker.store.config.segment_bytes == before.segment_bytes
 
 
-def test_the_daemon_stops_soon_and_comes_back(tmp_path: Path) -> None:
+def test_the_daemon_stops_quickly_and_restarts(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         assert (
@@ -445,7 +445,7 @@ def test_the_daemon_stops_soon_and_comes_back(tmp_path: Path) -> None:
         assert [record.body for record in iter_records(answer.body)] == [b"kept"]
 
 
-def test_a_signal_from_the_terminal_stops_it_too(tmp_path: Path) -> None:
+def test_sigint_stops_the_daemon(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         os.kill(broker.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Consumers that come and go on real connections, and what the others hear of it."""
+"""Consumers that join and leave over real connections, and the notifications of the others."""
 
 import asyncio
 import time
@@ -79,7 +79,7 @@ class Member:
         ids: list[str] = fastjson.loads(bytes(answer.body))["consumerIdList"]
         return sorted(ids)
 
-    async def hears(self, group: str, within_seconds: float = 1.0) -> None:
+    async def is_notified(self, group: str, within_seconds: float = 1.0) -> None:
         assert await asyncio.wait_for(self.notified.get(), within_seconds) == group
 
 
@@ -89,45 +89,45 @@ async def join(stack: AsyncExitStack, broker: Broker, client_id: str) -> Member:
     return member
 
 
-async def test_members_hear_of_joining_and_leaving_within_a_second(broker: Broker) -> None:
+async def test_members_are_notified_of_joins_and_leaves_within_a_second(broker: Broker) -> None:
     async with AsyncExitStack() as stack:
         one = await join(stack, broker, "c1")
-        await one.hears("G")
+        await one.is_notified("G")
         two = await join(stack, broker, "c2")
-        await one.hears("G")
-        await two.hears("G")
+        await one.is_notified("G")
+        await two.is_notified("G")
         assert await one.members("G") == await two.members("G") == ["c1", "c2"]
         answer = await two.ask(
             RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "G"}
         )
         assert answer.code == ResponseCode.SUCCESS
-        await one.hears("G")
+        await one.is_notified("G")
         assert await one.members("G") == ["c1"]
 
 
-async def test_a_connection_that_ends_is_a_member_that_left(broker: Broker) -> None:
+async def test_a_closed_connection_removes_its_members(broker: Broker) -> None:
     async with AsyncExitStack() as stack:
         one = await join(stack, broker, "c1")
-        await one.hears("G")
+        await one.is_notified("G")
         async with Member(broker, "c2") as two:
             await two.heartbeat("G", tags("T"))
-            await one.hears("G")
-        await one.hears("G")
+            await one.is_notified("G")
+        await one.is_notified("G")
         assert await one.members("G") == ["c1"]
 
 
-async def test_a_changed_subscription_is_heard(broker: Broker) -> None:
+async def test_members_are_notified_of_a_changed_subscription(broker: Broker) -> None:
     async with AsyncExitStack() as stack:
         one = await join(stack, broker, "c1")
-        await one.hears("G")
+        await one.is_notified("G")
         await one.heartbeat("G", tags("T"), tags("U"))
-        await one.hears("G")
+        await one.is_notified("G")
 
 
 async def test_the_vip_port_serves_the_same_members(broker: Broker) -> None:
     async with AsyncExitStack() as stack:
         one = await join(stack, broker, "c1")
-        await one.hears("G")
+        await one.is_notified("G")
         host, port = broker.address.split(":")
         client = await stack.enter_async_context(Client(ClientOptions()))
         command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
@@ -135,7 +135,7 @@ async def test_the_vip_port_serves_the_same_members(broker: Broker) -> None:
         assert fastjson.loads(bytes(answer.body)) == {"consumerIdList": ["c1"]}
 
 
-async def test_locks_go_from_hand_to_hand(broker: Broker) -> None:
+async def test_queue_locks_pass_from_member_to_member(broker: Broker) -> None:
     def queues(member: Member, *numbers: int) -> bytes:
         body: dict[str, Any] = {
             "clientId": member.client_id,
@@ -170,7 +170,7 @@ async def test_three_hundred_members_see_one_list(broker: Broker) -> None:
         lists = await asyncio.gather(*(member.members("G") for member in members))
         assert all(seen == expected for seen in lists)
         for member in members:
-            await member.hears("G", within_seconds=5)
-        # Each is told of the whole start a few times, not once for each of the others.
+            await member.is_notified("G", within_seconds=5)
+        # Each member gets a few notifications, not one for each other member.
         assert sum(member.notified.qsize() for member in members) < 300 * 30
         assert time.monotonic() - begun < 30

@@ -1,4 +1,4 @@
-"""Progress of groups over loopback, and over restarts of the broker."""
+"""Offsets of groups over loopback, and after restarts of the broker."""
 
 import time
 from pathlib import Path
@@ -38,7 +38,7 @@ async def ask(client: Client, broker: Broker, code: int, **fields: Any) -> Remot
 
 
 async def fill(client: Client, broker: Broker, count: int) -> list[int]:
-    """Send messages; when each was stored, as the test's clock saw it."""
+    """Send messages; returns the time of each by the test's clock."""
     times = []
     for number in range(count):
         times.append(int(time.time() * 1000))
@@ -82,7 +82,7 @@ def saved_offsets(file: Path) -> dict[str, dict[str, int]]:
     return table
 
 
-async def test_progress_survives_a_restart(tmp_path: Path) -> None:
+async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     async with Client(ClientOptions()) as client:
         async with Broker(config(tmp_path)) as broker:
             await fill(client, broker, 5)
@@ -113,7 +113,7 @@ async def test_progress_survives_a_restart(tmp_path: Path) -> None:
             assert answer.fields["nextBeginOffset"] == "5"
 
 
-async def test_progress_is_saved_while_the_broker_runs(tmp_path: Path) -> None:
+async def test_offsets_are_saved_while_the_broker_runs(tmp_path: Path) -> None:
     file = tmp_path / "config" / "consumerOffset.json"
     async with (
         Broker(config(tmp_path, flushConsumerOffsetInterval="50")) as broker,
@@ -130,7 +130,7 @@ async def test_progress_is_saved_while_the_broker_runs(tmp_path: Path) -> None:
         await until(lambda: saved_offsets(file) == {"T@G": {"0": 5}})
 
 
-async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:
+async def test_bounds_and_times_of_a_queue(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
         times = await fill(client, broker, 5)
         queue = {"topic": "T", "queueId": 0}
@@ -151,7 +151,7 @@ async def test_ends_and_times_of_a_queue(tmp_path: Path) -> None:
             assert answer.fields["offset"] == expected
 
 
-async def test_a_reset_meets_a_consumer_that_is_waiting(tmp_path: Path) -> None:
+async def test_a_consumer_is_told_of_a_reset_by_its_next_pull(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
         await fill(client, broker, 5)
         broker.offsets.reset("G", "T", 0, 2)

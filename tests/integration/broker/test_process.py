@@ -1,4 +1,4 @@
-"""The broker as a process: RocketMQ's command, its texts and exit codes, files and homes."""
+"""The broker as a process: RocketMQ's command, its messages and exit codes, files and homes."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ abortFile=D:\RocketMQ\abort
 """
 
 
-def test_without_a_home_it_says_so_as_rocketmq_does() -> None:
+def test_without_a_home_it_prints_rocketmqs_error() -> None:
     ended = run_to_end(MQBROKER)
     assert ended.returncode == 254
     assert ended.stdout == (
@@ -40,7 +40,7 @@ def test_without_a_home_it_says_so_as_rocketmq_does() -> None:
     )
 
 
-def test_a_wrong_name_server_is_told_as_rocketmq_does(tmp_path: Path) -> None:
+def test_a_wrong_name_server_prints_rocketmqs_error(tmp_path: Path) -> None:
     ended = run_to_end([*MQBROKER, "-n", "nowhere"], environment(ROCKETMQ_HOME=str(tmp_path)))
     assert ended.returncode == 253
     assert ended.stdout == (
@@ -110,14 +110,16 @@ def test_name_servers_come_from_the_environment_or_the_option(tmp_path: Path) ->
         with daemon(tmp_path, base, environment(NAMESRV_ADDR=address)).start() as process:
             assert set(query_brokers(address)) == {"broker-a"}
             assert process.stop() == 0
-        told = [*base, "--namesrv", address, "--name", "mine", "--cluster", "Ours"]
-        with daemon(tmp_path, told, environment(NAMESRV_ADDR="127.0.0.1:1")).start() as process:
+        arguments = [*base, "--namesrv", address, "--name", "mine", "--cluster", "Ours"]
+        with daemon(
+            tmp_path, arguments, environment(NAMESRV_ADDR="127.0.0.1:1")
+        ).start() as process:
             assert set(query_brokers(address)) == {"mine"}
             assert process.stop() == 0
 
 
-def test_a_second_broker_on_the_data_is_told_why(tmp_path: Path) -> None:
-    # Not 127.0.0.1:9876, where a cluster of this machine may be.
+def test_a_second_broker_on_the_same_data_prints_the_reason(tmp_path: Path) -> None:
+    # Not 127.0.0.1:9876, where a cluster may run on this machine.
     base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home"), "-n", "127.0.0.1:1"]
     with daemon(tmp_path, base).start():
         second = run_to_end(base)
@@ -128,7 +130,7 @@ def test_a_second_broker_on_the_data_is_told_why(tmp_path: Path) -> None:
     )
 
 
-def test_settings_kept_of_an_earlier_start_change_no_places(tmp_path: Path) -> None:
+def test_saved_settings_do_not_change_paths_ports_and_names(tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = home / "store" / "config" / "broker.properties"
     kept.parent.mkdir(parents=True)
@@ -144,9 +146,7 @@ def test_settings_kept_of_an_earlier_start_change_no_places(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("host", "shown"), [("localhost", r"127\.0\.0\.1:\d+"), ("::1", r"\[::1\]:\d+")]
 )
-def test_a_host_is_a_name_or_an_address_of_either_kind(
-    tmp_path: Path, host: str, shown: str
-) -> None:
+def test_a_host_is_a_name_or_an_ipv4_or_ipv6_address(tmp_path: Path, host: str, shown: str) -> None:
     options = ("--host", host, "--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1")
     with daemon(tmp_path, [*BROKER, *options]).start() as process:
         assert re.search(rf"The broker\[broker-a, {shown}\] boot success", process.output())
@@ -154,7 +154,7 @@ def test_a_host_is_a_name_or_an_address_of_either_kind(
 
 
 @pytest.mark.parametrize("line", ["bindAddress=nosuch.invalid", "brokerIP1=my host"])
-def test_a_name_that_nobody_knows_is_told_in_one_line(tmp_path: Path, line: str) -> None:
+def test_an_unknown_host_name_is_an_error_of_one_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"{line}\nlistenPort=0\n")
     ended = run_to_end([*BROKER, "-c", str(file), "--home", str(tmp_path)])
@@ -164,7 +164,7 @@ def test_a_name_that_nobody_knows_is_told_in_one_line(tmp_path: Path, line: str)
     assert ended.stderr.count("\n") == 1
 
 
-def test_mistyped_keys_and_why_it_ended_are_told_and_logged(tmp_path: Path) -> None:
+def test_unknown_keys_and_the_final_error_are_printed_and_logged(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     strange = "".join(f"strange{number}=1\n" for number in range(11))
     file.write_text("listenPrt=1\naclEnable=true\n" + strange)
@@ -185,7 +185,7 @@ def test_mistyped_keys_and_why_it_ended_are_told_and_logged(tmp_path: Path) -> N
     assert refusal.format(" ends") in log
 
 
-def test_the_log_says_where_messages_are(tmp_path: Path) -> None:
+def test_the_log_names_the_folder_of_the_store(tmp_path: Path) -> None:
     options = ("--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1")
     with daemon(tmp_path, [*BROKER, *options]).start() as process:
         assert process.stop() == 0
@@ -193,18 +193,20 @@ def test_the_log_says_where_messages_are(tmp_path: Path) -> None:
     assert f"messages are kept in {tmp_path / 'store'}\n" in log
 
 
-def test_a_broker_that_no_name_server_answers_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_an_answering_name_server_warns(tmp_path: Path) -> None:
     options = ("--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1;127.0.0.1:2")
-    told = "no name server answers at 127.0.0.1:1, 127.0.0.1:2; start one with `goddard namesrv`"
+    expected = (
+        "no name server answers at 127.0.0.1:1, 127.0.0.1:2; start one with `goddard namesrv`"
+    )
     with daemon(tmp_path, [*BROKER, *options]).start() as process:
         assert process.stop() == 0
         *_, ready, warning = process.output().splitlines()
     assert "boot success" in ready
-    assert warning.startswith(f"warning: {told}")
-    assert told in (tmp_path / "logs" / "broker.log").read_text()
+    assert warning.startswith(f"warning: {expected}")
+    assert expected in (tmp_path / "logs" / "broker.log").read_text()
 
 
-def test_advice_names_the_options_of_the_command(tmp_path: Path) -> None:
+def test_errors_name_the_options_of_the_command(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     base = [*BROKER, "--home", str(tmp_path / "home"), "--port", "0"]

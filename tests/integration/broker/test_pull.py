@@ -1,4 +1,4 @@
-"""Pulls over loopback: finding, waiting, being woken, and peers that misbehave."""
+"""Pulls over loopback: results, long polling, and peers that misbehave."""
 
 import asyncio
 import socket
@@ -88,7 +88,7 @@ async def held(broker: Broker, count: int) -> None:
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
-async def test_what_was_sent_is_pulled(
+async def test_sent_messages_are_pulled(
     broker: Broker, client: Client, serialize_type: SerializeType
 ) -> None:
     for number in range(100):
@@ -113,7 +113,7 @@ async def test_what_was_sent_is_pulled(
 async def test_a_waiting_pull_is_answered_at_once(
     tmp_path: Path, client: Client, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only those who are woken are answered within the time-out.
+    # Only woken pulls are answered within the timeout.
     monkeypatch.setattr(holds, "_CHECK_MS", 600_000)
     async with (
         Broker(config(tmp_path, flushDiskType=flush)) as broker,
@@ -168,7 +168,9 @@ async def test_many_clients_wait_for_their_own_queues(broker: Broker, client: Cl
             await consumer.close()
 
 
-async def test_a_consumer_that_never_reads_harms_nobody(broker: Broker, client: Client) -> None:
+async def test_a_consumer_that_never_reads_does_not_affect_others(
+    broker: Broker, client: Client
+) -> None:
     for _ in range(4):
         await send(client, broker, "T", bytes(1 << 20))
     host, port = broker.address.split(":")
@@ -182,12 +184,12 @@ async def test_a_consumer_that_never_reads_harms_nobody(broker: Broker, client: 
             assert len(answer.body) > 1 << 20
         flood.cancel()
         await asyncio.wait((flood,))
-    # Gone, and with it whatever waited for it.
+    # It is disconnected, and its pending answers are dropped.
     answer = await client.request(broker.address, pulling("T"), TIMEOUT_MS)
     assert answer.code == ResponseCode.SUCCESS
 
 
-async def test_pulls_of_a_client_that_left_are_dropped(broker: Broker, client: Client) -> None:
+async def test_pulls_of_a_disconnected_client_are_dropped(broker: Broker, client: Client) -> None:
     await send(client, broker, "T", b"x")
     host, port = broker.address.split(":")
     _, writer = await asyncio.open_connection(host, int(port))
@@ -202,7 +204,7 @@ async def test_pulls_of_a_client_that_left_are_dropped(broker: Broker, client: C
     assert broker.holds.is_idle
 
 
-async def test_a_stopping_broker_does_not_wait_for_waiting_pulls(tmp_path: Path) -> None:
+async def test_a_stopping_broker_does_not_wait_for_held_pulls(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path))
     await broker.start()
     async with Client(ClientOptions()) as client:
@@ -214,7 +216,7 @@ async def test_a_stopping_broker_does_not_wait_for_waiting_pulls(tmp_path: Path)
             for _ in range(3)
         ]
         await held(broker, 3)
-        async with asyncio.timeout(12):  # they may wait 15
+        async with asyncio.timeout(12):  # they may be held for 15 s
             await broker.stop()
         for answer in await asyncio.gather(*waiting):
             assert answer.code == ResponseCode.PULL_NOT_FOUND

@@ -1,4 +1,4 @@
-"""Registration of a broker with name servers that come, go, refuse and hang."""
+"""Registration of a broker with name servers that start, stop, refuse and hang."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 class Recorder:
-    """A name server that writes down what it is told."""
+    """A name server that records registrations."""
 
     def __init__(self) -> None:
         self.registered: list[tuple[RegisterBrokerRequest, dict[str, TopicConfig]]] = []
@@ -94,7 +94,7 @@ async def registered(
         await registration.stop()
 
 
-async def test_all_name_servers_are_told_of_everything(tmp_path: Path) -> None:
+async def test_all_topics_are_registered_with_all_name_servers(tmp_path: Path) -> None:
     first, second = Recorder(), Recorder()
     async with first.serving(), second.serving():
         addresses = f"{first.address};{second.address}"
@@ -113,7 +113,7 @@ async def test_all_name_servers_are_told_of_everything(tmp_path: Path) -> None:
             assert (gone.broker_name, gone.broker_addr) == ("broker-a", "10.0.0.7:10911")
 
 
-async def test_changed_topics_are_told_at_once_and_together(
+async def test_changed_topics_are_registered_at_once_and_together(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     async with registered(tmp_path, recorder.address) as (topics, _, _):
@@ -126,7 +126,7 @@ async def test_changed_topics_are_told_at_once_and_together(
         assert recorder.topics(2) == {"three"}
 
 
-async def test_who_waits_for_name_servers_finds_them_told(
+async def test_settled_returns_after_name_servers_have_the_changes(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     async with registered(tmp_path, recorder.address) as (topics, registration, _):
@@ -137,7 +137,7 @@ async def test_who_waits_for_name_servers_finds_them_told(
         recorder.refusals = 1
         topics.put(TopicConfig(topic_name="refused"))
         began = asyncio.get_running_loop().time()
-        await registration.settled()  # by then it is known not to answer
+        await registration.settled()  # by now it is known that it does not answer
         topics.put(TopicConfig(topic_name="later"))
         await registration.settled()
         assert asyncio.get_running_loop().time() - began < 0.9
@@ -168,7 +168,7 @@ async def test_many_changes_become_one_full_registration(
         assert recorder.topics(1) == set(topics.configs)
 
 
-async def test_a_broker_that_takes_no_messages_has_no_writable_topics(
+async def test_a_broker_without_write_permission_has_no_writable_topics(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     async with registered(tmp_path, recorder.address) as (topics, registration, settings):
@@ -188,7 +188,7 @@ async def test_order_configuration_of_a_name_server_is_applied(tmp_path: Path) -
         assert recorder.registered[1][1]["BenchmarkTest"].order
 
 
-async def test_dead_and_silent_name_servers_delay_nobody(
+async def test_stopped_and_silent_name_servers_delay_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,7 +214,7 @@ async def test_dead_and_silent_name_servers_delay_nobody(
     assert len([text for text in caplog.messages if text.startswith(refused)]) == 1
 
 
-async def test_a_missed_change_is_told_with_the_next_one(
+async def test_a_refused_change_is_registered_with_the_next_one(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     async with registered(tmp_path, recorder.address) as (topics, _, _):
@@ -226,7 +226,7 @@ async def test_a_missed_change_is_told_with_the_next_one(
         assert recorder.topics(1) == {"missed", "next"}
 
 
-async def test_a_name_server_that_restarts_learns_of_us_again(tmp_path: Path) -> None:
+async def test_the_broker_registers_again_with_a_restarted_name_server(tmp_path: Path) -> None:
     recorder = Recorder()
     async with AsyncExitStack() as first_life:
         await first_life.enter_async_context(recorder.serving())

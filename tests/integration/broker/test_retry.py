@@ -1,4 +1,4 @@
-"""Messages that consumers send back, and replies, through a whole broker."""
+"""Messages that consumers send back, and replies, with a running broker."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ def config(folder: Path, **properties: str) -> BrokerConfig:
     )
 
 
-async def test_from_the_first_try_to_the_dead_letters(tmp_path: Path) -> None:
+async def test_from_the_first_attempt_to_the_dead_letter_queue(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
         talk = BrokerClient(client, broker.address)
@@ -53,7 +53,7 @@ async def test_from_the_first_try_to_the_dead_letters(tmp_path: Path) -> None:
         assert await talk.pull("%RETRY%G", 3) == []
 
 
-async def test_a_consumer_that_gives_up_at_once(tmp_path: Path) -> None:
+async def test_a_consumer_that_asks_for_no_retry(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, Client(ClientOptions()) as client:
         talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"poison")
@@ -63,7 +63,7 @@ async def test_a_consumer_that_gives_up_at_once(tmp_path: Path) -> None:
         assert dead.reconsume_times == 1
 
 
-async def test_a_question_and_its_answer(tmp_path: Path) -> None:
+async def test_request_and_reply(tmp_path: Path) -> None:
     pushed: asyncio.Queue[RemotingCommand] = asyncio.Queue()
 
     def take(request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Sends to a whole broker over loopback, among them every send that was recorded of RocketMQ."""
+"""Sends to a running broker over loopback, including every recorded send to RocketMQ."""
 
 import asyncio
 import gzip
@@ -58,7 +58,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 class Peer:
-    """A connection that writes what it is told and gives back every answer."""
+    """A connection that writes given bytes and returns every answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -92,7 +92,7 @@ class Peer:
 RECORDINGS = [
     path
     for path in sorted(WIRE.glob("c*-s5.4.0/*.jsonl*"))
-    if not path.name.startswith("auth")  # refused there for want of rights
+    if not path.name.startswith("auth")  # refused there for missing permissions
 ]
 
 
@@ -118,9 +118,9 @@ def exchanges(path: Path) -> Iterator[tuple[bytes, RemotingCommand, RemotingComm
 
 
 def comparable(answer: RemotingCommand) -> dict[str, Any]:
-    """An answer without what differs from run to run.
+    """An answer without the values that differ from run to run.
 
-    Its encoding is that of the request, as 4.9.4 has it; 5.4.0 answers everyone in JSON.
+    Its encoding is that of the request, as with 4.9.4; 5.4.0 always answers in JSON.
     """
     fields = dict(answer.fields)
     for name in ("msgId", "queueOffset"):
@@ -137,13 +137,13 @@ def comparable(answer: RemotingCommand) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
-async def test_recorded_sends_are_answered_as_they_were(broker: Broker, path: Path) -> None:
+async def test_recorded_sends_get_the_recorded_answers(broker: Broker, path: Path) -> None:
     peer = await Peer.connect(broker.port)
     count = 0
     try:
         for data, request, expected in exchanges(path):
             if "TIMER_" in (request.fields.get("i") or ""):
-                continue  # messages for a time of day are not supported yet
+                continue  # timer messages are not supported yet
             topic = request.fields.get("b") or request.fields["topic"]
             if topic not in broker.topics and not topic.startswith("%"):
                 broker.topics.put(
@@ -160,10 +160,10 @@ async def test_recorded_sends_are_answered_as_they_were(broker: Broker, path: Pa
         assert count > 0
 
 
-# The whole way
+# From the send to the stored message
 
 
-async def test_a_message_can_be_looked_up_by_what_the_answer_says(
+async def test_a_message_can_be_looked_up_by_the_id_in_the_answer(
     broker: Broker, client: Client
 ) -> None:
     answer = await client.request(broker.address, send_request("Fresh", b"hello", e="2"), 3000)
@@ -186,7 +186,7 @@ async def test_many_connections_keep_their_own_order(broker: Broker) -> None:
         for at in range(count):
             body = b"%d:%d" % (number, at)
             properties = f"UNIQ_KEY\x01{number:08X}{at:08X}\x02"
-            if at % 7 == 3:  # these go the long way
+            if at % 7 == 3:  # these are left by the hot path
                 properties += "CLUSTER\x01x\x02"
             requests.append(
                 send_request("T", body, properties=properties, e=str(number), opaque=at)
@@ -229,7 +229,7 @@ async def test_sync_flush(tmp_path: Path, client: Client) -> None:
         assert broker.store.max_offset("T", 0) == 20
 
 
-async def test_sends_into_a_stop_are_answered_or_not_stored_half(
+async def test_sends_during_a_stop_are_acknowledged_only_if_stored(
     tmp_path: Path, client: Client
 ) -> None:
     async with Broker(config_of(tmp_path)) as broker:
@@ -261,7 +261,7 @@ async def test_sends_into_a_stop_are_answered_or_not_stored_half(
         {"e": "2147483647"},
     ],
 )
-async def test_bad_fields_are_answered_and_the_connection_lives(
+async def test_bad_fields_are_answered_and_the_connection_stays_open(
     broker: Broker, client: Client, changes: dict[str, Any]
 ) -> None:
     answer = await client.request(broker.address, send_request("T", b"x", **changes), 3000)
@@ -273,7 +273,7 @@ async def test_bad_fields_are_answered_and_the_connection_lives(
     assert (await client.request(broker.address, send_request("Other", b"x"), 3000)).code == 0
 
 
-async def test_a_frame_that_lies_about_its_header(broker: Broker) -> None:
+async def test_a_frame_with_a_wrong_header_length(broker: Broker) -> None:
     peer = await Peer.connect(broker.port)
     good = encode_frame(send_request("T", b"x", opaque=7))
     for word in (b"\x00\xff\xff\xff", b"\x01\xff\xff\xff", b"\x02\0\0\1", b"\xff\xff\xff\xff"):

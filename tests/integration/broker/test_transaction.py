@@ -1,4 +1,4 @@
-"""Transactions through a whole broker: commit, rollback, check-back, restarts."""
+"""Transactions with a running broker: commit, rollback, check-back, restarts."""
 
 import asyncio
 from pathlib import Path
@@ -98,7 +98,7 @@ async def test_commit_and_rollback(tmp_path: Path) -> None:
         assert wrong.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_live_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None:
+async def test_a_connected_producer_is_asked_and_its_answer_is_applied(tmp_path: Path) -> None:
     clock = ManualClock()
     decisions = {b"commit": int(COMMIT), b"rollback": int(ROLLBACK)}
     async with (
@@ -116,7 +116,7 @@ async def test_a_live_producer_is_asked_and_its_answer_counts(tmp_path: Path) ->
         assert asked == {b"commit", b"rollback", b"unknown"}
         (record,) = await talk.receive(TOPIC, 1)
         assert record.body == b"commit"
-        # The third is asked about again, and is decided this time.
+        # The third is checked again, and is decided this time.
         decisions[b"unknown"] = int(COMMIT)
         clock.advance(6_001)
         while await producer.next_asked() != b"unknown":
@@ -126,7 +126,7 @@ async def test_a_live_producer_is_asked_and_its_answer_counts(tmp_path: Path) ->
         assert records[1].prepared_transaction_offset > 0
 
 
-async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart(
+async def test_a_new_producer_of_the_group_is_asked_after_a_restart(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
@@ -145,13 +145,13 @@ async def test_a_producer_of_the_group_that_comes_later_is_asked_after_a_restart
     ):
         talk = BrokerClient(producer.client, broker.address)
         await talk.heartbeat("P")
-        # Born by the real clock of this test, it is a message of the future: asked at once.
+        # Its born time, from the real clock, is in the future: it is checked at once.
         assert await producer.next_asked() == b"open"
         records = await talk.receive(TOPIC, 2)
         assert [record.body for record in records] == [b"decided", b"open"]
 
 
-async def test_a_killed_broker_asks_about_what_it_does_not_know(tmp_path: Path) -> None:
+async def test_a_killed_broker_checks_undecided_halves(tmp_path: Path) -> None:
     checks = {"transactionCheckInterval": "200", "transactionTimeOut": "500"}
     with Cluster(tmp_path, brokers=1, properties=checks) as cluster:
         broker = cluster.brokers[0]

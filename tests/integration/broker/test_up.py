@@ -1,4 +1,4 @@
-"""``goddard up`` as its users run it: start, lines, traffic, Ctrl-C, crashes, clear errors."""
+"""``goddard up`` as users run it: start, output, traffic, Ctrl-C, crashes, errors."""
 
 import os
 import re
@@ -36,13 +36,13 @@ def running(tmp_path: Path) -> Iterator[Process]:
 
 
 def addresses(process: Process) -> dict[str, str]:
-    """What the lines of the cluster say listens where."""
+    """The addresses that the cluster prints, by name."""
     line = re.compile(r"^(name server|broker-\w) +(\S+:\d+)$", re.MULTILINE)
     return dict(line.findall(process.output()))
 
 
 def brokers_of(parent: int) -> list[int]:
-    """The processes that a cluster started."""
+    """The child processes of a cluster."""
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(parent)],
         capture_output=True,
@@ -61,7 +61,9 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_every_line_is_true_and_ctrl_c_stops_everything(running: Process, tmp_path: Path) -> None:
+def test_the_printed_addresses_serve_and_ctrl_c_stops_everything(
+    running: Process, tmp_path: Path
+) -> None:
     lines = addresses(running)
     assert set(lines) == {"name server", "broker-a", "broker-b"}
     assert query_brokers(lines["name server"]) == {
@@ -83,7 +85,7 @@ def test_every_line_is_true_and_ctrl_c_stops_everything(running: Process, tmp_pa
         assert "unregisterBroker OK" in (home / "logs" / "broker.log").read_text()
 
 
-def test_a_broker_that_dies_is_reported_and_ends_the_cluster(running: Process) -> None:
+def test_a_killed_broker_is_reported_and_stops_the_cluster(running: Process) -> None:
     children = brokers_of(running.pid)
     os.kill(children[0], signal.SIGKILL)
     wait_until(lambda: not running.is_running, 60, "the end")
@@ -94,14 +96,14 @@ def test_a_broker_that_dies_is_reported_and_ends_the_cluster(running: Process) -
     assert not any(is_alive(pid) for pid in children)
 
 
-def test_brokers_go_when_the_cluster_is_killed(running: Process) -> None:
+def test_brokers_stop_when_the_cluster_is_killed(running: Process) -> None:
     children = brokers_of(running.pid)
     assert len(children) == 2
     running.kill()
     wait_until(lambda: not any(is_alive(pid) for pid in children), 60, "the end of the brokers")
 
 
-def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_path: Path) -> None:
+def test_data_and_ports_in_use_are_errors(running: Process, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     second = subprocess.run(
         [*UP, "--data", data], capture_output=True, text=True, timeout=30, check=False
@@ -136,7 +138,7 @@ def test_data_in_use_and_ports_in_use_are_clear_errors(running: Process, tmp_pat
 
 
 @pytest.mark.parametrize(("host", "shown"), [("localhost", "127.0.0.1:"), ("::1", "[::1]:")])
-def test_a_cluster_listens_on_a_name_or_an_address_of_either_kind(
+def test_a_cluster_listens_on_a_name_or_an_ipv4_or_ipv6_address(
     tmp_path: Path, host: str, shown: str
 ) -> None:
     with cluster(tmp_path, "--host", host).start() as process:
