@@ -56,7 +56,7 @@ class Source:
         self.module = module
         path = SOURCES.joinpath(*module.split("."))
         if path.is_dir():
-            # A stub says more than the module that it stands for.
+            # A stub has the names that the module imports lazily.
             stub = path / "__init__.pyi"
             path = stub if stub.is_file() else path / "__init__.py"
         else:

@@ -160,7 +160,7 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """``module.Class``; other attributes are not of ours."""
+        """``module.Class`` of a module of Goddard."""
         base = node.value.id if isinstance(node.value, ast.Name) else ""
         module = self._source.imports.get(base)
         if module is not None and module.module.startswith("goddard."):

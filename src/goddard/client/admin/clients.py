@@ -48,7 +48,7 @@ FORWARDED_TIMEOUT_MS = 11_000
 async def known_to(
     addresses: Iterable[str], ask_one: Callable[[str], Awaitable[T]], *unknown_codes: ResponseCode
 ) -> dict[str, T]:
-    """The answers of the brokers that know what they are asked about.
+    """The answers of the brokers that do not answer with one of the ``unknown_codes``.
 
     If none does, raises the errors of the unreachable brokers, or else the refusal of one.
     """
@@ -154,7 +154,7 @@ class ClientMethods(AdminBase):
                 return await of_one(address)
             except GoddardError as error:
                 failure = error
-        assert failure is not None, "group_addresses gives at least one"
+        assert failure is not None, "group_addresses returns at least one address"
         raise failure
 
     async def running_infos(

@@ -67,7 +67,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
 
     def __next__(self) -> ReceivedMessage:
         """The next message; waits for it as long as the consumer runs."""
-        # Taken from what the loop handed over; the loop is asked only when that is used up.
+        # The loop is asked for another batch only when this one is used up.
         while self.state is not ServiceState.STOPPED:
             batch = self._batch
             if batch is not None and (message := batch.next()) is not None:
