@@ -11,11 +11,14 @@ from goddard.aio import (
     ClientError,
     LitePullConsumer,
     Message,
+    MessageQueue,
     Producer,
     PushConsumer,
     ServiceState,
     TraceOptions,
 )
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_client import ConsumerList, LockQueuesAnswer
 from goddard.protocol.codes import RequestCode
 
 WAIT_SECONDS = 30
@@ -51,6 +54,54 @@ async def test_what_is_done_in_which_order_and_what_the_log_says(
         "the producer [ordered] shutdown OK",
     ]
     assert [line for line in said if line in lines] == lines
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
+async def test_the_parts_of_a_consumer_start_in_rocketmqs_order(kind: str) -> None:
+    """Timers, rebalance service, routes; then the heartbeat, and only after it the first rebalance,
+    which starts the pulls. RocketMQ's inner producer, for send-backs, is no part of its own here:
+    consumers send them back over the session."""
+    queue = MessageQueue("T", "a", 0)
+    started: list[asyncio.Task[Any]] = []
+
+    def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        started.append(task)
+        return task
+
+    async with FakeCluster("a", queues=1) as cluster:
+        broker = cluster.broker("a")
+        consumer = consumer_of(kind, cluster)
+        members = encode_body(ConsumerList(consumer_id_list=[consumer.client_id]))
+        locked = encode_body(LockQueuesAnswer(locked=[queue.to_body()]))
+        broker.answers = {
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda request: request.reply(body=members),
+            RequestCode.LOCK_BATCH_MQ: lambda request: request.reply(body=locked),
+            RequestCode.QUERY_CONSUMER_OFFSET: lambda request: request.reply(
+                ext_fields={"offset": "0"}
+            ),
+        }
+        pull = RequestCode.LITE_PULL_MESSAGE if kind == "lite" else RequestCode.PULL_MESSAGE
+        asyncio.get_running_loop().set_task_factory(make_task)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS), consumer:
+                await broker.asked[pull].wait()
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+        asked = [request.code for request in broker.requests]
+    tasks = ["RefreshRoutes", "Heartbeat", "PersistOffsets", "Rebalance", "route of T"]
+    tasks.append(f"pull {queue}")
+    # Names are set after a task is made.
+    names = [task.get_name() for task in started]
+    assert [name for name in dict.fromkeys(names) if name in tasks] == tasks
+    codes = [
+        RequestCode.HEART_BEAT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        *([RequestCode.LOCK_BATCH_MQ] if kind == "orderly" else []),
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        pull,
+    ]
+    assert [code for code in dict.fromkeys(asked) if code in codes] == codes
 
 
 async def consume(messages: object, context: object) -> None:
