@@ -11,6 +11,7 @@ from tests.support.members import member_of
 from tests.support.polling import until
 
 from goddard.aio import (
+    BrokerNotFoundError,
     ClientError,
     ForkedError,
     LitePullConsumer,
@@ -18,12 +19,16 @@ from goddard.aio import (
     PushConsumer,
     ServiceState,
 )
+from goddard.client.options import session_options
+from goddard.client.session import Session
+from goddard.clock import SystemClock
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerList
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 
 KINDS = ("concurrent", "orderly", "lite")
+QUEUE = MessageQueue("T", "a", 0)
 
 
 class BrokenStrategy:
@@ -136,3 +141,17 @@ async def test_a_commit_with_a_queue_of_others_changes_nothing() -> None:
                 request.reply(ResponseCode.QUERY_NOT_FOUND, "none")
             )
             assert await consumer.committed(mine) is None
+
+
+async def test_an_unknown_broker_is_looked_up_once_more() -> None:
+    async with FakeCluster("a") as cluster:
+        options = session_options(cluster.namesrv, {"instance_name": "locate"})
+        async with Session(options, clock=SystemClock()) as session:
+            address = cluster.broker("a").address
+            assert await session.locate(QUEUE) == (address, False)
+            assert await session.locate(QUEUE, 1) == (address, False)
+            assert cluster.route_requests == ["T"]
+            for queue, only_this in ((MessageQueue("T", "x", 0), False), (QUEUE, True)):
+                with pytest.raises(BrokerNotFoundError):
+                    await session.locate(queue, 1, only_this=only_this)
+            assert cluster.route_requests == ["T"] * 3

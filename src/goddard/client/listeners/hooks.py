@@ -6,7 +6,8 @@ a consumer without hooks has no cost.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -62,59 +63,67 @@ def with_hooks(
     hooks = check_hooks("consume_hooks", hooks)
     if not hooks:
         return listener
+    calls = _HookCalls(hooks, group, timeout_ms, clock)
+    if is_async(listener):
 
-    def begin(messages: list[ReceivedMessage]) -> ConsumeHookContext:
-        seen = ConsumeHookContext(group, messages, clock.now_ms())
-        for hook in hooks:
+        async def hooked_async(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
+            with calls.around(messages) as seen:
+                result = result_of(await listener(messages, context))
+                seen.outcome = _outcome(result, context)
+                return result
+
+        return hooked_async
+
+    def hooked(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
+        with calls.around(messages) as seen:
+            result = result_of(listener(messages, context))
+            seen.outcome = _outcome(result, context)
+            return result
+
+    return hooked
+
+
+class _HookCalls:
+    """Calls hooks. What they raise is logged."""
+
+    def __init__(
+        self, hooks: Sequence[ConsumeHook], group: str, timeout_ms: int, clock: Clock
+    ) -> None:
+        self._hooks = hooks
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+
+    @contextmanager
+    def around(self, messages: list[ReceivedMessage]) -> Iterator[ConsumeHookContext]:
+        """Call the hooks before and after a call of the listener, which may raise."""
+        seen = ConsumeHookContext(self._group, messages, self._clock.now_ms())
+        for hook in self._hooks:
             try:
                 hook.before_consume(seen)
             except Exception:
                 _logger.warning(
                     "consumeMessageHook %r executeHookBefore failed", hook, exc_info=True
                 )
-        return seen
+        try:
+            yield seen
+        except BaseException as error:
+            seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
+            raise
+        finally:
+            self._after(seen)
 
-    def end(seen: ConsumeHookContext) -> None:
-        seen.ended_ms = clock.now_ms()
-        if seen.error is None and seen.ended_ms - seen.started_ms >= timeout_ms:
+    def _after(self, seen: ConsumeHookContext) -> None:
+        seen.ended_ms = self._clock.now_ms()
+        if seen.error is None and seen.ended_ms - seen.started_ms >= self._timeout_ms:
             seen.outcome = ConsumeOutcome.TIMED_OUT
-        for hook in hooks:
+        for hook in self._hooks:
             try:
                 hook.after_consume(seen)
             except Exception:
                 _logger.warning(
                     "consumeMessageHook %r executeHookAfter failed", hook, exc_info=True
                 )
-
-    if is_async(listener):
-
-        async def hooked_async(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
-            seen = begin(messages)
-            try:
-                result = result_of(await listener(messages, context))
-                seen.outcome = _outcome(result, context)
-                return result
-            except BaseException as error:
-                seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
-                raise
-            finally:
-                end(seen)
-
-        return hooked_async
-
-    def hooked(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
-        seen = begin(messages)
-        try:
-            result = result_of(listener(messages, context))
-            seen.outcome = _outcome(result, context)
-            return result
-        except BaseException as error:
-            seen.outcome, seen.error = ConsumeOutcome.EXCEPTION, error
-            raise
-        finally:
-            end(seen)
-
-    return hooked
 
 
 def _outcome(result: ConsumeResult, context: object) -> ConsumeOutcome:

@@ -1,8 +1,8 @@
 """The options of a producer, with RocketMQ's defaults; checked when it is created."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final
 
 from goddard.client.checks import check_hooks, several
 from goddard.client.options import SessionKeywords, check_kind, check_range
@@ -185,15 +185,3 @@ class ProducerOptions:
         for topic in (self.default_topic, *self.topics):
             if (problem := topic_problem(topic)) is not None:
                 raise ConfigError(problem)
-
-
-_OWN: Final = frozenset(field.name for field in fields(ProducerOptions))
-
-
-def split_keywords(keywords: ProducerKeywords) -> tuple[ProducerOptions, SessionKeywords]:
-    """A producer's own options, and those of its session."""
-    own: dict[str, Any] = {}
-    common: dict[str, Any] = {}
-    for name, value in keywords.items():
-        (own if name in _OWN else common)[name] = value
-    return ProducerOptions(**own), cast("SessionKeywords", common)

@@ -15,7 +15,7 @@ from goddard.client.checks import MAX_QUEUES, check_new_topic, several
 from goddard.client.errors import BatchFailedError, ClientError, NotRunningError, already_started
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.options import check_range, session_options
+from goddard.client.options import check_range, session_options, split_options
 from goddard.client.produce.encoding import (
     check_batch,
     check_batch_topic,
@@ -25,7 +25,7 @@ from goddard.client.produce.encoding import (
     split_batch,
     split_result,
 )
-from goddard.client.produce.options import ProducerKeywords, split_keywords
+from goddard.client.produce.options import ProducerKeywords, ProducerOptions
 from goddard.client.produce.request_reply import create_reply
 from goddard.client.produce.running import RunningProducer, TransactionChecker
 from goddard.client.produce.selectors import Selector
@@ -72,7 +72,7 @@ class Producer:
                 f"producerGroup can not equal {_DEFAULT_GROUP}, please specify another one."
             )
         self._group = group
-        self.options, common = split_keywords(options)
+        self.options, common = split_options(ProducerOptions, options)
         self._clock: Clock = common.get("clock") or SystemClock()
         self._session_options = session_options(name_servers, common).for_process()
         self._guard = ProcessGuard()

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from goddard.client.listeners.listener import ConsumeResult, check_listener, is_async, result_of
+from goddard.client.listeners.listener import (
+    ConsumeContext,
+    ConsumeResult,
+    OrderlyContext,
+    check_listener,
+    is_async,
+    is_consumed,
+    is_own_cancellation,
+    result_of,
+)
+from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 
 
@@ -94,3 +104,45 @@ def test_listeners_take_messages_and_a_context(listener: Callable[..., Any]) -> 
 def test_other_listeners_are_refused(listener: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"cannot be called with \(messages, context\): "):
         check_listener(listener)
+
+
+# --- What follows from a result -------------------------------------------------------------------
+
+QUEUE = MessageQueue("T", "a", 0)
+
+
+@pytest.mark.parametrize(
+    ("result", "concurrent", "auto_commit", "manual_commit"),
+    [
+        (ConsumeResult.SUCCESS, True, True, True),
+        (ConsumeResult.COMMIT, False, True, True),
+        (ConsumeResult.ROLLBACK, False, True, False),
+        (ConsumeResult.RECONSUME_LATER, False, False, False),
+    ],
+)
+def test_whether_messages_are_consumed(
+    result: ConsumeResult, concurrent: bool, auto_commit: bool, manual_commit: bool
+) -> None:
+    assert is_consumed(result, ConsumeContext(QUEUE)) is concurrent
+    assert is_consumed(result, OrderlyContext(QUEUE)) is auto_commit
+    assert is_consumed(result, OrderlyContext(QUEUE, auto_commit=False)) is manual_commit
+
+
+async def test_only_the_cancellation_of_the_calling_task_is_no_failure() -> None:
+    raised = asyncio.CancelledError()
+    assert not is_own_cancellation(raised)
+    assert not is_own_cancellation(ValueError())
+    # In a thread there is no task.
+    assert not await asyncio.to_thread(is_own_cancellation, raised)
+
+    async def call() -> bool:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            return is_own_cancellation(error)
+        return False
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task

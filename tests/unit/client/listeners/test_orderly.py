@@ -14,7 +14,8 @@ from goddard.client.consume.options import PushOptions
 from goddard.client.consume.queue_buffer import LOCK_VALID_MS, ProcessQueue
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.listeners import orderly
-from goddard.client.listeners.orderly import OrderlyConsumption
+from goddard.client.listeners.listener import ConsumeResult, OrderlyContext
+from goddard.client.listeners.orderly import ListenerCall, OrderlyConsumption, last_committed
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
@@ -175,3 +176,30 @@ async def test_a_queue_released_halfway_ends_the_turn(kind: str) -> None:
     assert world.seen == [0, 1, 2, 3, 4]
     assert world.offsets.cached(QUEUE) == 5
     await world.consumption.close(WAIT_SECONDS * 1000)
+
+
+@pytest.mark.parametrize(
+    ("calls", "committed"),
+    [
+        ([], None),
+        ([("SUCCESS", True)], 0),
+        ([("SUCCESS", True), ("SUCCESS", True)], 1),
+        ([("SUCCESS", True), ("RECONSUME_LATER", True)], 0),
+        ([("ROLLBACK", True)], 0),
+        # Without auto commit, only COMMIT commits: all that was consumed before it.
+        ([("SUCCESS", False), ("SUCCESS", False)], None),
+        ([("SUCCESS", False), ("COMMIT", False), ("SUCCESS", False)], 1),
+        ([("COMMIT", False), ("ROLLBACK", False)], 0),
+    ],
+)
+def test_how_far_a_turn_commits(calls: list[tuple[str, bool]], committed: int | None) -> None:
+    ended = [
+        ListenerCall(
+            [message(number)],
+            ConsumeResult[result],
+            OrderlyContext(QUEUE, auto_commit=auto_commit),
+        )
+        for number, (result, auto_commit) in enumerate(calls)
+    ]
+    last = last_committed(ended)
+    assert (None if last is None else last.queue_offset) == committed
