@@ -1,9 +1,9 @@
-"""What tests of programs that use RocketMQ need: real daemons on free ports, topics, fixtures.
+"""Real daemons on free ports, topics and pytest fixtures, for tests of programs that use RocketMQ.
 
 ``Cluster`` starts Goddard's daemons, ``Site`` creates topics on them; the pytest fixtures are in
-``goddard.testing.plugin``.
+``goddard.testing.plugin``. Daemons need the extra ``server``.
 
-Production code never imports it. The names below are imported when they are first used, because
+Production code never imports this package. The names below are imported on first use, because
 pytest imports this package in every project that has Goddard installed.
 """
 

@@ -1,14 +1,14 @@
-"""Real Goddard daemons on free loopback ports, below one folder.
+"""Real Goddard daemons on free loopback ports, with all their files in one folder.
 
-    with Cluster(tmp_path, brokers=2) as cluster:      # and a name server, since brokers need one
+    with Cluster(tmp_path, brokers=2) as cluster:      # also starts a name server
         second = cluster.start_name_server(properties={"scanNotActiveBrokerInterval": "500"})
         third = cluster.start_broker(properties={"flushDiskType": "SYNC_FLUSH"})
         client = connect(cluster.namesrv)          # "127.0.0.1:…;127.0.0.1:…"
         third.kill()                               # SIGKILL; also stop(), pause(), resume()
-        third.start()                              # again, on the same port and files
+        third.start()                              # with the same port and files
 
-Each daemon is what a user starts from the shell: a process of this Python with a properties file
-and a home of its own. Whatever still runs when the cluster is closed is killed.
+Each daemon is a process as users start it from the shell, with its own properties file and home
+folder, run by the Python of the caller. ``close`` kills all daemons that still run.
 """
 
 import os
@@ -25,7 +25,7 @@ from goddard.testing.process import Process
 
 _BOOT_SUCCESS = "boot success"
 _START_TIMEOUT_SECONDS = 20
-# Made in no time; a test that wants to see files roll sees it soon.
+# Small files are created quickly, and a few messages are enough to start the next file.
 _SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 << 20),
     "mappedFileSizeConsumeQueue": "60000",
@@ -41,14 +41,15 @@ class Daemon(Process):
 
 
 class Cluster:
-    """Starts daemons and ends them all when closed."""
+    """Starts daemons, and kills them all when closed."""
 
     def __init__(
         self, directory: Path, *, brokers: int = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """``brokers`` are started on entering, with a name server and these ``properties``.
+        """Entering starts a name server and ``brokers`` brokers with these ``properties``.
 
-        MissingExtraError if the daemons' packages are not installed.
+        With ``brokers=0`` it starts nothing. Raises MissingExtraError if a package that daemons
+        need is not installed.
         """
         require("server", "click", "numpy")
         self.directory = directory
@@ -78,7 +79,7 @@ class Cluster:
 
     @property
     def namesrv(self) -> str:
-        """All name servers, as clients and brokers are told of them."""
+        """The addresses of all name servers, separated by semicolons."""
         return ";".join(server.address for server in self.name_servers)
 
     def close(self) -> None:
@@ -106,9 +107,10 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Daemon:
-        """Start one more broker, which knows the name servers of now; it is broker-0, broker-1, …
+        """Start one more broker, named broker-0, broker-1 and so on.
 
-        Its data is in ``home / "store"``, with small files unless ``properties`` say otherwise.
+        It registers with the name servers that run now. Its data is in ``home / "store"``; files
+        are small unless ``properties`` set other sizes.
         """
         port = lease_port(-2, 1)
         name = f"broker-{len(self.brokers)}"

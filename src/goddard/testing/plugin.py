@@ -1,8 +1,9 @@
-"""Fixtures for pytest, in anybody's project: an embedded cluster, topics, groups, clients.
+"""pytest fixtures for any project: a cluster, topics, groups, clients.
 
-pytest finds this module by itself once Goddard is installed. Nothing is imported or started before
-a test asks for it; then a name server and a broker run on free loopback ports, in a temporary
-folder, until the tests end. Tests share them and keep apart by topics and groups of their own.
+pytest loads this module when Goddard is installed. The first test that uses a fixture starts a
+name server and a broker on free loopback ports, with their data in a temporary folder; they run
+until the test session ends. All tests share them, so each test uses its own topics and groups.
+Nothing else is imported before a fixture is used.
 
     def test_orders_arrive(goddard_topic, goddard_producer, goddard_read):
         topic = goddard_topic("orders")
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-# Both import their parts when these are first used.
+# Both packages import their modules on first use.
 import goddard
 from goddard import testing
 
@@ -28,34 +29,34 @@ _READ_SECONDS = 30.0
 
 
 class NewTopic(Protocol):
-    """Makes topics."""
+    """The type of ``goddard_topic``."""
 
     def __call__(self, label: str = ..., *, queues: int = ..., order: bool = ...) -> str:
-        """A new topic whose name begins with ``label``."""
+        """Create a topic with a unique name that begins with ``label``, and return the name."""
 
 
 class NewGroup(Protocol):
-    """Makes up names of groups."""
+    """The type of ``goddard_group``."""
 
     def __call__(self, label: str = ...) -> str:
-        """A name that no other test has, beginning with ``label``."""
+        """Return a unique group name that begins with ``label``."""
 
 
 class ReadTopic(Protocol):
-    """Reads what is in a topic."""
+    """The type of ``goddard_read``."""
 
     def __call__(
         self, topic: str, count: int, *, timeout_seconds: float = ...
     ) -> "list[ReceivedMessage]":
-        """The first messages of a topic, sorted by when they were stored.
+        """Wait until a topic has ``count`` messages; return its messages in the order of storing.
 
-        TimeoutError if there are not ``count`` of them in time.
+        Raises TimeoutError if there are fewer after ``timeout_seconds``.
         """
 
 
 @pytest.fixture(scope="session")
 def goddard_broker_properties() -> Mapping[str, str]:
-    """Properties of the embedded broker, as in ``broker.conf``; redefine it to set some."""
+    """Properties of the broker, as in ``broker.conf``; override this fixture to set some."""
     return {}
 
 
@@ -63,7 +64,7 @@ def goddard_broker_properties() -> Mapping[str, str]:
 def goddard_cluster(
     tmp_path_factory: pytest.TempPathFactory, goddard_broker_properties: Mapping[str, str]
 ) -> "Iterator[Site]":
-    """A name server and a broker, which end with the tests."""
+    """A name server and a broker, stopped at the end of the test session."""
     try:
         made = testing.Cluster(tmp_path_factory.mktemp("goddard"))
     except ImportError as error:
@@ -76,13 +77,13 @@ def goddard_cluster(
 
 @pytest.fixture(scope="session")
 def goddard_name_servers(goddard_cluster: "Site") -> str:
-    """What a client is to be given as ``name_servers``."""
+    """The address to pass to clients as ``name_servers``."""
     return goddard_cluster.namesrv
 
 
 @pytest.fixture(scope="session")
 def goddard_topic(goddard_cluster: "Site") -> NewTopic:
-    """Makes topics: ``topic = goddard_topic("orders", queues=8)``."""
+    """Creates topics: ``topic = goddard_topic("orders", queues=8)``."""
 
     def new_topic(label: str = "topic", *, queues: int = 4, order: bool = False) -> str:
         return goddard_cluster.create_topic(label, queues=queues, order=order)
@@ -92,7 +93,7 @@ def goddard_topic(goddard_cluster: "Site") -> NewTopic:
 
 @pytest.fixture(scope="session")
 def goddard_group(goddard_cluster: "Site") -> NewGroup:
-    """Makes up names of groups: ``group = goddard_group("billing")``."""
+    """Returns unique group names: ``group = goddard_group("billing")``."""
 
     def new_group(label: str = "group") -> str:
         return goddard_cluster.new_group(label)
@@ -102,7 +103,7 @@ def goddard_group(goddard_cluster: "Site") -> NewGroup:
 
 @pytest.fixture
 def goddard_producer(goddard_name_servers: str, goddard_group: NewGroup) -> "Iterator[Producer]":
-    """A producer that is running, and stopped after the test."""
+    """A running producer, stopped after the test."""
     group = goddard_group("producer")
     with goddard.Producer(group, name_servers=goddard_name_servers) as producer:
         yield producer
@@ -110,7 +111,7 @@ def goddard_producer(goddard_name_servers: str, goddard_group: NewGroup) -> "Ite
 
 @pytest.fixture
 def goddard_read(goddard_name_servers: str, goddard_group: NewGroup) -> ReadTopic:
-    """Reads topics from their beginning: ``messages = goddard_read(topic, 3)``."""
+    """Reads a topic from the beginning: ``messages = goddard_read(topic, 3)``."""
 
     def read(
         topic: str, count: int, *, timeout_seconds: float = _READ_SECONDS

@@ -1,30 +1,30 @@
 """TCP ports for daemons that must know their port before they start.
 
-A port that was free a moment ago is lost easily: to another test run looking at the same time, or
-to any outgoing connection, above all while a killed daemon's port waits for its successor. So ports
-come from below the kernel's ephemeral range, which no outgoing connection is given, and each is
-leased: a locked file in the temporary folder keeps other test processes off it until this process
-ends, however it ends.
+A free port can be taken before the daemon listens, or while it restarts: by another test run, or by
+an outgoing connection. So ports come from below the kernel's ephemeral range, which outgoing
+connections do not use, and each port is leased: a locked file in the temporary folder reserves it
+for this process until the process ends, also when it is killed.
 """
 
 import fcntl
+import os
 import random
 import socket
 import tempfile
 from pathlib import Path
-from typing import IO
 
 from goddard.errors import GoddardError
 
 _LOWEST = 15_000
+# Below the default ephemeral ranges of Linux (from 32768) and macOS (from 49152).
 _HIGHEST = 32_000
-"""Below Linux's default ephemeral range (32768 up) and that of macOS (49152 up)."""
 
-_leases: dict[int, IO[bytes]] = {}
+# Descriptors of the locked files by port. The kernel closes them at the end of the process.
+_leases: dict[int, int] = {}
 
 
 def lease_port(*neighbours: int) -> int:
-    """A port of this process alone, such that port + n is ours too for each n of `neighbours`."""
+    """Lease a free port; also lease port + n for each n of ``neighbours``."""
     candidates = range(_LOWEST, min(_HIGHEST, _ephemeral_start()))
     for port in random.sample(candidates, k=min(500, len(candidates))):
         wanted = [port, *(port + n for n in neighbours)]
@@ -41,7 +41,7 @@ def lease_port(*neighbours: int) -> int:
 
 
 def release_port(port: int) -> None:
-    _leases.pop(port).close()
+    os.close(_leases.pop(port))
 
 
 def is_listening(port: int, host: str = "127.0.0.1") -> bool:
@@ -53,22 +53,22 @@ def is_listening(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def try_lease(port: int) -> bool:
-    """Lease this very port; False when anybody has it, by lease or by listening."""
+    """Lease this port; False if it is leased already or a process listens there."""
     if port in _leases:
         return False
     folder = Path(tempfile.gettempdir()) / "goddard-ports"
     folder.mkdir(exist_ok=True)
-    file = (folder / str(port)).open("wb")
+    descriptor = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Not bound to loopback: Java listens on every interface, and would meet any listener.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # On every interface, as Java listens: a listener on any of them would be in its way.
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except OSError:
-        file.close()
+        os.close(descriptor)
         return False
-    _leases[port] = file
+    _leases[port] = descriptor
     return True
 
 

@@ -1,8 +1,8 @@
-"""Child processes of a test: started, waited for, paused, killed, and never left behind.
+"""Child processes of tests: start, wait until ready, pause, kill.
 
-Every ``Process`` writes stdout and stderr to one log file. Two nets catch what a test forgets: the
-``atexit`` hook of this process, and a reaper, a second process that kills the remaining children
-when this one is gone in a way that runs no hook (kill -9, a crash, a CI time-out).
+Every ``Process`` writes stdout and stderr to one log file. Children never outlive the test run: a
+second process, the reaper, kills those that remain when this process ends, also when this process
+was killed and could not run its ``atexit`` hooks.
 """
 
 import atexit
@@ -27,11 +27,14 @@ _KILL_TIMEOUT_SECONDS = 30
 
 
 class ProcessError(GoddardError):
-    """A child process did not start, answer or stop; the text ends with the tail of its log."""
+    """A child process did not start, respond or stop; the text ends with the tail of its log."""
 
 
 def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
-    """Poll until `condition` gives something true, and return that; TimeoutError at the end."""
+    """Poll ``condition`` until its result is true, and return the result.
+
+    Raises TimeoutError after ``timeout`` seconds.
+    """
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -43,10 +46,10 @@ def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> 
 
 
 class Process:
-    """One child, which can be started again with the same command after it ended.
+    """One child process; it can be started again with the same command after it has ended.
 
-    `ready` is the text in its output that says it serves, `port` where it does. As a context
-    manager it is killed at the end, whatever happened.
+    It is ready when ``ready`` appears in its output; then it listens on ``port``. Leaving the
+    context manager kills it.
     """
 
     def __init__(
@@ -105,16 +108,16 @@ class Process:
         return None if self._child is None else self._child.poll()
 
     def output(self) -> str:
-        """What the child printed since it was last started."""
+        """What the child has printed since its last start."""
         return self._output().decode(errors="replace")
 
     def start(self) -> Self:
-        """Start the child and return when it says that it serves."""
+        """Start the child and wait until it is ready."""
         self.launch()
         return self.wait_ready()
 
     def wait_ready(self) -> Self:
-        """Return when the child, launched before, says that it serves."""
+        """Wait until the child is ready, after ``launch``."""
         try:
             wait_until(self._is_ready, self._start_timeout, f"{self._ready.decode()!r} in the log")
         except TimeoutError as error:
@@ -129,7 +132,7 @@ class Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._log_start = log.tell()
-            # A session of its own: Ctrl-C reaches the test run, which then stops its children.
+            # In a new session Ctrl-C reaches only the test run, which then kills its children.
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -142,12 +145,15 @@ class Process:
         _Reaper.shared().watch(self._child.pid)
 
     def restart(self) -> Self:
-        """Kill the child where it stands and start it again, on the same ports and files."""
+        """Kill the child and start it again, with the same ports and files."""
         self.kill()
         return self.start()
 
     def stop(self, timeout: float = 30) -> int:
-        """SIGTERM, and wait; the exit code. A child that does not end in time is an error."""
+        """Send SIGTERM, wait for the end and return the exit code.
+
+        Raises ProcessError if the child does not end in time; then it is killed.
+        """
         child = self._child
         if child is None:
             return 0
@@ -165,7 +171,7 @@ class Process:
         return code
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has closed its files and connections."""
+        """Send SIGKILL and wait until the kernel has closed its files and connections."""
         child = self._child
         if child is None:
             return
@@ -174,14 +180,15 @@ class Process:
         _Reaper.shared().forget(child.pid)
 
     def pause(self) -> None:
-        """SIGSTOP: alive with its connections open, but silent."""
+        """Send SIGSTOP: the child keeps its connections open but does nothing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Send SIGCONT after ``pause``."""
         os.kill(self.pid, signal.SIGCONT)
 
     def diagnosis(self) -> str:
-        """The end of the log, for an error text."""
+        """The state and the end of the log, for an error text."""
         code = self.exit_code
         state = "running" if code is None else f"exit code {code}"
         tail = self._output()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
@@ -199,7 +206,7 @@ class Process:
         if self._ready in self._output():
             return True
         if not self.is_running:
-            raise ProcessError(f"{self.name} ended before it served\n{self.diagnosis()}")
+            raise ProcessError(f"{self.name} ended before it was ready\n{self.diagnosis()}")
         return False
 
 
@@ -217,7 +224,7 @@ for pid in pids:
 
 
 class _Reaper:
-    """Told of every child; when its input ends, as it does when we die, it kills those left."""
+    """A process that kills the remaining children when its input, our end of a pipe, is closed."""
 
     _shared: "_Reaper | None" = None
     _lock = threading.Lock()
@@ -248,7 +255,7 @@ class _Reaper:
             self._tell(f"-{pid}\n")
 
     def close(self) -> None:
-        """End of input: the reaper kills what is left and ends itself."""
+        """Close the input: the reaper kills the remaining children and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(_KILL_TIMEOUT_SECONDS)

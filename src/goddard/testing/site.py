@@ -1,8 +1,8 @@
-"""A place for clients to work at: name servers and brokers of either make, and topics on them.
+"""A name server, its brokers, and the topics that tests create on them.
 
-The same suite runs against our broker and against RocketMQ's own, which shows that it tests the
-protocol and not us. Everything a suite cannot wait for in its usual time is shortened for both
-alike: the check-back of transactions, and how soon their ends are written down.
+The brokers are Goddard's or RocketMQ's: the same tests run against both. Periods that are too long
+for tests are shortened on both: the check of open transactions, and the delay before ended
+transactions are recorded.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
 
-# A 5.x broker that has not finished its first look at the name servers registers 10 s later.
+# A RocketMQ 5.x broker whose first registration fails tries again after 10 s.
 _REGISTRATION_TIMEOUT_SECONDS = 30
 
 BROKER_PROPERTIES: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _numbers = count(1)
 
 
 class Site:
-    """Brokers that are registered with one name server."""
+    """One name server and the brokers that are registered with it."""
 
     def __init__(self, name_server: Process) -> None:
         self.name_server = name_server
@@ -41,7 +41,7 @@ class Site:
 
     @property
     def broker(self) -> Process:
-        """The only broker of a site that has one."""
+        """The broker of a site with exactly one broker."""
         (broker,) = self.brokers.values()
         return broker
 
@@ -58,9 +58,10 @@ class Site:
     def create_topic(
         self, label: str, *, queues: int = 4, order: bool = False, is_exact: bool = False
     ) -> str:
-        """A new topic with this many queues on each broker, known to the name server.
+        """Create a topic on every broker, wait until it has a route, and return its name.
 
-        Its name begins with the label, or is the label if ``is_exact``.
+        The name is unique and begins with ``label``; with ``is_exact`` it is ``label`` itself.
+        ``queues`` is the number of queues on each broker.
         """
         topic = label if is_exact else f"{label}-{next(_numbers)}"
         for broker in self.brokers.values():

@@ -1,6 +1,6 @@
-"""One blocking request to a server, for tests that watch it from outside.
+"""One blocking request to a server, on a new connection.
 
-It shares nothing with the transport under test but the frame codec, and keeps no connection.
+It uses the frame codec only, not the transport that tests may examine.
 """
 
 import socket
@@ -15,7 +15,7 @@ _READ_BYTES = 65_536
 
 
 def ask(address: str, command: RemotingCommand, timeout: float = 5) -> RemotingCommand:
-    """Connect, send, return the answer, disconnect; OSError when nobody serves."""
+    """Connect, send, return the response, and disconnect; OSError if the server is unreachable."""
     host, _, port = address.rpartition(":")
     decoder = FrameDecoder()
     with socket.create_connection((host, int(port)), timeout) as connection:
@@ -31,7 +31,7 @@ def ask(address: str, command: RemotingCommand, timeout: float = 5) -> RemotingC
 
 
 def query_route(name_server: str, topic: str) -> dict[str, Any] | None:
-    """A topic's route as the name server tells it, in wire names; None when it has none."""
+    """The route of a topic from a name server, with the names of the wire; None without a route."""
     fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
     answer = ask(name_server, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields))
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -42,7 +42,7 @@ def query_route(name_server: str, topic: str) -> dict[str, Any] | None:
 
 
 def query_brokers(name_server: str) -> dict[str, dict[int, str]]:
-    """What a name server says is alive: broker name -> broker id -> address."""
+    """The registered brokers of a name server: broker name -> broker id -> address."""
     answer = ask(name_server, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
     if answer.code != ResponseCode.SUCCESS:
         raise AssertionError(f"brokers of {name_server}: {answer.code} {answer.remark}")

@@ -43,7 +43,7 @@ def command(tmp_path: Path, *words: str, ready: str) -> Process:
     [
         (("namesrv", "--port", "0", "--home", "home"), "boot success", 0),
         (("up", "--port", "0", "--broker-port", "0", "--data", "data"), "Ctrl-C stops it", 0),
-        (("demo", "--no-spark"), "Start", 130),
+        (("demo", "--no-spark"), "broker-b", 130),
     ],
 )
 def test_interrupt_ends_a_background_command(

@@ -50,7 +50,7 @@ def test_stop_ends_a_paused_process(tmp_path: Path) -> None:
 
 def test_failed_start_shows_the_log(tmp_path: Path) -> None:
     process = sleeper(tmp_path, "import sys; sys.exit('the disk is full')")
-    with pytest.raises(ProcessError, match=r"ended before it served(?s:.*)the disk is full"):
+    with pytest.raises(ProcessError, match=r"ended before it was ready(?s:.*)the disk is full"):
         process.start()
 
 
@@ -88,6 +88,13 @@ def test_leased_ports_are_free_and_distinct() -> None:
         with socket.create_server(("127.0.0.1", number)):
             assert is_listening(number)
         release_port(number)
+
+
+def test_leases_of_a_process_end_without_warnings() -> None:
+    program = "from goddard.testing import lease_port; print(lease_port() > 0)"
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 def test_leased_port_is_not_leased_to_another_process(tmp_path: Path) -> None:
