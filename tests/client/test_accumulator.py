@@ -18,7 +18,7 @@ from goddard.testing.site import Site
 NEVER = AccumulatorOptions(max_delay_ms=30_000)
 
 
-async def test_every_message_arrives_once_where_its_result_says(site: Site) -> None:
+async def test_each_message_arrives_once_at_the_place_of_its_result(site: Site) -> None:
     topic = site.create_topic("accumulated")
     async with (
         Producer(
@@ -48,7 +48,7 @@ async def test_every_message_arrives_once_where_its_result_says(site: Site) -> N
     assert len(stamps) < 500
 
 
-async def test_what_goes_alone_arrives_too(site: Site) -> None:
+async def test_messages_sent_alone_arrive(site: Site) -> None:
     topic = site.create_topic("beside")
     large = b"x" * 10_000
     async with (
@@ -69,7 +69,7 @@ async def test_what_goes_alone_arrives_too(site: Site) -> None:
     assert {each.body for each in received} == {b"waits", b"delayed", b"explicit", large}
 
 
-async def test_a_chosen_queue_keeps_its_order(site: Site) -> None:
+async def test_chosen_queue_keeps_its_order(site: Site) -> None:
     topic = site.create_topic("chosen", queues=4)
     async with (
         Producer(
@@ -91,7 +91,7 @@ async def test_a_chosen_queue_keeps_its_order(site: Site) -> None:
     assert [int(each.body) for each in received] == list(range(100))
 
 
-async def test_stop_sends_what_waits(site: Site) -> None:
+async def test_stop_sends_open_batches(site: Site) -> None:
     topic = site.create_topic("flushed")
     async with TopicReader(site.namesrv, topic) as reader:
         async with Producer(
@@ -102,7 +102,7 @@ async def test_stop_sends_what_waits(site: Site) -> None:
         assert len(await reader.until(10)) == 10
 
 
-async def test_a_message_that_is_invalid_fails_alone(site: Site) -> None:
+async def test_invalid_message_fails_alone(site: Site) -> None:
     topic = site.create_topic("invalid")
     async with Producer(
         site.new_group("senders"), name_servers=site.namesrv, accumulate=AccumulatorOptions()
@@ -113,7 +113,7 @@ async def test_a_message_that_is_invalid_fails_alone(site: Site) -> None:
         assert {result.status for result in await asyncio.gather(*good)} == {SendStatus.SEND_OK}
 
 
-async def test_no_broker_fails_every_caller_with_a_reason(tmp_path: Path) -> None:
+async def test_missing_broker_fails_every_message(tmp_path: Path) -> None:
     """None hangs, neither those that were sent nor those that wait, and stop ends."""
     with Cluster(tmp_path, brokers=1) as cluster:
         producer = Producer(

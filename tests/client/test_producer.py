@@ -34,7 +34,7 @@ def producer_of(site: Site, label: str = "senders") -> Producer:
     return Producer(site.new_group(label), name_servers=site.namesrv)
 
 
-async def test_everything_of_a_message_arrives(site: Site) -> None:
+async def test_all_parts_of_a_message_arrive(site: Site) -> None:
     topic = site.create_topic("whole")
     message = Message(
         topic,
@@ -65,7 +65,7 @@ async def test_everything_of_a_message_arrives(site: Site) -> None:
     assert result.trace_on
 
 
-async def test_a_result_reads_as_in_rocketmq(site: Site) -> None:
+async def test_text_of_a_result_is_rocketmqs(site: Site) -> None:
     topic = site.create_topic("text")
     async with producer_of(site) as producer:
         result = await producer.send(Message(topic, b"x"))
@@ -77,7 +77,7 @@ async def test_a_result_reads_as_in_rocketmq(site: Site) -> None:
     )
 
 
-async def test_sends_go_round_all_queues(site: Site) -> None:
+async def test_queues_are_used_in_turn(site: Site) -> None:
     topic = site.create_topic("round", queues=8)
     async with producer_of(site) as producer:
         sent = [await producer.send(Message(topic, b"x")) for _ in range(16)]
@@ -86,7 +86,7 @@ async def test_sends_go_round_all_queues(site: Site) -> None:
     assert [result.queue for result in sent[:8]] == [result.queue for result in sent[8:]]
 
 
-async def test_many_at_once(site: Site) -> None:
+async def test_many_concurrent_sends(site: Site) -> None:
     topic = site.create_topic("pipeline")
     async with producer_of(site) as producer, TopicReader(site.namesrv, topic) as reader:
         # From the very first on, when there is neither a route nor a connection.
@@ -121,7 +121,7 @@ async def test_one_way_sends_arrive(site: Site) -> None:
     assert {message.message_id for message in received} == {each.message_id for each in messages}
 
 
-async def test_queues_are_chosen(site: Site) -> None:
+async def test_queue_is_chosen_by_queue_selector_and_key(site: Site) -> None:
     topic = site.create_topic("chosen", queues=4)
     number: Any = 7
     async with producer_of(site) as producer:
@@ -152,7 +152,7 @@ async def test_queues_are_chosen(site: Site) -> None:
 
 
 @pytest.mark.parametrize("kind", list(CompressionKind))
-async def test_long_bodies_are_compressed(site: Site, kind: CompressionKind) -> None:
+async def test_large_bodies_are_compressed(site: Site, kind: CompressionKind) -> None:
     topic = site.create_topic("compressed")
     bodies = [b"0123456789abcdef" * 256, b"x" * 4095, bytes(range(256)) * 1000]
     group = site.new_group("compressors")
@@ -171,7 +171,7 @@ async def test_long_bodies_are_compressed(site: Site, kind: CompressionKind) -> 
     assert shorter == [True, False, True, True]
 
 
-async def test_batches(site: Site) -> None:
+async def test_batch_is_stored_in_order(site: Site) -> None:
     topic = site.create_topic("batch")
     async with producer_of(site) as producer, TopicReader(site.namesrv, topic) as reader:
         messages = [
@@ -187,7 +187,7 @@ async def test_batches(site: Site) -> None:
     assert [(m.tags, m.get("n")) for m in received] == [(f"T{n}", str(n)) for n in range(10)]
 
 
-async def test_long_batches_are_split(site: Site) -> None:
+async def test_large_batches_are_split(site: Site) -> None:
     topic = site.create_topic("split")
     group = site.new_group("splitters")
     async with (
@@ -203,7 +203,7 @@ async def test_long_batches_are_split(site: Site) -> None:
     assert {result.queue for result in results} == {queue}
 
 
-async def test_what_cannot_be_a_batch(site: Site) -> None:
+async def test_invalid_batches_are_refused(site: Site) -> None:
     topic = site.create_topic("nobatch")
     one, started, prepared = (Message(topic, b"x") for _ in range(3))
     started.properties["__STARTDELIVERTIME"] = "60000"
@@ -226,7 +226,7 @@ async def test_what_cannot_be_a_batch(site: Site) -> None:
                 await producer.send_batch(batch)
 
 
-async def test_batches_that_are_encoded_already(site: Site) -> None:
+async def test_encoded_batches_are_sent(site: Site) -> None:
     name = f"encoded-{site.new_group('n')}"
     recorder = Recorder()
     bodies = [b"1", b"2", b"3"]
@@ -251,7 +251,7 @@ async def test_batches_that_are_encoded_already(site: Site) -> None:
     assert [(m.body, m.get("n")) for m in context.messages] == [(b, b.decode()) for b in bodies]
 
 
-async def test_delayed_messages(site: Site) -> None:
+async def test_delayed_messages_arrive_later(site: Site) -> None:
     topic = site.create_topic("delay")
     async with producer_of(site) as producer, TopicReader(site.namesrv, topic) as reader:
         delayed = await producer.send(Message(topic, b"later", delay_level=1))
@@ -264,7 +264,7 @@ async def test_delayed_messages(site: Site) -> None:
     assert ages[b"now"] < 1000
 
 
-async def test_a_new_topic_is_made_by_the_first_send(site: Site) -> None:
+async def test_first_send_creates_a_new_topic(site: Site) -> None:
     topic = f"made-{site.new_group('by-send')}"
     async with producer_of(site) as producer:
         assert len(await producer.publish_queues(topic)) == 4
@@ -274,7 +274,7 @@ async def test_a_new_topic_is_made_by_the_first_send(site: Site) -> None:
     assert received.body == b"x"
 
 
-async def test_namespaces_keep_topics_apart(site: Site) -> None:
+async def test_namespaces_separate_topics(site: Site) -> None:
     name = f"ns-topic-{site.new_group('n')}"
     group = site.new_group("ns-senders")
     for namespace in ("space-a", "space-b"):
@@ -315,7 +315,7 @@ class Recorder:
             raise PermissionError("not this one")
 
 
-async def test_hooks_see_every_way_of_sending(site: Site) -> None:
+async def test_hooks_are_called_for_all_ways_of_sending(site: Site) -> None:
     topic = site.create_topic("hooks")
     recorder = Recorder()
     group = site.new_group("hooked")
@@ -351,7 +351,7 @@ async def test_hooks_see_every_way_of_sending(site: Site) -> None:
     assert not checked.is_unit_mode
 
 
-async def test_what_a_broker_refuses(site: Site) -> None:
+async def test_refusal_of_a_broker_is_raised(site: Site) -> None:
     async with producer_of(site) as producer:
         queue = MessageQueue(site.create_topic("refusals"), "no-such-broker", 0)
         with pytest.raises(ClientError, match=r"BrokersSent: \[no-such-broker\]") as missing:
@@ -366,7 +366,7 @@ async def test_what_a_broker_refuses(site: Site) -> None:
             await producer.send_soon(Message(queue.topic, b"x"), queue=known._replace(queue_id=99))
 
 
-async def test_back_pressure(site: Site) -> None:
+async def test_back_pressure_limits_pending_sends(site: Site) -> None:
     topic = site.create_topic("pressure")
     async with Producer(
         site.new_group("pressed"),
@@ -378,7 +378,7 @@ async def test_back_pressure(site: Site) -> None:
     assert {result.status for result in results} == {SendStatus.SEND_OK}
 
 
-async def test_the_life_of_a_producer(site: Site) -> None:
+async def test_states_of_a_producer(site: Site) -> None:
     topic = site.create_topic("life")
     producer = producer_of(site)
     states = [producer.state]
@@ -403,7 +403,7 @@ async def test_the_life_of_a_producer(site: Site) -> None:
             await action()
 
 
-async def test_a_group_is_used_once_in_a_session(site: Site) -> None:
+async def test_group_is_used_once_in_a_session(site: Site) -> None:
     group = site.new_group("twins")
     name = site.new_group("instance")
     async with Producer(group, name_servers=site.namesrv, instance_name=name) as first:
@@ -420,7 +420,7 @@ async def test_a_group_is_used_once_in_a_session(site: Site) -> None:
         assert (await first.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
 
 
-async def test_no_route(site: Site) -> None:
+async def test_topic_without_route_is_an_error(site: Site) -> None:
     async with Producer(
         site.new_group("lost"), name_servers=site.namesrv, default_topic="no-such-pattern"
     ) as producer:
@@ -434,14 +434,14 @@ async def test_no_route(site: Site) -> None:
             assert lost.value.code == ClientCode.NOT_FOUND_TOPIC
 
 
-async def test_ids_are_unique(site: Site) -> None:
+async def test_message_ids_are_unique(site: Site) -> None:
     async with producer_of(site) as producer:
         ids = {producer.session.unique_id() for _ in range(100_000)}
         assert len(ids) == 100_000
         assert parse_unique_id(ids.pop()).pid == os.getpid() & 0xFFFF
 
 
-async def test_an_old_broker_takes_the_same(legacy_site: Site) -> None:
+async def test_all_ways_of_sending_work_with_an_old_broker(legacy_site: Site) -> None:
     topic = legacy_site.create_topic("legacy")
     async with (
         producer_of(legacy_site) as producer,

@@ -122,7 +122,7 @@ async def test_messages_are_found_by_ids_and_keys(site: Site, namespace: str) ->
         assert missing.value.code == ResponseCode.NO_MESSAGE
 
 
-async def test_a_producer_must_run_to_be_asked() -> None:
+async def test_administrative_methods_require_a_running_producer() -> None:
     producer = Producer("senders", name_servers="127.0.0.1:1")
     queue = MessageQueue("T", "a", 0)
     assert producer.state is ServiceState.CREATED

@@ -77,7 +77,7 @@ async def test_request_and_reply(site: Site) -> None:
         assert questions[0].get("own") == "x"
 
 
-async def test_replies_find_their_requests(site: Site) -> None:
+async def test_each_reply_completes_its_own_request(site: Site) -> None:
     """Many at a time, and large ones, which travel compressed."""
     topic = site.create_topic("many-questions")
     async with (
@@ -91,7 +91,7 @@ async def test_replies_find_their_requests(site: Site) -> None:
     assert [reply.body for reply in replies] == [b"re: " + body for body in bodies]
 
 
-async def test_no_reply_in_time(site: Site) -> None:
+async def test_missing_reply_is_a_timeout(site: Site) -> None:
     topic = site.create_topic("silence")
     async with Producer(site.new_group("askers"), name_servers=site.namesrv) as asker:
         await asker.send(Message(topic, b"warm-up"))
@@ -100,7 +100,7 @@ async def test_no_reply_in_time(site: Site) -> None:
         assert seen.value.code == ClientCode.REQUEST_TIMEOUT
 
 
-async def test_a_reply_that_comes_twice_or_late_is_dropped(site: Site) -> None:
+async def test_late_and_repeated_replies_are_dropped(site: Site) -> None:
     topic = site.create_topic("eager")
     async with (
         Producer(site.new_group("both"), name_servers=site.namesrv) as producer,
@@ -113,7 +113,7 @@ async def test_a_reply_that_comes_twice_or_late_is_dropped(site: Site) -> None:
         await producer.reply(questions[0], b"too late")
 
 
-async def test_a_request_ends_when_its_producer_stops(site: Site) -> None:
+async def test_stop_fails_pending_requests(site: Site) -> None:
     topic = site.create_topic("stopped")
     producer = Producer(site.new_group("askers"), name_servers=site.namesrv)
     async with producer:
@@ -127,7 +127,7 @@ async def test_a_request_ends_when_its_producer_stops(site: Site) -> None:
         await waiting
 
 
-async def test_a_request_that_cannot_be_sent(site: Site) -> None:
+async def test_request_that_cannot_be_sent_is_an_error(site: Site) -> None:
     async with Producer(
         site.new_group("askers"), name_servers=site.namesrv, default_topic="no-such-topic"
     ) as asker:
@@ -142,7 +142,7 @@ def test_only_requests_can_be_replied_to() -> None:
 
 
 @pytest.mark.java
-async def test_java_asks_and_we_answer(site: Site, java_suite: JavaProgram) -> None:
+async def test_reply_to_a_request_of_java(site: Site, java_suite: JavaProgram) -> None:
     topic = site.create_topic("java-asks")
     clients = JavaClients(java_suite, site.namesrv)
     async with (
@@ -161,7 +161,7 @@ async def test_java_asks_and_we_answer(site: Site, java_suite: JavaProgram) -> N
 
 
 @pytest.mark.java
-async def test_we_ask_and_java_answers(site: Site, java_suite: JavaProgram) -> None:
+async def test_request_with_a_reply_of_java(site: Site, java_suite: JavaProgram) -> None:
     topic = site.create_topic("java-answers")
     clients = JavaClients(java_suite, site.namesrv)
     try:

@@ -178,7 +178,7 @@ async def test_consumption_is_traced(site: Site) -> None:
 
 
 @pytest.mark.java
-async def test_mqadmin_reads_our_traces(site: Site, java_driver: JavaDriver) -> None:
+async def test_mqadmin_reads_traces(site: Site, java_driver: JavaDriver) -> None:
     topic, group = site.create_topic("traced"), site.new_group("senders")
     async with Producer(group, name_servers=site.namesrv, trace=TraceOptions()) as producer:
         sent = await producer.send(Message(topic, b"x"))
@@ -193,7 +193,7 @@ async def test_mqadmin_reads_our_traces(site: Site, java_driver: JavaDriver) -> 
     assert "success" in text
 
 
-async def test_a_trace_that_cannot_be_sent_harms_nobody(
+async def test_failed_traces_do_not_affect_sends(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = site.create_topic("untraced")

@@ -105,7 +105,7 @@ async def test_commit_and_rollback(site: Site) -> None:
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["plain", "coroutines"])
-async def test_check_back(site: Site, on_loop: bool) -> None:
+async def test_broker_checks_undecided_transactions(site: Site, on_loop: bool) -> None:
     """What the producer left open, the broker asks about; nobody sees it before the answer."""
     topic = site.create_topic("check-back")
     ledger = Ledger(
@@ -141,7 +141,7 @@ async def test_check_back(site: Site, on_loop: bool) -> None:
     assert is_loop_thread == on_loop
 
 
-async def test_a_check_that_knows_nothing_is_repeated(site: Site) -> None:
+async def test_undecided_check_is_repeated(site: Site) -> None:
     topic = site.create_topic("repeated")
     ledger = Ledger({b"open": UNKNOWN}, {b"open": [UNKNOWN, ValueError("not now"), COMMIT]})
     async with (
@@ -157,7 +157,7 @@ async def test_a_check_that_knows_nothing_is_repeated(site: Site) -> None:
     assert times[:3] == ["1", "2", "3"]
 
 
-async def test_another_producer_of_the_group_answers(site: Site) -> None:
+async def test_another_producer_of_the_group_answers_checks(site: Site) -> None:
     """Between half and end a producer is gone: its group knows what to do."""
     topic = site.create_topic("orphans")
     group = site.new_group("senders")
@@ -175,7 +175,7 @@ async def test_another_producer_of_the_group_answers(site: Site) -> None:
     assert [(each.body, each.message_id) for each in received] == [(b"orphan", half.message_id)]
 
 
-async def test_a_check_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
+async def test_blocked_check_does_not_delay_stop(site: Site) -> None:
     topic = site.create_topic("hanging")
     group = site.new_group("senders")
     begun, released = threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ async def test_a_check_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
     assert {each.body for each in received} == {b"plain", b"open"}
 
 
-async def test_work_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
+async def test_blocked_execute_does_not_delay_stop(site: Site) -> None:
     topic = site.create_topic("hanging-work")
     begun, released = threading.Event(), threading.Event()
 
@@ -234,7 +234,7 @@ async def test_work_that_hangs_does_not_hold_up_the_end(site: Site) -> None:
     assert [result.state for result in results] == [UNKNOWN] * 2
 
 
-def test_from_a_thread(site: Site) -> None:
+def test_transactions_of_a_blocking_producer(site: Site) -> None:
     """The blocking producer: the same listener, and the work may be done by the caller itself."""
     topic = site.create_topic("threads")
     ledger = Ledger({b"kept": COMMIT, b"open": UNKNOWN}, {b"open": [COMMIT]})
@@ -258,7 +258,7 @@ def test_from_a_thread(site: Site) -> None:
     assert received == {b"kept", b"open", b"mine"}
 
 
-async def test_delays_are_ignored(site: Site) -> None:
+async def test_delay_of_a_half_message_is_ignored(site: Site) -> None:
     topic = site.create_topic("undelayed")
     async with (
         TransactionProducer(
@@ -271,7 +271,7 @@ async def test_delays_are_ignored(site: Site) -> None:
     assert message.delay_level == 0
 
 
-def test_a_listener_without_a_method_is_refused() -> None:
+def test_listener_without_a_method_is_refused() -> None:
     class Half:
         def execute(self, message: Message, argument: Any) -> TransactionState:
             return COMMIT
@@ -281,7 +281,7 @@ def test_a_listener_without_a_method_is_refused() -> None:
         TransactionProducer("senders", listener, name_servers="127.0.0.1:9876")
 
 
-async def test_a_half_that_is_stored_while_the_producer_stops_is_not_executed() -> None:
+async def test_half_stored_during_stop_is_not_executed() -> None:
     release, executing = threading.Event(), threading.Event()
     executed: list[bytes] = []
 

@@ -17,7 +17,7 @@ ROUNDS = 150
 MESSAGES_PER_ROUND = 20
 
 
-async def test_nothing_acknowledged_is_lost(tmp_path: Path, no_leaked_tasks: None) -> None:
+async def test_acknowledged_messages_are_not_lost(tmp_path: Path, no_leaked_tasks: None) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         broker = site.start_goddard_broker(cluster)

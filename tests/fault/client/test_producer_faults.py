@@ -87,7 +87,7 @@ class Sending:
 
 
 @pytest.mark.parametrize("soon", [False, True], ids=["send", "send_soon"])
-async def test_a_broker_is_killed_under_sends(tmp_path: Path, *, soon: bool) -> None:
+async def test_broker_is_killed_during_sends(tmp_path: Path, *, soon: bool) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         broker = site.start_goddard_broker(cluster)
@@ -122,7 +122,7 @@ async def sent(producer: Producer, topic: str) -> bool:
     return True
 
 
-async def test_sends_go_on_without_name_servers(tmp_path: Path) -> None:
+async def test_sends_continue_without_name_servers(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
@@ -145,7 +145,7 @@ async def test_sends_go_on_without_name_servers(tmp_path: Path) -> None:
             await eventually(partial(sent, producer, "made-later"), 60)
 
 
-async def test_a_name_server_behind_a_broken_link_is_passed_over() -> None:
+async def test_unreachable_name_server_is_skipped() -> None:
     async with (
         FakeCluster("a", topics=("T", "T2", "T3")) as cluster,
         FaultProxy(cluster.namesrv) as broken,
@@ -162,7 +162,7 @@ async def test_a_name_server_behind_a_broken_link_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "reset"])
-async def test_links_that_break_under_sends(tmp_path: Path, how: str) -> None:
+async def test_connections_break_during_sends(tmp_path: Path, how: str) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         broker = site.start_goddard_broker(cluster)
@@ -186,7 +186,7 @@ async def test_links_that_break_under_sends(tmp_path: Path, how: str) -> None:
     assert {message.message_id for message in received} == {each.message_id for each in results}
 
 
-async def test_a_black_hole_is_left_for_another_broker() -> None:
+async def test_silent_broker_is_replaced_by_another() -> None:
     async with (
         FakeCluster("a", "b", queues=1) as cluster,
         FaultProxy(cluster.broker("a").address) as proxy,
@@ -208,7 +208,7 @@ async def test_a_black_hole_is_left_for_another_broker() -> None:
             assert proxy.connections_made > before
 
 
-async def test_what_waits_behind_a_broken_link_fails_together() -> None:
+async def test_pending_sends_of_a_silent_connection_fail_together() -> None:
     async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
         cluster.address_overrides["a"] = proxy.address
         async with Producer(
@@ -225,7 +225,7 @@ async def test_what_waits_behind_a_broken_link_fails_together() -> None:
     assert all(isinstance(cause, ConnectionLostError) for cause in causes[1:])
 
 
-async def test_a_slow_link_only_takes_time() -> None:
+async def test_slow_connection_delays_sends() -> None:
     async with FakeCluster("a") as cluster, FaultProxy(cluster.broker("a").address) as proxy:
         cluster.address_overrides["a"] = proxy.address
         proxy.delay(50)
@@ -236,7 +236,7 @@ async def test_a_slow_link_only_takes_time() -> None:
     assert len(results) == 500
 
 
-async def test_servers_that_speak_nonsense(caplog: pytest.LogCaptureFixture) -> None:
+async def test_servers_with_invalid_bytes(caplog: pytest.LogCaptureFixture) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"\xff" * 1000)
@@ -266,7 +266,7 @@ async def test_servers_that_speak_nonsense(caplog: pytest.LogCaptureFixture) -> 
     "body",
     [b"", b"{", b"[]", b'{"queueDatas":7}', b'{"brokerDatas":[{"brokerAddrs":{"x":1}}]}'],
 )
-async def test_routes_that_are_nonsense(body: bytes) -> None:
+async def test_invalid_routes_are_errors(body: bytes) -> None:
     async with FakeCluster("a") as cluster:
         cluster.answer_route = lambda request: request.reply(body=body)
         async with Producer("g", name_servers=cluster.namesrv) as producer:
@@ -274,7 +274,7 @@ async def test_routes_that_are_nonsense(body: bytes) -> None:
                 await producer.send(Message("T", b"x"))
 
 
-async def test_absurd_queue_counts_are_not_believed() -> None:
+async def test_queue_counts_are_limited() -> None:
     async with (
         FakeCluster("a", queues=2**31 - 1) as cluster,
         Producer("g", name_servers=cluster.namesrv) as producer,
@@ -282,7 +282,7 @@ async def test_absurd_queue_counts_are_not_believed() -> None:
         assert len(await producer.publish_queues("T")) == 65_536
 
 
-async def test_stopping_while_everything_hangs() -> None:
+async def test_stop_while_all_servers_are_silent() -> None:
     async with FakeCluster("a") as cluster:
         cluster.broker("a").answer = mute
         producer = Producer("g", name_servers=cluster.namesrv, send_timeout_ms=500)

@@ -61,7 +61,7 @@ class Books:
         return TransactionState.ROLLBACK
 
 
-async def test_a_producer_killed_halfway(tmp_path: Path, no_leaked_tasks: None) -> None:
+async def test_producer_killed_during_transactions(tmp_path: Path, no_leaked_tasks: None) -> None:
     with Cluster(tmp_path, brokers=1, properties=BROKER_PROPERTIES) as cluster:
         doomed = Process(
             "producer",
@@ -85,7 +85,7 @@ async def test_a_producer_killed_halfway(tmp_path: Path, no_leaked_tasks: None) 
     assert sorted(each.body for each in received) == [b"1", b"3"]
 
 
-async def test_a_broker_killed_halfway(tmp_path: Path, no_leaked_tasks: None) -> None:
+async def test_broker_killed_during_a_transaction(tmp_path: Path, no_leaked_tasks: None) -> None:
     with Cluster(tmp_path) as cluster:
         site = Site(cluster.start_name_server())
         broker = site.start_goddard_broker(cluster)

@@ -93,7 +93,7 @@ class Outgoing(NamedTuple):
 
 
 def check_topic(topic: object) -> str:
-    """A topic that may be sent to; InvalidMessageError says why not, in RocketMQ's words."""
+    """Check that a topic may be sent to; the InvalidMessageError has RocketMQ's text."""
     if not isinstance(topic, str):
         raise InvalidMessageError(f"The specified topic is {topic!r}; it must be a str")
     problem = topic_problem(topic)

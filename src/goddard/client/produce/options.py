@@ -180,7 +180,7 @@ class ProducerOptions:
             "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks),
         }
         for option, given in lists.items():
-            # As they are now: the caller may go on changing what it gave.
+            # Copies, because the caller may change its own lists later.
             object.__setattr__(self, option, given)
         for topic in (self.default_topic, *self.topics):
             if (problem := topic_problem(topic)) is not None:

@@ -305,7 +305,7 @@ class Producer:
     async def publish_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be written to; NoRouteError if there are none."""
         running = self._check_running()
-        route = await running.sender.route(running.wire_topic(topic))
+        route = await running.targets.route(running.wire_topic(topic))
         return [queue._replace(topic=topic) for queue in route.queues]
 
     # Administration, as RocketMQ's producers offer it

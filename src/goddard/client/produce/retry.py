@@ -1,8 +1,8 @@
 """When a send is tried again, and what its caller gets at the end. Pure.
 
-A ``PendingSend`` is one message or batch on its way: how many attempts were made, at which brokers,
-and what became of them. Its ``RetryPolicy`` says after which outcomes another attempt is made. All
-ways of sending use both; rules and error texts are those of RocketMQ's ``sendDefaultImpl``.
+A ``PendingSend`` is one message or batch that is being sent: its attempts, their brokers, and their
+results or errors. Its ``RetryPolicy`` decides after which of them another attempt is made. All ways
+of sending use both; the rules are those of RocketMQ's ``sendDefaultImpl``.
 """
 
 from collections.abc import Sequence

@@ -21,6 +21,7 @@ from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.request_reply import Requests
 from goddard.client.produce.selectors import Selector
 from goddard.client.produce.sender import Sender
+from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.trace.hooks import SendTracing
 from goddard.client.trace.tracer import (
@@ -86,7 +87,8 @@ class RunningProducer:
         self._health = None if avoid is None else BrokerHealth(avoid)
         send_hooks = SendHooks(session, settings, hooks, options.forbidden_hooks)
         self.has_hooks = send_hooks.has_any
-        self.sender = Sender(session, settings, options, send_hooks, self._health)
+        self.targets = Targets(session, settings, self._health, detects=options.detect_brokers)
+        self.sender = Sender(session, settings, options, self.targets, send_hooks)
         self.requests = Requests(session, self.send_soon)
         self.accumulator: Accumulator | None = None
         if options.accumulate is not None:
@@ -102,7 +104,7 @@ class RunningProducer:
 
     @property
     def timeout_ms(self) -> int:
-        """How long a request may take that is no send."""
+        """How long a request other than a send may take."""
         return self.session.options.api_timeout_ms
 
     # Life
@@ -130,7 +132,7 @@ class RunningProducer:
             await self.tracer.start()
         for topic in self.options.topics:
             try:
-                await self.sender.route(self.wire_topic(topic))
+                await self.targets.route(self.wire_topic(topic))
             except GoddardError as error:
                 _logger.warning("No route of topic %s at the start: %s", topic, error)
         if self._health is not None and self.options.detect_brokers:

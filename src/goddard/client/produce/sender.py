@@ -9,21 +9,13 @@ in the order of submission; only retries may change it. Belongs to the event loo
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from goddard.client.errors import (
-    BrokerError,
-    BrokerNotFoundError,
-    ClientError,
-    NotRunningError,
-    TooManyRequestsError,
-)
+from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError, NotRunningError
 from goddard.client.message import Message
 from goddard.client.produce.backpressure import SendPermits
-from goddard.client.produce.broker_health import BrokerHealth, next_queue
 from goddard.client.produce.encoding import (
     FrameTemplate,
     Outgoing,
@@ -38,8 +30,8 @@ from goddard.client.produce.hooks import SendContext, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.ordering import Lines
 from goddard.client.produce.retry import ATTEMPT_ERRORS, PendingSend, RetryPolicy
-from goddard.client.produce.selectors import Selector, check_target, select_queue
-from goddard.client.routes import PublishRoute
+from goddard.client.produce.selectors import Selector, check_target
+from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendMode, SendResult
 from goddard.errors import GoddardError, ProtocolError, RemotingError
@@ -81,15 +73,15 @@ class Sender:
         session: Session,
         settings: SendSettings,
         options: ProducerOptions,
+        targets: Targets,
         hooks: SendHooks,
-        health: BrokerHealth | None,
     ) -> None:
         self._session = session
         self._settings = settings
         self._clock = session.clock
         self._loop = asyncio.get_running_loop()
-        self._health = health
-        self._detects = options.detect_brokers
+        self._targets = targets
+        self._records_health = targets.health is not None
         self._hooks = hooks
         self._has_hooks = hooks.has_any
         self._policy = RetryPolicy(
@@ -106,8 +98,6 @@ class Sender:
         self._permits = None if limits is None else SendPermits(limits)
         self._signs = session.signs
         self._templates: dict[tuple[str, MessageQueue], FrameTemplate] = {}
-        # Round robin, by topic; starts at random, so that producers do not all start at one queue.
-        self._positions: dict[str, int] = {}
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._lines = Lines()
         # How many submitted messages wait to be sent; later ones may not overtake them.
@@ -266,11 +256,13 @@ class Sender:
         while pending.may_try(clock.monotonic_ms()):
             if pending.attempts and not pending.is_queue_chosen:
                 try:
-                    route = await self.route(pending.topic, pending.left_ms(clock.monotonic_ms()))
+                    route = await self._targets.route(
+                        pending.topic, pending.left_ms(clock.monotonic_ms())
+                    )
                 except ClientError:
                     # The earlier error explains more.
                     break
-                pending.queue = self._choose_queue(route, pending)
+                pending.queue = self._targets.choose(route, pending)
             started_ms = clock.monotonic_ms()
             try:
                 result = await self._send_once(pending, pending.begin(started_ms))
@@ -305,7 +297,7 @@ class Sender:
         ends_ms = started_ms + timeout_ms
         address = session.broker_address(queue.broker_name)
         if address is None:
-            address = await self._locate(queue, pending.topic, timeout_ms)
+            address = await self._targets.locate(queue, pending.topic, timeout_ms)
         context = self._hooks.before(pending, address) if self._has_hooks else None
         try:
             connection = session.connection(address)
@@ -317,10 +309,10 @@ class Sender:
             response = await connection.request_encoded(encode, out.code, left_ms)
             result = read_result(out, queue, response, address)
         except Exception as error:
-            self._record_failure(queue, error, started_ms)
+            self._targets.record_failure(queue, error, started_ms)
             self._hooks.after(context, error=error)
             raise
-        self._record_success(queue, started_ms)
+        self._targets.record_success(queue, started_ms)
         if context is not None:
             self._hooks.after(context, result=result)
         return result
@@ -329,7 +321,7 @@ class Sender:
         out, queue = pending.out, pending.queue
         assert out is not None
         assert queue is not None
-        address = await self._locate(queue, pending.topic, None)
+        address = await self._targets.locate(queue, pending.topic, None)
         context = self._hooks.before(pending, address) if self._has_hooks else None
         try:
             command = send_command(out, queue, self._clock.now_ms(), self._settings)
@@ -339,7 +331,7 @@ class Sender:
             raise
         self._hooks.after(context)
 
-    # Submitted sends: the immediate way
+    # Submitted sends: sent immediately
 
     def _send_now(self, pending: SubmittedSend) -> bool:
         """Send if nothing has to be waited for."""
@@ -381,15 +373,15 @@ class Sender:
         except (BrokerError, ProtocolError) as error:
             self._first_failed(pending, error)
             return
-        if self._health is not None:
-            self._record_success(queue, pending.started_ms)
+        if self._records_health:
+            self._targets.record_success(queue, pending.started_ms)
         if pending.context is not None:
             self._hooks.after(pending.context, result=result)
         self._succeed(pending, result)
 
     def _first_failed(self, pending: SubmittedSend, error: GoddardError) -> None:
         assert pending.queue is not None
-        self._record_failure(pending.queue, error, pending.started_ms)
+        self._targets.record_failure(pending.queue, error, pending.started_ms)
         self._hooks.after(pending.context, error=error)
         pending.failed(error)
         now_ms = self._clock.monotonic_ms()
@@ -417,7 +409,7 @@ class Sender:
             self._permits.release(len(pending.messages[0].body))
         self._end()
 
-    # Submitted sends: the way that waits
+    # Submitted sends: sent by a task
 
     def _spawn(self, pending: SubmittedSend, sending: Coroutine[Any, Any, SendResult]) -> None:
         task = self._loop.create_task(sending, name=f"send to {pending.topic}")
@@ -436,7 +428,7 @@ class Sender:
 
     async def _send_when_ready(self, pending: SubmittedSend) -> SendResult:
         try:
-            # Large bodies take longer to prepare than small ones that follow.
+            # A large body takes longer to prepare than a small one that follows.
             with self._lines.join(pending.topic) as place:
                 await self._acquire_permit(pending)
                 await self._resolve(pending)
@@ -447,7 +439,7 @@ class Sender:
                 # What fails here fails the first attempt too, which another one follows.
                 with contextlib.suppress(RemotingError, BrokerNotFoundError):
                     left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
-                    address = await self._locate(queue, pending.topic, left_ms)
+                    address = await self._targets.locate(queue, pending.topic, left_ms)
                     left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
                     await self._session.connect(address, left_ms)
                 await place.turn()
@@ -461,7 +453,7 @@ class Sender:
             await self._permits.acquire(len(pending.messages[0].body), left_ms)
             pending.has_permit = True
 
-    # Preparing, and choosing a queue
+    # Preparing
 
     def _resolve_now(self, pending: PendingSend) -> bool:
         """Prepare the message and choose its queue; False if that has to be waited for."""
@@ -476,7 +468,7 @@ class Sender:
             return False
         pending.out = self._prepare(message, pending.topic)
         if pending.queue is None:
-            pending.queue = self._choose_queue(route, pending)
+            pending.queue = self._targets.choose(route, pending)
         return True
 
     async def _resolve(self, pending: PendingSend) -> None:
@@ -485,7 +477,9 @@ class Sender:
             pending.out = await self.prepare(pending.messages[0], pending.topic)
         if pending.queue is None:
             left_ms = pending.left_ms(self._clock.monotonic_ms())
-            pending.queue = self._choose_queue(await self.route(pending.topic, left_ms), pending)
+            pending.queue = self._targets.choose(
+                await self._targets.route(pending.topic, left_ms), pending
+            )
 
     def _prepare(self, message: Message, topic: str) -> Outgoing:
         settings = self._settings
@@ -509,59 +503,6 @@ class Sender:
             message_id = properties[PROPERTY_UNIQUE_ID] = self._session.unique_id()
         return message_id
 
-    def _choose_queue(self, route: PublishRoute, pending: PendingSend) -> MessageQueue:
-        """The queue that a selector or key chooses, else the next in turn; after an attempt, one of
-        another broker if there is one."""
-        if pending.is_queue_chosen:
-            return select_queue(route, pending.messages[0], pending.selector, pending.key)
-        topic = route.topic
-        position = self._positions.get(topic)
-        if position is None:
-            position = random.randrange(1 << 16)
-        self._positions[topic] = position + 1
-        last_broker = None if pending.queue is None else pending.queue.broker_name
-        if self._health is not None:
-            now_ms = self._clock.monotonic_ms()
-            return self._health.choose(route, position, last_broker, now_ms)
-        if last_broker is None:
-            queues = route.queues
-            return queues[position % len(queues)]
-        return next_queue(route, position, last_broker)
-
-    async def route(self, topic: str, timeout_ms: int | None = None) -> PublishRoute:
-        """Where a topic can be written to; TooManyRequestsError if that takes too long."""
-        known = self._session.known_publish_route(topic)
-        if known is not None:
-            return known
-        settings = self._settings
-        try:
-            async with _within(timeout_ms):
-                return await self._session.publish_route(
-                    topic,
-                    default_topic=settings.default_topic,
-                    default_queues=settings.default_queues,
-                )
-        except TimeoutError as error:
-            raise TooManyRequestsError(
-                f"sendDefaultImpl call timeout, no route of {topic} within {timeout_ms} ms",
-                advice="check that the name servers answer, or allow the send more time",
-            ) from error
-
-    async def _locate(self, queue: MessageQueue, topic: str, timeout_ms: int | None) -> str:
-        """The address of a queue's broker; without one, the route is refreshed."""
-        address = self._session.broker_address(queue.broker_name)
-        if address is not None:
-            return address
-        try:
-            async with _within(timeout_ms):
-                await self._session.refresh_route(topic)
-        except (ClientError, RemotingError, TimeoutError) as error:
-            raise BrokerNotFoundError(queue.broker_name) from error
-        address = self._session.broker_address(queue.broker_name)
-        if address is None:
-            raise BrokerNotFoundError(queue.broker_name)
-        return address
-
     def frame(self, pending: PendingSend, opaque: int) -> bytes:
         """The bytes of a send."""
         out, queue = pending.out, pending.queue
@@ -580,25 +521,3 @@ class Sender:
                 self._templates.clear()
             template = self._templates[key] = FrameTemplate(out.topic, queue, self._settings)
         return template.frame(out, born_ms, opaque)
-
-    # Health of brokers
-
-    def _record_success(self, queue: MessageQueue, started_ms: int) -> None:
-        if self._health is not None:
-            now_ms = self._clock.monotonic_ms()
-            self._health.record(queue.broker_name, now_ms - started_ms, now_ms)
-
-    def _record_failure(self, queue: MessageQueue, error: Exception, started_ms: int) -> None:
-        # An error of the client itself says nothing about the broker.
-        if self._health is None or isinstance(error, BrokerNotFoundError):
-            return
-        now_ms = self._clock.monotonic_ms()
-        # As in RocketMQ: without a detector nothing would find out that a link works again.
-        reachable = isinstance(error, RemotingError) and not self._detects
-        self._health.record(
-            queue.broker_name, now_ms - started_ms, now_ms, isolate=True, reachable=reachable
-        )
-
-
-def _within(timeout_ms: int | None) -> asyncio.Timeout:
-    return asyncio.timeout(None if timeout_ms is None else max(1, timeout_ms) / 1000)

@@ -1,11 +1,11 @@
-"""What becomes of a message, as records that RocketMQ's tools read: the trace format.
+"""The trace format of RocketMQ: records of what happens to a message. Pure.
 
-A trace message's body is records back to back, each a line of fields::
+The body of a trace message is a sequence of records, each with fields::
 
     field 0x01 field 0x01 ... field 0x02
 
-The first field names the kind. What is not there is written as the text ``null``. Older clients
-leave out fields at the end of a line, newer ones add some; both are read. Pure.
+The first field names the kind. A missing value is written as the text ``null``. Older clients write
+fewer fields and newer ones more, at the end of a record; both can be read.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from goddard.errors import ProtocolError
 _FIELD_END: Final = "\x01"
 _RECORD_END: Final = "\x02"
 _NULL: Final = "null"
-# A separator inside a field would shift all that follow.
+# A separator inside a field would shift the following fields.
 _SEPARATORS: Final = {1: " ", 2: " "}
 
 
@@ -32,7 +32,7 @@ class MessageKind(IntEnum):
 
 
 class ConsumeOutcome(IntEnum):
-    """How a listener ended: RocketMQ's ConsumeReturnType, by ordinal."""
+    """The result of a listener's call: RocketMQ's ConsumeReturnType, by ordinal."""
 
     SUCCESS = 0
     TIMED_OUT = 1
@@ -61,7 +61,7 @@ class SendTrace(NamedTuple):
 
 
 class ConsumeStart(NamedTuple):
-    """A message was handed to a listener; ``request_id`` leads to the end of it."""
+    """A listener was called with a message; its ConsumeEnd has the same ``request_id``."""
 
     timestamp_ms: int
     region: str | None
@@ -73,7 +73,7 @@ class ConsumeStart(NamedTuple):
 
 
 class ConsumeEnd(NamedTuple):
-    """The listener is done with a message. Timestamp and group came with 4.9."""
+    """A listener's call ended. Timestamp and group exist since RocketMQ 4.9."""
 
     request_id: str | None
     message_id: str | None
@@ -86,7 +86,7 @@ class ConsumeEnd(NamedTuple):
 
 
 class TransactionEnd(NamedTuple):
-    """A producer decided on a transaction; ``state`` is RocketMQ's name of the decision."""
+    """A producer ended a transaction; ``state`` is RocketMQ's name of its decision."""
 
     timestamp_ms: int
     region: str | None
@@ -103,7 +103,7 @@ class TransactionEnd(NamedTuple):
 
 
 class RecallTrace(NamedTuple):
-    """A delayed message was called back."""
+    """A delayed message was recalled."""
 
     timestamp_ms: int
     region: str | None
@@ -125,12 +125,12 @@ _NAMES: Final[dict[type[TraceRecord], str]] = {
 
 
 def encode_trace(records: Iterable[TraceRecord]) -> str:
-    """Records as the text of a trace message."""
+    """Encode records as the text of a trace message."""
     return "".join(map(_encode, records))
 
 
 def decode_trace(text: str) -> list[TraceRecord]:
-    """The records of a trace message's text. Kinds that are not known are passed over."""
+    """Decode the text of a trace message. Records of unknown kinds are skipped."""
     records: list[TraceRecord] = []
     for line in text.split(_RECORD_END):
         if not line:
@@ -145,7 +145,7 @@ def decode_trace(text: str) -> list[TraceRecord]:
 
 
 def trace_keys(record: TraceRecord) -> list[str]:
-    """By which a trace message is found: the message's id and its keys."""
+    """The keys by which a trace message is found: id and keys of the traced message."""
     keys: list[str] = []
     if record.message_id:
         keys.append(record.message_id)
@@ -156,7 +156,7 @@ def trace_keys(record: TraceRecord) -> list[str]:
 
 def _encode(record: TraceRecord) -> str:
     if isinstance(record, SendTrace) and record.client_host is None:
-        # The last field is read by RocketMQ's tools and written by none of its clients.
+        # RocketMQ's tools read the last field, but none of its clients writes it.
         values: tuple[object, ...] = record[:-1]
     else:
         values = record
@@ -191,23 +191,25 @@ def _outcome(field: str) -> ConsumeOutcome:
 
 
 class _Layout(NamedTuple):
-    """How the fields behind the kind are read, and how many there are at least."""
+    """How the fields after the kind are decoded, and their minimum number."""
 
     record: type[TraceRecord]
     readers: tuple[Callable[[str], Any], ...]
-    least: int
+    min_fields: int
 
 
 _LAYOUTS: Final = {
-    "Pub": _Layout(SendTrace, (int, *[_text] * 7, int, int, _kind, _text, _flag, _text), least=12),
-    "SubBefore": _Layout(ConsumeStart, (int, *[_text] * 4, int, _text), least=7),
+    "Pub": _Layout(
+        SendTrace, (int, *[_text] * 7, int, int, _kind, _text, _flag, _text), min_fields=12
+    ),
+    "SubBefore": _Layout(ConsumeStart, (int, *[_text] * 4, int, _text), min_fields=7),
     "SubAfter": _Layout(
-        ConsumeEnd, (_text, _text, int, _flag, _text, _outcome, int, _text), least=5
+        ConsumeEnd, (_text, _text, int, _flag, _text, _outcome, int, _text), min_fields=5
     ),
     "EndTransaction": _Layout(
-        TransactionEnd, (int, *[_text] * 7, _kind, _text, str, _flag), least=12
+        TransactionEnd, (int, *[_text] * 7, _kind, _text, str, _flag), min_fields=12
     ),
-    "Recall": _Layout(RecallTrace, (int, *[_text] * 4, _flag), least=6),
+    "Recall": _Layout(RecallTrace, (int, *[_text] * 4, _flag), min_fields=6),
 }
 
 
@@ -216,13 +218,13 @@ def _decode(line: str) -> TraceRecord | None:
     layout = _LAYOUTS.get(kind)
     if layout is None:
         return None
-    if len(fields) < layout.least:
+    if len(fields) < layout.min_fields:
         raise ValueError(f"{len(fields)} fields")
-    while len(fields) > layout.least and not fields[-1]:
-        # As Java splits: nothing behind the last separator is no field.
+    while len(fields) > layout.min_fields and not fields[-1]:
+        # As Java's split does: empty text after the last separator is not a field.
         fields.pop()
-    if layout.record is SendTrace and len(fields) == layout.least:
-        # The first clients that traced wrote no offset id: success, the last, moves up.
+    if layout.record is SendTrace and len(fields) == layout.min_fields:
+        # The first clients with traces wrote no offset id; success is their last field.
         fields.insert(-1, _NULL)
     values = [read(field) for read, field in zip(layout.readers, fields, strict=False)]
     return layout.record(*values)

@@ -1,8 +1,8 @@
-"""Sends trace records to the trace topic, off everybody's way.
+"""Sends trace records to the trace topic, in the background.
 
-Records gather in a queue of limited length; what does not fit is dropped and counted, never waited
-for. They leave when a batch is together, or after five seconds, through a producer of the tracer's
-own. ``append`` may be called from any thread, all else belongs to the loop.
+Records are collected in a queue of limited length. Records beyond it are dropped and counted; no
+caller waits. They are sent when a batch is full, or after five seconds, by a producer of the
+tracer's own. ``append`` may be called from any thread; everything else belongs to the event loop.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from goddard.transport.tasks import Tasks, finish
 
 _logger: Final = logging.getLogger("goddard.client")
 
-# RocketMQ's: names of the producers that trace, size of a trace message, length of the queue.
+# RocketMQ's values: group of a tracer's producer, size of a trace message, length of the queue.
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 SEND_TIMEOUT_MS: Final = 5_000
 MAX_TRACE_BYTES: Final = 128_000
 _MAX_QUEUED: Final = 2048
 _MAX_BATCH: Final = 20
 _FLUSH_SECONDS: Final = 5.0
-# All properties of a message have 32 KiB; its keys are the greater part of a trace message's.
+# The properties of a message are limited to 32 KiB; in a trace message most of them are keys.
 _MAX_KEYS_CHARS: Final = 16_384
 _MAX_SENDING: Final = 32
 
@@ -51,7 +51,7 @@ class TraceOptions:
 
 
 class TraceProducer(Protocol):
-    """What a tracer sends with: a Producer."""
+    """The producer that sends the traces."""
 
     async def start(self) -> Any: ...
 
@@ -93,7 +93,7 @@ class Tracer:
         return self._options.topic
 
     async def start(self) -> None:
-        """Begin to send. A trace that cannot be sent never keeps a client from its work."""
+        """Start sending. If the producer cannot start, the client works without traces."""
         self._loop = asyncio.get_running_loop()
         try:
             await self._producer.start()
@@ -103,27 +103,27 @@ class Tracer:
         self._tasks.spawn(self._run(), "Trace")
 
     async def stop(self) -> None:
-        """Send what is queued, and end."""
+        """Send the queued records, and stop."""
         self._loop = None
         if len(self._tasks):
             await finish(self._tasks.stop, self._send_rest, self._producer.stop)
 
     async def _send_rest(self) -> None:
         try:
-            await self._send_batches(least=1)
+            await self._send_batches(min_records=1)
             while self._sending:
                 await asyncio.wait(self._sending)
         finally:
             await self._sends.stop()
 
     def append(self, record: TraceRecord) -> bool:
-        """Take a record; false if there was no room for it."""
+        """Add a record to the queue; false if the queue is full and the record is dropped."""
         queue, loop = self._queue, self._loop
         if loop is None or len(queue) >= _MAX_QUEUED:
             self.dropped += 1
             return False
         queue.append(record)
-        # Cleared before the records are taken, so that none is left behind.
+        # Cleared before the records are taken, so that each later record wakes the task again.
         if len(queue) >= self._options.batch_size and not self._is_woken:
             self._is_woken = True
             loop.call_soon_threadsafe(self._wake.set)
@@ -131,24 +131,24 @@ class Tracer:
 
     async def _run(self) -> None:
         while True:
-            least = self._options.batch_size
+            min_records = self._options.batch_size
             try:
                 async with asyncio.timeout(self._flush_seconds):
                     await self._wake.wait()
             except TimeoutError:
-                least = 1
+                min_records = 1
             self._wake.clear()
             self._is_woken = False
-            await self._send_batches(least=least)
+            await self._send_batches(min_records=min_records)
 
-    async def _send_batches(self, *, least: int) -> None:
+    async def _send_batches(self, *, min_records: int) -> None:
         queue = self._queue
-        while len(queue) >= least:
+        while len(queue) >= min_records:
             records = [queue.popleft() for _ in range(min(len(queue), self._options.batch_size))]
-            for message, held in trace_messages(self._options.topic, records):
+            for message, record_count in trace_messages(self._options.topic, records):
                 while len(self._sending) >= _MAX_SENDING:
                     await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-                task = self._sends.spawn(self._send(message, held), "send traces")
+                task = self._sends.spawn(self._send(message, record_count), "send traces")
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 
@@ -161,8 +161,8 @@ class Tracer:
 
 
 def trace_messages(topic: str, records: Iterable[TraceRecord]) -> Iterator[tuple[Message, int]]:
-    """Records as messages that are neither too large nor have too many keys, and how many each
-    holds."""
+    """Pack records into messages within the limits for size and keys; with each message, its number
+    of records."""
     lines: list[str] = []
     keys: dict[str, None] = {}
     size = keys_chars = 0

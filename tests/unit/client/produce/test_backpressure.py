@@ -16,7 +16,7 @@ def permits(max_messages: int = 10, max_bytes: int = MIB) -> SendPermits:
     return SendPermits(BackPressureOptions(max_messages=max_messages, max_bytes=max_bytes))
 
 
-def test_both_limits_hold() -> None:
+def test_messages_and_bytes_are_limited() -> None:
     by_number = permits()
     assert [by_number.try_acquire(1) for _ in range(11)] == [True] * 10 + [False]
     by_number.release(1)
@@ -27,7 +27,7 @@ def test_both_limits_hold() -> None:
     assert by_size.try_acquire(1)
 
 
-def test_a_message_over_the_whole_limit_goes_when_it_is_alone() -> None:
+def test_message_larger_than_the_limit_is_sent_alone() -> None:
     room = permits()
     assert room.try_acquire(5 * MIB)
     assert not room.try_acquire(1)
@@ -35,7 +35,7 @@ def test_a_message_over_the_whole_limit_goes_when_it_is_alone() -> None:
     assert room.try_acquire(MIB)
 
 
-async def test_those_who_wait_are_served_in_order() -> None:
+async def test_permits_are_given_in_order() -> None:
     room = permits()
     assert room.try_acquire(MIB)
     served: list[str] = []
@@ -61,7 +61,7 @@ async def test_those_who_wait_are_served_in_order() -> None:
 
 
 @pytest.mark.parametrize(("held", "text"), [(1, "semaphoreAsyncSize"), (10, "semaphoreAsyncNum")])
-async def test_no_room_in_time(held: int, text: str) -> None:
+async def test_missing_permit_is_an_error_after_the_timeout(held: int, text: str) -> None:
     room = permits()
     for _ in range(held):
         assert room.try_acquire(MIB // held)
@@ -73,7 +73,7 @@ async def test_no_room_in_time(held: int, text: str) -> None:
     assert room.try_acquire(MIB)
 
 
-async def test_who_gives_up_lets_the_next_through() -> None:
+async def test_cancelled_waiter_lets_the_next_one_pass() -> None:
     room = permits()
     assert room.try_acquire(MIB - 1)
     large = asyncio.create_task(room.acquire(MIB, 60_000))
@@ -89,7 +89,7 @@ async def test_who_gives_up_lets_the_next_through() -> None:
     assert room.try_acquire(MIB)
 
 
-async def test_a_place_given_to_one_that_was_just_cancelled_comes_back() -> None:
+async def test_permit_of_a_cancelled_waiter_is_returned() -> None:
     room = permits()
     assert room.try_acquire(MIB)
     waiter = asyncio.create_task(room.acquire(MIB, 60_000))

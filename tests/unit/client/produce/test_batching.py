@@ -61,7 +61,7 @@ class Shelf:
         return self.held.due(self.clock.monotonic_ms())
 
 
-def test_a_batch_leaves_at_its_age_and_holds_what_came_meanwhile(
+def test_batch_closes_at_its_maximum_age(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     shelf = Shelf(loop, AccumulatorOptions(max_delay_ms=10))
@@ -80,7 +80,7 @@ def test_a_batch_leaves_at_its_age_and_holds_what_came_meanwhile(
     assert shelf.held.next_due_ms is None
 
 
-def test_a_batch_leaves_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None:
+def test_batch_closes_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None:
     shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=1000))
     batches = [shelf.add(Message("T", bytes(100))) for _ in range(14)]
     full = [batch for batch in batches if batch is not None]
@@ -90,7 +90,7 @@ def test_a_batch_leaves_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None
         assert batch.size_bytes - 1000 < batch.size_bytes / 7
 
 
-def test_the_kinds_that_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
+def test_which_messages_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
     shelf = Shelf(loop)
     kinds: list[tuple[Message, MessageQueue | None]] = [
         (Message("T", b"0"), None),
@@ -114,7 +114,7 @@ def test_the_kinds_that_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
     assert [batch.waits_for_store for batch in batches] == [True] * 5 + [False, True]
 
 
-def test_messages_are_encoded_as_a_batch_holds_them(loop: asyncio.AbstractEventLoop) -> None:
+def test_messages_are_encoded_as_batch_entries(loop: asyncio.AbstractEventLoop) -> None:
     shelf = Shelf(loop)
     message = Message("T", b"first", tags="A", keys=["k1", "k2"], flag=7)
     shelf.add(message)
@@ -145,19 +145,19 @@ def test_messages_are_encoded_as_a_batch_holds_them(loop: asyncio.AbstractEventL
         Message("T", bytes(4096)),
     ],
 )
-def test_what_goes_alone(loop: asyncio.AbstractEventLoop, message: Message) -> None:
+def test_messages_that_are_sent_alone(loop: asyncio.AbstractEventLoop, message: Message) -> None:
     assert not Shelf(loop).held.accepts(message)
 
 
 @pytest.mark.parametrize("name", ["PGROUP", "TRAN_MSG", "MSG_TYPE"])
-def test_halves_and_replies_go_alone(loop: asyncio.AbstractEventLoop, name: str) -> None:
+def test_halves_and_replies_are_sent_alone(loop: asyncio.AbstractEventLoop, name: str) -> None:
     message = Message("T", b"x")
     assert Shelf(loop).held.accepts(message)
     message.properties[name] = "true"
     assert not Shelf(loop).held.accepts(message)
 
 
-def test_bytes_are_bounded_until_results_come(loop: asyncio.AbstractEventLoop) -> None:
+def test_bytes_without_result_are_limited(loop: asyncio.AbstractEventLoop) -> None:
     shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
     message = Message("T", bytes(200))
     sent: list[Batch] = []
@@ -250,7 +250,7 @@ async def test_each_caller_gets_its_own_result() -> None:
     await held.flush()
 
 
-async def test_a_failure_is_every_callers() -> None:
+async def test_failure_is_raised_for_every_message() -> None:
     wire = Wire()
     wire.error = ConnectFailedError("no broker")
     held = accumulator(wire)
@@ -282,7 +282,7 @@ async def test_flush_waits_for_every_result() -> None:
     assert all(future is not None and future.done() for future in futures)
 
 
-async def test_a_caller_that_gives_up_harms_nobody() -> None:
+async def test_cancelled_caller_does_not_affect_others() -> None:
     wire = Wire()
     held = accumulator(wire)
     first, second = held.add(Message("T", b"1")), held.add(Message("T", b"2"))
@@ -293,7 +293,7 @@ async def test_a_caller_that_gives_up_harms_nobody() -> None:
     await held.flush()
 
 
-async def test_what_is_for_one_queue_leaves_in_its_order_whatever_it_is() -> None:
+async def test_chosen_queue_keeps_the_order_of_all_kinds() -> None:
     wire = Wire()
     wire.open.clear()
     held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
@@ -320,7 +320,7 @@ async def test_what_is_for_one_queue_leaves_in_its_order_whatever_it_is() -> Non
     await held.flush()
 
 
-async def test_one_that_fails_alone_holds_up_nobody() -> None:
+async def test_failure_of_a_single_message_does_not_block_its_queue() -> None:
     wire = Wire()
     held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
     futures = [
@@ -335,7 +335,7 @@ async def test_one_that_fails_alone_holds_up_nobody() -> None:
         assert isinstance(future.exception(), ConnectFailedError)
 
 
-async def test_batches_for_a_chosen_queue_leave_one_after_the_other() -> None:
+async def test_batches_for_a_chosen_queue_are_sent_one_at_a_time() -> None:
     wire = Wire()
     wire.open.clear()
     held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000, max_batch_bytes=10))
@@ -368,7 +368,7 @@ async def test_cancelled_sends_cancel_their_callers() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["", "space"])
-async def test_properties_are_the_same_however_they_are_encoded(namespace: str) -> None:
+async def test_both_encodings_of_properties_agree(namespace: str) -> None:
     """A message with nothing of its own takes a short cut, which must not show."""
     messages = [
         Message("T", b"x"),
@@ -403,7 +403,7 @@ async def test_properties_are_the_same_however_they_are_encoded(namespace: str) 
     assert sent["given"]["UNIQ_KEY"] == "given"
 
 
-async def test_a_message_that_cannot_be_encoded_holds_up_nobody() -> None:
+async def test_message_that_cannot_be_encoded_does_not_affect_others() -> None:
     wire = Wire()
     held = accumulator(wire)
     message = Message("T", b"x")

@@ -62,7 +62,7 @@ def test_how_long_a_failing_broker_is_avoided(times: FaultTimes, avoided_ms: int
     assert faults.is_available("a", 6)
 
 
-def test_what_is_chosen() -> None:
+def test_which_queue_is_chosen() -> None:
     faults = BrokerHealth(TIMES_5)
     assert [faults.choose(ROUTE, at, None, 0) for at in range(7)] == [
         *ROUTE.queues,
@@ -82,7 +82,7 @@ def test_what_is_chosen() -> None:
     assert faults.choose(ALONE, 1, "a", 0) == ALONE.queues[1]
 
 
-def test_unreachable_brokers_are_checked_from_time_to_time() -> None:
+def test_unreachable_brokers_are_probed_periodically() -> None:
     faults = BrokerHealth(TIMES_5)
     faults.record("a", 0, 0, isolate=True, reachable=False, check_interval_ms=100)
     faults.record("b", 0, 0, isolate=True)

@@ -43,7 +43,7 @@ ADDRESS = "10.0.0.1:10911"
         Message("T", b"x", properties={'"%d%b\\': "ü\n\t\U0001f600 %s", "nul": "a\x00b"}),
     ],
 )
-def test_a_template_writes_what_the_general_way_writes(message: Message, group: str) -> None:
+def test_template_and_general_encoding_agree(message: Message, group: str) -> None:
     settings = SendSettings(group=group, default_topic="100%", is_unit_mode=True)
     out = prepare(message, "ns%T", "ID", settings, b"zipped" if message.flag else None)
     queue = MessageQueue("ns%T", "broker%d", 3)
@@ -54,7 +54,7 @@ def test_a_template_writes_what_the_general_way_writes(message: Message, group: 
     assert made == encode_frame(expected)
 
 
-def test_what_has_no_template() -> None:
+def test_messages_without_a_template() -> None:
     settings = SendSettings(group="g")
     retry = Message("%RETRY%g", b"x")
     retry.properties |= {"RECONSUME_TIME": "2", "MAX_RECONSUME_TIMES": "x"}
@@ -67,7 +67,7 @@ def test_what_has_no_template() -> None:
     assert not has_template(prepare(reply, "T", "ID", settings))
 
 
-def test_a_namespace_is_written_down_but_not_into_the_message() -> None:
+def test_namespace_is_sent_but_message_is_not_changed() -> None:
     message = Message("T", b"x")
     out = prepare(message, "ns%T", "ID", SendSettings(group="g", namespace="ns"))
     assert "INSTANCE_ID\x01ns\x02" in out.properties
@@ -93,7 +93,7 @@ OUT = Outgoing(310, "ns%T", b"x", "", 0, 0, "UNIQUE", "T")
 GOOD = {"msgId": "OFFSET", "queueId": "2", "queueOffset": "7"}
 
 
-def test_answers() -> None:
+def test_answer_is_read_as_a_result() -> None:
     result = read_result(OUT, QUEUE, answer(GOOD), ADDRESS)
     assert result == SendResult(
         SendStatus.SEND_OK, "UNIQUE", "OFFSET", MessageQueue("T", "broker-a", 2), 7
@@ -122,7 +122,7 @@ def test_answers() -> None:
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_codes_that_are_results(code: int, status: SendStatus) -> None:
+def test_statuses_of_results(code: int, status: SendStatus) -> None:
     assert read_result(OUT, QUEUE, answer(GOOD, code), ADDRESS).status is status
 
 
@@ -145,12 +145,12 @@ def test_other_codes_are_errors() -> None:
         {**GOOD, "queueOffset": "1\u0665"},
     ],
 )
-def test_nonsense_is_told_from_an_answer(fields: dict[str, str]) -> None:
+def test_invalid_answers_are_protocol_errors(fields: dict[str, str]) -> None:
     with pytest.raises(ProtocolError, match=re.escape(ADDRESS)):
         read_result(OUT, QUEUE, answer(fields), ADDRESS)
 
 
-def test_batches_are_cut_by_size() -> None:
+def test_batches_are_split_by_size() -> None:
     messages = [Message("T", bytes([each]) * 100) for each in range(10)]
     sizes = []
     seen: list[Message] = []
@@ -169,23 +169,23 @@ def test_batches_are_cut_by_size() -> None:
     assert max(named) < 3
 
 
-def test_a_batch_has_no_more_messages_than_brokers_take() -> None:
+def test_batches_are_split_by_number_of_messages() -> None:
     messages = [Message("T", b"x")] * (MAX_BATCH_MESSAGES + 1)
     sizes = [len(chunk) for chunk, _ in split_batch(messages, "", 64 * 1024 * 1024)]
     assert sizes == [MAX_BATCH_MESSAGES, 1]
 
 
-def test_what_compression_makes_longer_is_not_compressed() -> None:
+def test_incompressible_body_is_not_compressed() -> None:
     assert compress_body(random.Random(1).randbytes(5_000), SendSettings(group="g")) is None
 
 
-def test_properties_that_fit_no_batch() -> None:
+def test_too_long_properties_are_refused_in_a_batch() -> None:
     message = Message("T", b"x", properties={"a": "x" * 40_000})
     with pytest.raises(InvalidMessageError, match="Failed to initiate the MessageBatch"):
         list(split_batch([message], "", 500))
 
 
-def test_results_of_a_batch() -> None:
+def test_result_of_a_batch_is_split() -> None:
     result = SendResult(SendStatus.SEND_OK, "a,b,c", "1,2,3", QUEUE, 7, None, "region", False)
     assert split_result(result, ["a", "b", "c"]) == [
         SendResult(SendStatus.SEND_OK, "a", "1", QUEUE, 7, None, "region", False),
@@ -214,7 +214,7 @@ def test_a_delayed_message_is_refused_in_a_batch(delayed: Message) -> None:
         check_batch([Message("T", b"x"), delayed])
 
 
-def test_kinds_of_messages() -> None:
+def test_message_types() -> None:
     half = Message("T", b"x", delay_level=1)
     half.properties["TRAN_MSG"] = "TRUE"
     start = Message("T", b"x")

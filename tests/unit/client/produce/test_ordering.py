@@ -9,7 +9,7 @@ from goddard.client.produce.ordering import Lines
 TIMEOUT_SECONDS = 30
 
 
-async def test_work_runs_at_once_and_ends_in_order() -> None:
+async def test_work_runs_concurrently_and_ends_in_order() -> None:
     lines = Lines()
     ready = [asyncio.Event() for _ in range(3)]
     started: list[int] = []
@@ -36,7 +36,7 @@ async def test_work_runs_at_once_and_ends_in_order() -> None:
     assert "line" not in lines
 
 
-async def test_lines_do_not_wait_for_each_other() -> None:
+async def test_lines_are_independent() -> None:
     lines = Lines()
     with lines.join("a"), lines.join("b") as place:
         assert "a" in lines
@@ -45,7 +45,7 @@ async def test_lines_do_not_wait_for_each_other() -> None:
     assert "a" not in lines
 
 
-async def test_failed_and_cancelled_work_lets_the_next_pass() -> None:
+async def test_failed_and_cancelled_work_leaves_its_line() -> None:
     lines = Lines()
     first, second, third = (lines.join("line") for _ in range(3))
     with pytest.raises(ValueError, match="failed"), first:

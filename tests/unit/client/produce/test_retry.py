@@ -93,7 +93,7 @@ def test_which_results_end_a_send(status: SendStatus) -> None:
         assert send.outcome(1_001) == result(status)
 
 
-def test_a_stored_message_is_a_result_whatever_follows() -> None:
+def test_result_of_a_stored_message_is_kept_after_errors() -> None:
     for error in (LOST, ILLEGAL, OVERLOADED):
         send = pending(RetryPolicy(max_attempts=2, retries_unsafe=True))
         send.begin(1_000)
@@ -103,7 +103,7 @@ def test_a_stored_message_is_a_result_whatever_follows() -> None:
         assert send.outcome(1_002).status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
-def test_attempts_end_with_their_number_and_with_the_time() -> None:
+def test_attempts_are_limited_by_number_and_time() -> None:
     send = pending(WAITING)
     for attempt in range(3):
         assert send.attempts == attempt
@@ -116,7 +116,7 @@ def test_attempts_end_with_their_number_and_with_the_time() -> None:
     assert not late.may_try(1_500)
 
 
-def test_how_long_an_attempt_may_take() -> None:
+def test_timeout_of_an_attempt() -> None:
     send = pending(RetryPolicy(max_attempts=3, max_timeout_per_attempt_ms=200))
     # The last attempt has what is left.
     assert [send.begin(now_ms) for now_ms in (1_000, 1_050, 1_100)] == [200, 200, 400]
@@ -159,12 +159,12 @@ def test_the_last_error_gives_code_and_cause(error: GoddardError, code: int) -> 
     )
 
 
-def test_a_failure_before_the_last_attempt_was_out_of_time() -> None:
+def test_failure_before_the_last_attempt_is_a_timeout() -> None:
     failed = failure(WAITING, LOST)
     assert failed.message.startswith("sendDefaultImpl call timeout. Send [1] times, still failed")
 
 
-def test_a_refusal_that_is_not_retried_is_raised_as_it_is() -> None:
+def test_refusal_that_is_not_retried_is_raised_unchanged() -> None:
     assert failure(WAITING, ILLEGAL) is ILLEGAL
     assert failure(WAITING, LOST, ILLEGAL) is ILLEGAL
     assert failure(CHOSEN, BUSY) is BUSY
@@ -173,7 +173,7 @@ def test_a_refusal_that_is_not_retried_is_raised_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("policy", [WAITING, SUBMITTED])
-def test_nothing_was_sent_only_if_no_attempt_may_have_been(policy: RetryPolicy) -> None:
+def test_overload_is_raised_only_if_nothing_was_sent(policy: RetryPolicy) -> None:
     not_sent = ConnectFailedError("refused"), BrokerNotFoundError("a"), SHUTTING_DOWN
     for earlier in ((), *((error,) for error in not_sent)):
         failed = failure(policy, *earlier, OVERLOADED)
@@ -185,7 +185,7 @@ def test_nothing_was_sent_only_if_no_attempt_may_have_been(policy: RetryPolicy) 
         assert failed.tries == 2
 
 
-def test_no_time_for_an_attempt() -> None:
+def test_timeout_before_the_first_attempt() -> None:
     failed = failure(WAITING)
     assert isinstance(failed, TooManyRequestsError)
     assert failed.message == "sendDefaultImpl call timeout"
@@ -200,5 +200,5 @@ def test_no_time_for_an_attempt() -> None:
         ({"key": 0}, True),
     ],
 )
-def test_who_chooses_the_queue(where: dict[str, Any], is_chosen: bool) -> None:
+def test_queue_selector_or_key_choose_the_queue(where: dict[str, Any], is_chosen: bool) -> None:
     assert pending(WAITING, **where).is_queue_chosen is is_chosen

@@ -47,7 +47,7 @@ def producer(listener: Waiting, **options: Any) -> TransactionProducer:
     return TransactionProducer("senders", listener, name_servers="127.0.0.1:9876", **options)
 
 
-async def test_checks_that_find_no_room_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+async def test_checks_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     listener = Waiting()
     calls = ListenerCalls(listener, execute_threads=1, check_threads=2)
     checks = TransactionChecks(calls, [], max_running=2, max_waiting=5)
@@ -61,11 +61,11 @@ async def test_checks_that_find_no_room_are_dropped(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("state", TransactionState)
-def test_what_a_listener_decided(state: TransactionState) -> None:
+def test_state_of_a_decision(state: TransactionState) -> None:
     assert state_of(state) is state
 
 
-def test_a_listener_that_says_nothing_of_use(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_decisions_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
     assert state_of(None) is TransactionState.UNKNOWN
     assert not caplog.text
     assert state_of(True) is TransactionState.UNKNOWN

@@ -72,18 +72,18 @@ KNOWN: list[tuple[TraceRecord, str]] = [
 
 
 @pytest.mark.parametrize(("record", "text"), KNOWN, ids=lambda value: type(value).__name__)
-def test_each_kind_both_ways(record: TraceRecord, text: str) -> None:
+def test_each_kind_is_encoded_and_decoded(record: TraceRecord, text: str) -> None:
     assert encode_trace([record]) == text
     assert decode_trace(text) == [record]
 
 
-def test_records_follow_each_other() -> None:
+def test_several_records_are_decoded() -> None:
     records = [record for record, _ in KNOWN]
     assert decode_trace(encode_trace(records)) == records
     assert decode_trace("") == []
 
 
-def test_lines_of_older_and_newer_clients() -> None:
+def test_records_of_older_and_newer_clients() -> None:
     first = line(*SEND_FIELDS[:12], "true")
     assert decode_trace(first) == [SEND._replace(offset_message_id=None)]
     with_host = line(*SEND_FIELDS, "10.0.0.1")
@@ -97,7 +97,7 @@ def test_lines_of_older_and_newer_clients() -> None:
     assert decode_trace(cloud_end) == [ConsumeEnd("request", UNIQUE, 7, True, "k")]
 
 
-def test_unknown_kinds_are_passed_over() -> None:
+def test_unknown_kinds_are_skipped() -> None:
     assert decode_trace(line("Fetched", 1, 2) + line(*SEND_FIELDS)) == [SEND]
 
 
@@ -116,13 +116,13 @@ def test_malformed_records_are_refused(text: str) -> None:
         decode_trace(text)
 
 
-def test_a_separator_in_a_field_shifts_nothing() -> None:
+def test_separator_in_a_field_is_replaced() -> None:
     record = SEND._replace(keys="a\x01b\x02c", tags="größe")
     (read,) = decode_trace(encode_trace([record]))
     assert read == record._replace(keys="a b c")
 
 
-def test_keys_to_find_a_trace_by() -> None:
+def test_keys_of_a_trace_message() -> None:
     assert trace_keys(SEND._replace(keys="one two")) == [UNIQUE, "one", "two"]
     assert trace_keys(SEND._replace(keys=None)) == [UNIQUE]
     assert trace_keys(KNOWN[-1][0]) == [UNIQUE]

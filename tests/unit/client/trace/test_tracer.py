@@ -64,7 +64,7 @@ def record(number: int, keys: str | None = None) -> SendTrace:
     )
 
 
-async def test_whole_batches_leave_at_once_and_the_rest_at_the_end() -> None:
+async def test_full_batches_are_sent_at_once_and_the_rest_at_stop() -> None:
     outbox = Outbox()
     tracer = Tracer(TraceOptions(batch_size=5), outbox, flush_seconds=NEVER_SECONDS)
     await tracer.start()
@@ -78,7 +78,7 @@ async def test_whole_batches_leave_at_once_and_the_rest_at_the_end() -> None:
     assert tracer.dropped == 0
 
 
-async def test_a_few_leave_after_a_while() -> None:
+async def test_incomplete_batch_is_sent_after_the_interval() -> None:
     outbox = Outbox()
     tracer = Tracer(TraceOptions(), outbox, flush_seconds=0.01)
     await tracer.start()
@@ -88,7 +88,7 @@ async def test_a_few_leave_after_a_while() -> None:
     await tracer.stop()
 
 
-async def test_records_come_from_any_thread() -> None:
+async def test_records_are_accepted_from_any_thread() -> None:
     outbox = Outbox()
     tracer = Tracer(TraceOptions(batch_size=1), outbox, flush_seconds=NEVER_SECONDS)
     await tracer.start()
@@ -99,7 +99,7 @@ async def test_records_come_from_any_thread() -> None:
     await tracer.stop()
 
 
-async def test_what_does_not_fit_is_dropped_and_counted() -> None:
+async def test_records_beyond_the_limit_are_dropped_and_counted() -> None:
     outbox = Outbox()
     tracer = Tracer(TraceOptions(), outbox, flush_seconds=NEVER_SECONDS)
     await tracer.start()
@@ -111,7 +111,7 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     assert not tracer.append(record(1))
 
 
-async def test_failures_are_counted_and_harm_nobody() -> None:
+async def test_failed_sends_are_counted() -> None:
     outbox = Outbox()
     outbox.error = ConnectFailedError("no broker")
     tracer = Tracer(TraceOptions(batch_size=2), outbox, flush_seconds=NEVER_SECONDS)
@@ -122,7 +122,7 @@ async def test_failures_are_counted_and_harm_nobody() -> None:
     assert tracer.dropped == 4
 
 
-async def test_a_producer_that_does_not_start_is_only_a_warning(
+async def test_producer_that_does_not_start_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outbox = Outbox()
@@ -137,7 +137,7 @@ async def test_a_producer_that_does_not_start_is_only_a_warning(
     assert "no broker" in warning.getMessage()
 
 
-async def test_sends_that_are_given_up_have_ended_when_stop_has() -> None:
+async def test_cancelled_stop_ends_the_sends_before_the_producer_stops() -> None:
     class Silent(Outbox):
         ended = 0
 
@@ -168,7 +168,7 @@ async def test_sends_that_are_given_up_have_ended_when_stop_has() -> None:
     assert not outbox.is_running
 
 
-def test_messages_are_bounded_in_size_and_keys() -> None:
+def test_messages_are_limited_in_size_and_keys() -> None:
     large = [record(number)._replace(tags="t" * 50_000) for number in range(5)]
     parts = list(trace_messages("T", large))
     assert [count for _, count in parts] == [2, 2, 1]
@@ -181,7 +181,7 @@ def test_messages_are_bounded_in_size_and_keys() -> None:
     assert (count, message.keys) == (5, ["ID1", "k" * 10_000])
 
 
-def test_groups_differ() -> None:
+def test_groups_are_unique() -> None:
     first, second = trace_group("mine", "PRODUCE"), trace_group("mine", "PRODUCE")
     assert first.startswith("_INNER_TRACE_PRODUCER-mine-PRODUCE-")
     assert first != second

@@ -29,6 +29,7 @@ from goddard.client.produce.hooks import SendHooks
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.produce.sender import Sender
+from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import MessageQueue, SendStatus, ServiceState
@@ -59,7 +60,7 @@ def brokers_of(cluster: FakeCluster) -> dict[str, int]:
     return {broker.name: len(broker.sends) for broker in cluster.brokers}
 
 
-async def test_another_broker_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+async def test_retry_goes_to_another_broker(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeCluster("a", "b") as cluster:
         cluster.broker("a").answer = refusing(ResponseCode.SYSTEM_BUSY)
         async with Producer("g", name_servers=cluster.namesrv) as producer:
@@ -79,7 +80,7 @@ async def test_another_broker_is_tried(caplog: pytest.LogCaptureFixture) -> None
         )
 
 
-async def test_tries_alternate_and_then_fail() -> None:
+async def test_attempts_alternate_between_brokers_and_then_fail() -> None:
     async with FakeCluster("a", "b") as cluster:
         for broker in cluster.brokers:
             broker.answer = refusing(ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -112,7 +113,7 @@ async def test_which_answers_are_retried(code: int) -> None:
     assert isinstance(failed.value, SendFailedError if code in RETRY_CODES else BrokerError)
 
 
-async def test_a_reconnect_after_go_away_is_no_attempt_and_no_fault() -> None:
+async def test_reconnect_after_go_away_is_neither_attempt_nor_fault() -> None:
     async with FakeCluster("a", "b") as cluster:
         broker = cluster.broker("a")
         answers = [refusing(ResponseCode.GO_AWAY), broker.store] * 2
@@ -138,7 +139,7 @@ async def test_a_reconnect_after_go_away_is_no_attempt_and_no_fault() -> None:
             assert names == {"a", "b"}
 
 
-async def test_a_broker_that_shuts_down_is_left_for_another() -> None:
+async def test_broker_that_shuts_down_is_replaced_by_another() -> None:
     async with FakeCluster("a", "b") as cluster:
         cluster.broker("a").answer = refusing(ResponseCode.GO_AWAY)
         async with Producer(
@@ -167,7 +168,9 @@ async def test_a_broker_that_shuts_down_is_left_for_another() -> None:
         (ResponseCode.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
     ],
 )
-async def test_stored_less_safely_is_a_result(code: ResponseCode, status: SendStatus) -> None:
+async def test_other_statuses_are_results_unless_retried(
+    code: ResponseCode, status: SendStatus
+) -> None:
     async with FakeCluster("a", "b") as cluster:
         for broker in cluster.brokers:
             broker.answer = broker.stored_as(code)
@@ -185,7 +188,7 @@ async def test_stored_less_safely_is_a_result(code: ResponseCode, status: SendSt
         assert (again.status, again.queue.broker_name) == (SendStatus.SEND_OK, "b")
 
 
-async def test_time_is_for_all_tries_together() -> None:
+async def test_timeout_covers_all_attempts() -> None:
     async with FakeCluster("a", "b") as cluster:
         for broker in cluster.brokers:
             broker.answer = mute
@@ -207,7 +210,7 @@ async def test_time_is_for_all_tries_together() -> None:
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("soon", [False, True])
-async def test_time_is_for_the_route_as_well(key: str | None, soon: bool) -> None:
+async def test_timeout_covers_the_route_lookup(key: str | None, soon: bool) -> None:
     async with FakeCluster("a") as cluster:
         cluster.answer_route = mute
         # Were it not limited, the route would have half a minute.
@@ -219,7 +222,7 @@ async def test_time_is_for_the_route_as_well(key: str | None, soon: bool) -> Non
             assert time.monotonic() - started < 20
 
 
-async def test_time_is_for_finding_a_broker_as_well() -> None:
+async def test_timeout_covers_the_broker_lookup() -> None:
     async with (
         FakeCluster("a") as cluster,
         Producer("g", name_servers=cluster.namesrv, api_timeout_ms=30_000) as producer,
@@ -234,7 +237,7 @@ async def test_time_is_for_finding_a_broker_as_well() -> None:
         assert time.monotonic() - started < 20
 
 
-async def test_no_try_may_take_all_the_time() -> None:
+async def test_timeout_of_an_attempt_leaves_time_for_the_next() -> None:
     async with FakeCluster("a", "b") as cluster:
         cluster.broker("a").answer = mute
         async with Producer(
@@ -244,7 +247,7 @@ async def test_no_try_may_take_all_the_time() -> None:
     assert {result.queue.broker_name for result in results} == {"b"}
 
 
-async def test_a_broker_that_is_not_there() -> None:
+async def test_unreachable_broker_fails_or_is_avoided() -> None:
     async with FakeCluster("a", "b") as cluster:
         await cluster.broker("a").server.stop()
         async with Producer("g", name_servers=cluster.namesrv) as producer:
@@ -261,7 +264,7 @@ async def test_a_broker_that_is_not_there() -> None:
                 await producer.send_oneway(Message("T", b"x"), queue=MessageQueue("T", "a", 0))
 
 
-async def test_soon_tries_again_after_a_lost_connection_but_not_after_a_refusal() -> None:
+async def test_send_soon_retries_lost_connections_but_not_refusals() -> None:
     async with FakeCluster("a", "b") as cluster:
         broker = cluster.broker("a")
 
@@ -280,7 +283,7 @@ async def test_soon_tries_again_after_a_lost_connection_but_not_after_a_refusal(
     assert sum(isinstance(outcome, BrokerError) for outcome in outcomes) == 4
 
 
-async def test_garbage_for_an_answer() -> None:
+async def test_invalid_answers_are_retried_at_another_broker() -> None:
     async with FakeCluster("a", "b") as cluster:
         for fields in ({}, {"msgId": "x"}, {"msgId": "x", "queueId": "many", "queueOffset": "-1"}):
             cluster.broker("a").answer = answering(fields)
@@ -294,7 +297,7 @@ async def test_garbage_for_an_answer() -> None:
                     await producer.send_soon(Message("T", b"x"), queue=queue)
 
 
-async def test_order_of_what_is_sent_soon() -> None:
+async def test_send_soon_keeps_the_order() -> None:
     async with FakeCluster("a") as cluster:
         async with Producer("g", name_servers=cluster.namesrv) as producer:
             futures = [producer.send_soon(Message("T", b"%d" % number)) for number in range(500)]
@@ -307,7 +310,7 @@ async def test_order_of_what_is_sent_soon() -> None:
     assert bodies == list(range(1000))
 
 
-async def test_order_of_long_and_short_messages() -> None:
+async def test_large_and_small_messages_keep_their_order() -> None:
     async with FakeCluster("a", queues=1) as cluster:
         async with Producer("g", name_servers=cluster.namesrv) as producer:
             await producer.send(Message("T", b"first"))
@@ -318,7 +321,7 @@ async def test_order_of_long_and_short_messages() -> None:
         assert [bool(header.sys_flag) for header in flags] == [True, False, True, False, False]
 
 
-async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:
+async def test_cancelled_start_leaves_nothing_open() -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
         broker.silent.add(RequestCode.HEART_BEAT)
@@ -332,7 +335,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_open() -> None:
         await until(lambda: all(each.is_closed for each in broker.connections))
 
 
-async def test_a_start_that_fails_leaves_no_session_behind() -> None:
+async def test_failed_start_leaves_no_session() -> None:
     async with FakeCluster("a") as cluster:
         # Too long for the group of its traces, which is made of it.
         failing = Producer(
@@ -347,14 +350,15 @@ async def test_a_start_that_fails_leaves_no_session_behind() -> None:
             await producer.send(Message("T", b"x"))
 
 
-async def test_sends_that_are_given_up_have_ended_when_drain_has() -> None:
+async def test_cancelled_drain_ends_the_sends_before_it_returns() -> None:
     async with (
         FakeCluster("a") as cluster,
         Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
     ):
         cluster.answer_route = mute
         settings, options = SendSettings(group="g"), ProducerOptions()
-        sender = Sender(session, settings, options, SendHooks(session, settings, (), ()), None)
+        targets = Targets(session, settings, None, detects=False)
+        sender = Sender(session, settings, options, targets, SendHooks(session, settings, (), ()))
         unanswered = sender.submit(Message("T", b"x"), "T", 60_000)
         draining = asyncio.create_task(sender.drain())
         await asyncio.sleep(0)
@@ -366,7 +370,7 @@ async def test_sends_that_are_given_up_have_ended_when_drain_has() -> None:
             await unanswered
 
 
-async def test_a_stop_that_is_given_up_leaves_nothing_open() -> None:
+async def test_cancelled_stop_leaves_nothing_open() -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
         broker.silent.add(RequestCode.UNREGISTER_CLIENT)
@@ -389,7 +393,7 @@ async def test_a_stop_that_is_given_up_leaves_nothing_open() -> None:
         await until(lambda: all(each.is_closed for each in broker.connections))
 
 
-async def test_a_cancelled_future_harms_nobody() -> None:
+async def test_cancelled_send_does_not_affect_others() -> None:
     async with (
         FakeCluster("a") as cluster,
         Producer("g", name_servers=cluster.namesrv) as producer,
@@ -407,7 +411,7 @@ async def test_a_cancelled_future_harms_nobody() -> None:
         assert (await producer.send(Message("T", b"4"))).status is SendStatus.SEND_OK
 
 
-async def test_headers() -> None:
+async def test_headers_of_all_ways_of_sending() -> None:
     async with FakeCluster("a", topics=("T", "%RETRY%g2")) as cluster:
         async with Producer(
             "g", name_servers=cluster.namesrv, unit_mode=True, default_queues=7
@@ -461,7 +465,7 @@ async def test_headers() -> None:
     ]
 
 
-async def test_every_way_of_sending_is_signed() -> None:
+async def test_all_ways_of_sending_are_signed() -> None:
     credentials = Credentials("user", "secret", "token")
     async with FakeCluster("a") as cluster:
         async with Producer(
@@ -480,7 +484,7 @@ async def test_every_way_of_sending_is_signed() -> None:
         assert (request.fields["ns"], request.fields["nsd"]) == ("space", "true")
 
 
-async def test_nothing_is_sent_that_no_broker_would_take() -> None:
+async def test_invalid_messages_are_not_sent() -> None:
     async with FakeCluster("a") as cluster:
         async with Producer("g", name_servers=cluster.namesrv, max_message_bytes=100) as producer:
             surrogate = Message("T", b"x")
@@ -516,7 +520,7 @@ async def test_nothing_is_sent_that_no_broker_would_take() -> None:
         assert len(cluster.broker("a").sends) == 1
 
 
-async def test_no_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_name_servers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     async with Producer("g") as producer:
         for sending in (producer.send, producer.send_soon, producer.send_oneway):
@@ -526,7 +530,7 @@ async def test_no_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
             assert lacking.value.code == ClientCode.NO_NAME_SERVER
 
 
-async def test_parts_of_a_batch_that_were_sent_are_told() -> None:
+async def test_batch_error_has_the_results_of_sent_parts() -> None:
     async with FakeCluster("a", queues=1) as cluster:
         broker = cluster.broker("a")
 
@@ -545,7 +549,7 @@ async def test_parts_of_a_batch_that_were_sent_are_told() -> None:
 
 
 @pytest.mark.parametrize("times", [TIMES_4, TIMES_5], ids=["4", "5"])
-async def test_failing_brokers_are_left_alone(times: FaultTimes) -> None:
+async def test_failing_brokers_are_avoided(times: FaultTimes) -> None:
     async with FakeCluster("a", "b") as cluster:
         cluster.broker("a").answer = refusing(ResponseCode.SYSTEM_BUSY)
         async with Producer(
@@ -562,7 +566,7 @@ async def test_failing_brokers_are_left_alone(times: FaultTimes) -> None:
             assert brokers_of(cluster)["a"] >= 2
 
 
-async def test_a_broker_that_is_reachable_again_is_used_again() -> None:
+async def test_broker_is_used_again_when_reachable() -> None:
     async with FakeCluster("a", "b") as cluster:
         broker = cluster.broker("a")
         broker.answer = mute
@@ -590,7 +594,7 @@ async def test_a_broker_that_is_reachable_again_is_used_again() -> None:
                     pass
 
 
-async def test_a_missing_broker_makes_the_route_be_asked_for_again() -> None:
+async def test_unknown_broker_refreshes_the_route() -> None:
     async with (
         FakeCluster("a") as cluster,
         Producer("g", name_servers=cluster.namesrv) as producer,
@@ -606,7 +610,7 @@ async def test_a_missing_broker_makes_the_route_be_asked_for_again() -> None:
         assert cluster.route_requests.count("T") == before + 1
 
 
-async def test_a_new_topic_asks_twice() -> None:
+async def test_new_topic_looks_up_the_default_topic() -> None:
     async with (
         FakeCluster("a", topics=("TBW102",), queues=8) as cluster,
         Producer("g", name_servers=cluster.namesrv) as producer,
