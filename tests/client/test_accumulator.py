@@ -1,4 +1,4 @@
-"""The accumulator at real brokers: what callers get, and what they get when there is no broker."""
+"""The accumulator at real brokers: results of the callers, also without a broker."""
 
 import asyncio
 from collections import Counter
@@ -40,7 +40,7 @@ async def test_each_message_arrives_once_at_the_place_of_its_result(site: Site) 
         assert result.offset_message_id == stored.offset_message_id
         assert (result.queue, result.queue_offset) == (stored.queue, stored.queue_offset)
         assert (stored.tags, stored.keys, stored.flag) == (message.tags, message.keys, 7)
-    # Neighbours in a queue came in one batch, and share what a batch has in common.
+    # Messages of one batch have the same timestamps.
     stamps = Counter(
         (message.queue, message.born_timestamp_ms, message.store_timestamp_ms)
         for message in received.values()
@@ -58,7 +58,7 @@ async def test_messages_sent_alone_arrive(site: Site) -> None:
         TopicReader(site.namesrv, topic) as reader,
     ):
         waiting = producer.send_soon(Message(topic, b"waits"))
-        # None waits for the batch; the large one is compressed, as it would be without.
+        # None of these waits for the batch; the large one is compressed as usual.
         await producer.send(Message(topic, b"delayed", delay_level=1))
         await producer.send(Message(topic, b"explicit"), timeout_ms=5_000)
         await producer.send(Message(topic, large))
@@ -114,7 +114,7 @@ async def test_invalid_message_fails_alone(site: Site) -> None:
 
 
 async def test_missing_broker_fails_every_message(tmp_path: Path) -> None:
-    """None hangs, neither those that were sent nor those that wait, and stop ends."""
+    """Messages in open batches fail like those that were sent, and stop returns."""
     with Cluster(tmp_path, brokers=1) as cluster:
         producer = Producer(
             "senders",

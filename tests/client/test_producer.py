@@ -1,4 +1,4 @@
-"""The producer against real brokers: every way of sending, and what arrives."""
+"""Producers at real brokers: all ways of sending, and the messages that arrive."""
 
 import asyncio
 import os
@@ -89,7 +89,7 @@ async def test_queues_are_used_in_turn(site: Site) -> None:
 async def test_many_concurrent_sends(site: Site) -> None:
     topic = site.create_topic("pipeline")
     async with producer_of(site) as producer, TopicReader(site.namesrv, topic) as reader:
-        # From the very first on, when there is neither a route nor a connection.
+        # Also the first message, when there is neither a route nor a connection.
         futures = [
             producer.send_soon(Message(topic, b"%d" % number), key=number % 3)
             for number in range(1000)
@@ -100,8 +100,8 @@ async def test_many_concurrent_sends(site: Site) -> None:
     assert len({result.message_id for result in results}) == 1000
     assert {result.status for result in results} == {SendStatus.SEND_OK}
     assert len(received) == 1000
-    # Equal keys in one queue; the threads of RocketMQ's broker may change the order of what comes
-    # at once.
+    # Equal keys go to one queue. The threads of RocketMQ's broker may store concurrent messages in
+    # any order.
     assert {(int(m.body) % 3, m.queue) for m in received} == {
         (number % 3, result.queue) for number, result in enumerate(results)
     }
@@ -296,7 +296,7 @@ async def test_namespaces_separate_topics(site: Site) -> None:
 
 
 class Recorder:
-    """A hook that remembers."""
+    """A hook that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, SendContext]] = []
@@ -391,7 +391,7 @@ async def test_states_of_a_producer(site: Site) -> None:
         NotRunningError, match="The producer service state not OK, maybe started once, RUNNING"
     ):
         await producer.start()
-    # What is under way when it stops is finished first.
+    # Stop waits for the sends in progress.
     futures = [producer.send_soon(Message(topic, b"x")) for _ in range(100)]
     await producer.stop()
     assert all(future.result().status is SendStatus.SEND_OK for future in futures)

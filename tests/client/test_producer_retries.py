@@ -1,4 +1,4 @@
-"""Tries, time-outs and headers of sends, at brokers that answer as they are told."""
+"""Retries, timeouts and headers of sends, at fake brokers with scripted answers."""
 
 import asyncio
 import logging
@@ -134,7 +134,7 @@ async def test_reconnect_after_go_away_is_neither_attempt_nor_fault() -> None:
             await producer.send_soon(Message("T", b"x"), queue=queue)
             assert len(broker.sends) == 4
             assert len(broker.connections) >= 3
-            # A broker with a fault would get no message without a chosen queue.
+            # A broker with a fault gets only messages with a chosen queue.
             names = {(await producer.send(Message("T", b"x"))).queue.broker_name for _ in range(8)}
             assert names == {"a", "b"}
 
@@ -213,7 +213,7 @@ async def test_timeout_covers_all_attempts() -> None:
 async def test_timeout_covers_the_route_lookup(key: str | None, soon: bool) -> None:
     async with FakeCluster("a") as cluster:
         cluster.answer_route = mute
-        # Were it not limited, the route would have half a minute.
+        # Without the timeout of the send, the lookup may take half a minute.
         async with Producer("g", name_servers=cluster.namesrv, api_timeout_ms=30_000) as producer:
             started = time.monotonic()
             send = producer.send_soon if soon else producer.send
@@ -314,7 +314,7 @@ async def test_large_and_small_messages_keep_their_order() -> None:
     async with FakeCluster("a", queues=1) as cluster:
         async with Producer("g", name_servers=cluster.namesrv) as producer:
             await producer.send(Message("T", b"first"))
-            # A thread compresses the long ones.
+            # The large ones are compressed in a thread.
             sizes = [2_000_000, 10, 500_000, 20, 30]
             await asyncio.gather(*(producer.send_soon(Message("T", b"x" * n)) for n in sizes))
         flags = [decode_send(request.fields) for request in cluster.broker("a").sends[1:]]
@@ -337,13 +337,13 @@ async def test_cancelled_start_leaves_nothing_open() -> None:
 
 async def test_failed_start_leaves_no_session() -> None:
     async with FakeCluster("a") as cluster:
-        # Too long for the group of its traces, which is made of it.
+        # The group of its traces, which contains this group, is too long.
         failing = Producer(
             "g" * 240, name_servers=cluster.namesrv, instance_name="i", trace=TraceOptions()
         )
         with pytest.raises(ConfigError, match="longer than"):
             await failing.start()
-        # The same client id with other options: refused if the session were still there.
+        # Refused if the session still existed: the same client id with other options.
         async with Producer(
             "g", name_servers=cluster.namesrv, instance_name="i", heartbeat_interval_ms=5_000
         ) as producer:
@@ -381,7 +381,7 @@ async def test_cancelled_stop_leaves_nothing_open() -> None:
         unanswered = producer.send_soon(Message("T", b"x"))
         stopping = asyncio.create_task(producer.stop())
         await until(lambda: len(broker.sends) == 2)
-        # Gives up what is under way, and then the farewell.
+        # The first cancellation ends the pending send, the second the unregistration.
         stopping.cancel()
         await broker.asked[RequestCode.UNREGISTER_CLIENT].wait()
         stopping.cancel()
@@ -448,7 +448,7 @@ async def test_headers_of_all_ways_of_sending() -> None:
         "ä": 'b"\\',
         "UNIQ_KEY": soon.message_id,
     }
-    # The way that is fast and the way that waits write the same.
+    # Both ways of sending write the same header.
     unequal = {name for name in first.fields if first.fields[name] != second.fields[name]}
     assert unequal <= {"g"}
     assert (first.language, first.version) == (second.language, second.version)
@@ -557,12 +557,12 @@ async def test_failing_brokers_are_avoided(times: FaultTimes) -> None:
         ) as producer:
             for _ in range(20):
                 await producer.send(Message("T", b"x"))
-            # After its first refusal it is not asked again for seconds or minutes.
+            # After its first refusal it is avoided for seconds or minutes.
             assert brokers_of(cluster)["a"] == 1
             cluster.broker("b").answer = refusing(ResponseCode.SYSTEM_BUSY)
             with pytest.raises(SendFailedError):
                 await producer.send(Message("T", b"x"))
-            # With none left, all are.
+            # If all brokers are avoided, all are used.
             assert brokers_of(cluster)["a"] >= 2
 
 
@@ -615,7 +615,7 @@ async def test_new_topic_looks_up_the_default_topic() -> None:
         FakeCluster("a", topics=("TBW102",), queues=8) as cluster,
         Producer("g", name_servers=cluster.namesrv) as producer,
     ):
-        # The session asks for it by itself, once, when it has just started.
+        # The session looks it up once, soon after its start.
         await until(lambda: producer.session.route("TBW102") is not None)
         del cluster.route_requests[:]
         assert len(await producer.publish_queues("fresh")) == 4

@@ -1,4 +1,4 @@
-"""Requests and their replies: between our clients, and with Java's at either end."""
+"""Requests and replies: between our clients, and between our clients and Java's."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def java_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProgram
 async def answering(
     site: Site, topic: str, producer: Producer, *, times: int = 1
 ) -> AsyncIterator[list[ReceivedMessage]]:
-    """Reply ``re: body`` to whatever comes, so many times to each; gives the questions."""
+    """Reply ``re: body`` to each request, a number of times; yields the request bodies."""
     questions: list[ReceivedMessage] = []
 
     async def answer(messages: list[ReceivedMessage], context: object) -> None:
@@ -78,7 +78,7 @@ async def test_request_and_reply(site: Site) -> None:
 
 
 async def test_each_reply_completes_its_own_request(site: Site) -> None:
-    """Many at a time, and large ones, which travel compressed."""
+    """Many concurrent requests, some of them large and therefore compressed."""
     topic = site.create_topic("many-questions")
     async with (
         Producer(site.new_group("both"), name_servers=site.namesrv) as producer,
@@ -109,7 +109,7 @@ async def test_late_and_repeated_replies_are_dropped(site: Site) -> None:
         for body in (b"one", b"two"):
             reply = await producer.request(Message(topic, body), timeout_ms=TIMEOUT_MS)
             assert reply.body == b"re: " + body
-        # A reply to a request that is over: the broker delivers it, and nobody minds.
+        # The broker delivers a reply to a completed request; the producer drops it.
         await producer.reply(questions[0], b"too late")
 
 

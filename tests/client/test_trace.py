@@ -1,4 +1,4 @@
-"""Traces at real brokers: what is written, and that RocketMQ's own tool reads it."""
+"""Traces at real brokers: their records, and that RocketMQ's own tool reads them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ R = TypeVar("R", bound=TraceRecord)
 
 
 def records(messages: list[ReceivedMessage], kind: type[R]) -> dict[str | None, R]:
-    """The records of a kind by the id of the message that they are about."""
+    """The records of a kind, by the id of the traced message."""
     return {
         record.message_id: record
         for message in messages
@@ -56,7 +56,7 @@ async def test_sends_are_traced(site: Site) -> None:
         plain = await producer.send(Message(topic, b"plain", tags="T", keys=["k1", "k2"]))
         delayed = await producer.send(Message(topic, b"delayed", delay_level=1))
         batch = await producer.send_batch([Message(topic, b"one"), Message(topic, b"two")])
-        # One that nobody waited for leaves no trace, as in Java.
+        # As in Java, one-way sends are not traced.
         await producer.send_oneway(Message(topic, b"oneway"))
     async with TopicReader(site.namesrv, trace_topic) as reader:
         messages = await reader.until_true(lambda seen: len(records(seen, SendTrace)) >= 4)
@@ -160,7 +160,7 @@ async def test_consumption_is_traced(site: Site) -> None:
         twice = await producer.send(Message(topic, b"twice"))
     wanted = {once.message_id, twice.message_id}
     async with consumer, TopicReader(site.namesrv, trace_topic) as reader:
-        # Starts and ends are messages of their own, in any order.
+        # Starts and ends are separate messages, in any order.
         messages = await reader.until_true(
             lambda found: all(
                 records(found, kind).keys() >= wanted for kind in (ConsumeStart, ConsumeEnd)
@@ -203,5 +203,5 @@ async def test_failed_traces_do_not_affect_sends(
     ) as producer:
         results = [await producer.send(Message(topic, b"x")) for _ in range(3)]
     assert {result.status for result in results} == {SendStatus.SEND_OK}
-    # One trace message for each, and each is refused.
+    # Each send has one trace message, and each of them is refused.
     assert caplog.text.count("send trace data failed: ") == 3

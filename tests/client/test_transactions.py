@@ -1,4 +1,4 @@
-"""Transactions: halves that nobody sees, their ends, and what the broker asks about."""
+"""Transactions: half messages, commit and rollback, and checks by the broker."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ Answer: TypeAlias = TransactionState | Exception | None
 
 
 class Ledger:
-    """Decides by a message's body. An exception stands for a listener that raises it."""
+    """Decides by the body of the message; an exception as a decision is raised."""
 
     def __init__(
         self, executed: Mapping[bytes, Answer], checked: Mapping[bytes, list[Answer]] | None = None
@@ -100,13 +100,13 @@ async def test_commit_and_rollback(site: Site) -> None:
         (b"last", "last"),
     ]
     assert ledger.checks == []
-    # Plain listeners may block: not the loop.
+    # Plain listeners may block, so they run in threads.
     assert threading.current_thread().name not in ledger.threads
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["plain", "coroutines"])
 async def test_broker_checks_undecided_transactions(site: Site, on_loop: bool) -> None:
-    """What the producer left open, the broker asks about; nobody sees it before the answer."""
+    """Undecided halves are invisible until the producer answers the broker's check."""
     topic = site.create_topic("check-back")
     ledger = Ledger(
         {b"commit": UNKNOWN, b"rollback": None, b"raises": ValueError("no"), b"late": COMMIT},
@@ -158,7 +158,7 @@ async def test_undecided_check_is_repeated(site: Site) -> None:
 
 
 async def test_another_producer_of_the_group_answers_checks(site: Site) -> None:
-    """Between half and end a producer is gone: its group knows what to do."""
+    """A producer stops between half and decision; another one of its group decides."""
     topic = site.create_topic("orphans")
     group = site.new_group("senders")
     first = TransactionProducer(group, Ledger({}), name_servers=site.namesrv, instance_name="first")
@@ -194,7 +194,7 @@ async def test_blocked_check_does_not_delay_stop(site: Site) -> None:
         async with producer:
             await producer.send_in_transaction(Message(topic, b"open"))
             await reader.until_true(lambda _: begun.is_set())
-            # Sends go on meanwhile.
+            # Sends continue meanwhile.
             assert (await producer.send(Message(topic, b"plain"))).status is SendStatus.SEND_OK
         assert not hanging.checks
         ledger = Ledger({}, {b"open": [COMMIT]})
@@ -223,7 +223,7 @@ async def test_blocked_execute_does_not_delay_stop(site: Site) -> None:
         execute_threads=1,
     )
     async with producer:
-        # One hangs, the other has not begun.
+        # One call is blocked, the other has not started.
         sends = [
             asyncio.create_task(producer.send_in_transaction(Message(topic, body)))
             for body in (b"1", b"2")
@@ -235,7 +235,7 @@ async def test_blocked_execute_does_not_delay_stop(site: Site) -> None:
 
 
 def test_transactions_of_a_blocking_producer(site: Site) -> None:
-    """The blocking producer: the same listener, and the work may be done by the caller itself."""
+    """The same listener, or the local work in the calling thread."""
     topic = site.create_topic("threads")
     ledger = Ledger({b"kept": COMMIT, b"open": UNKNOWN}, {b"open": [COMMIT]})
     with goddard.TransactionProducer(
@@ -311,7 +311,7 @@ async def test_half_stored_during_stop_is_not_executed() -> None:
         late = asyncio.create_task(producer.send_in_transaction(Message("T", b"late")))
         await until(lambda: executing.is_set() and len(broker.sends) == 2)
         stopping = asyncio.create_task(producer.stop())
-        # Now it waits a tenth of a second for the call that is running.
+        # Stop now waits a tenth of a second for the call that is running.
         await asyncio.sleep(0)
         assert producer.state is ServiceState.RUNNING
         answered.set()

@@ -1,4 +1,4 @@
-"""A broker is killed and comes back while messages are being gathered and sent."""
+"""A broker is killed and restarted while batches are filled and sent."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ async def test_acknowledged_messages_are_not_lost(tmp_path: Path, no_leaked_task
                     for _ in range(MESSAGES_PER_ROUND)
                 )
                 await asyncio.sleep(0.01)
-            # The broker is back: so are results.
+            # The broker runs again, so sends succeed.
             last = await producer.send(Message(topic, b"last"))
         outcomes = [send.exception() or send.result() for send in sends]
         assert len(outcomes) == ROUNDS * MESSAGES_PER_ROUND

@@ -1,4 +1,4 @@
-"""Producers whose servers die, hang or lie: what was acknowledged is there, and nothing is left."""
+"""Producers whose servers crash, hang or send invalid bytes: no acknowledged message is lost."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ async def no_socket_is_left() -> AsyncIterator[None]:
 
 
 class Sending:
-    """Sends until told to stop: what was acknowledged, and how many were not."""
+    """Sends until stopped; records acknowledged messages and counts failures."""
 
     def __init__(self, producer: Producer, topic: str, *, soon: bool) -> None:
         self._producer = producer
@@ -99,7 +99,7 @@ async def test_broker_is_killed_during_sends(tmp_path: Path, *, soon: bool) -> N
                 broker.kill()
                 await sending.failed()
                 await asyncio.to_thread(broker.restart)
-                # It is back when a send gets through.
+                # The broker is available again when a send succeeds.
                 await eventually(partial(sent, producer, topic), 60)
             await sending.stop()
         results = sending.results
@@ -156,7 +156,7 @@ async def test_unreachable_name_server_is_skipped() -> None:
         names = f"{broken.address};{refusing.address};{cluster.namesrv}"
         for _ in range(4):
             async with Producer("g", name_servers=names, api_timeout_ms=600) as producer:
-                # The one that hangs has its share of the time, and no more.
+                # The silent name server gets only its share of the timeout.
                 assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
                 assert (await producer.send(Message("T2", b"x"))).status is SendStatus.SEND_OK
 
@@ -182,7 +182,7 @@ async def test_connections_break_during_sends(tmp_path: Path, how: str) -> None:
         async with TopicReader(site.namesrv, topic) as reader:
             received = await reader.until(MANY)
     assert len({result.message_id for result in results}) == MANY
-    # At least once: what was stored when the link broke is sent again.
+    # At least once: a message that was stored when the connection broke is sent again.
     assert {message.message_id for message in received} == {each.message_id for each in results}
 
 
@@ -201,7 +201,7 @@ async def test_silent_broker_is_replaced_by_another() -> None:
             proxy.half_open()
             results = [await producer.send(Message("T", b"x")) for _ in range(2)]
             assert {result.queue.broker_name for result in results} == {"b"}
-            # The silent connection was given up: a healed link is used by a new one.
+            # The silent connection was closed; a new one works.
             proxy.heal()
             results = [await producer.send(Message("T", b"x")) for _ in range(2)]
             assert {result.queue.broker_name for result in results} == {"a", "b"}

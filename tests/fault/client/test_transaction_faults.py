@@ -1,4 +1,4 @@
-"""Transactions whose producer or broker dies halfway: nothing is lost, nothing is made up."""
+"""Transactions whose producer or broker is killed: none is lost, none is committed wrongly."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from goddard.testing.site import BROKER_PROPERTIES, Site
 TOPIC = "accounts"
 GROUP = "transfers"
 
-# Sends halves, says so, and never gets to their ends.
+# Sends half messages, prints a line, and never decides about them.
 HALFWAY = f"""
 import asyncio, sys
 from goddard.client.message import Message
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 
 class Books:
-    """Knows what became of each transfer."""
+    """Knows the state of each transfer."""
 
     def __init__(self, done: set[bytes]) -> None:
         self.done = done
@@ -105,7 +105,7 @@ async def test_broker_killed_during_a_transaction(tmp_path: Path, no_leaked_task
             message = Message(topic, b"dropped")
             dropped = await producer.send_half(message)
             broker.kill()
-            # The end does not arrive, which is only logged: the broker will ask.
+            # The decision does not arrive, which is only logged: the broker will ask.
             await producer.end_transaction(message, dropped, TransactionState.COMMIT)
             broker.start()
             received = await reader.until_true(

@@ -1,4 +1,4 @@
-"""Room for sends: who gets it, who waits, who is told to come back later."""
+"""Permits for sends: limits, order of waiting, timeouts and cancellation."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def test_permits_are_given_in_order() -> None:
     ]
     await asyncio.sleep(0)
     assert room.waiting == 2
-    # The small one fits, but it is not its turn.
+    # The small one fits, but others wait before it.
     assert not room.try_acquire(1)
     room.release(MIB)
     await tasks[0]

@@ -1,4 +1,4 @@
-"""Which messages share a batch, when it leaves, and what its callers get."""
+"""Which messages share a batch, when it is sent, and the results of its callers."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-class Shelf:
-    """OpenBatches under a clock of the test's, with messages numbered as they come."""
+class Batches:
+    """OpenBatches with a manual clock; messages are numbered."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Shelf:
         alone_from_bytes: int = 4096,
     ) -> None:
         self.clock = ManualClock()
-        self.held = OpenBatches(options or AccumulatorOptions(), alone_from_bytes=alone_from_bytes)
+        self.open = OpenBatches(options or AccumulatorOptions(), alone_from_bytes=alone_from_bytes)
         self._loop = loop
         self._number = 0
 
@@ -50,39 +50,39 @@ class Shelf:
         self._number += 1
         future: asyncio.Future[SendResult] = self._loop.create_future()
         key = batch_key(message, queue)
-        batch = self.held.find(key)
+        batch = self.open.find(key)
         if batch is None:
-            batch = self.held.open(key, self.clock.monotonic_ms())
+            batch = self.open.open(key, self.clock.monotonic_ms())
         encoded = encoded_properties(message.properties)
-        is_full = self.held.add(batch, message, message_id, encoded, future)
+        is_full = self.open.add(batch, message, message_id, encoded, future)
         return batch if is_full else None
 
     def due(self) -> list[Batch]:
-        return self.held.due(self.clock.monotonic_ms())
+        return self.open.due(self.clock.monotonic_ms())
 
 
 def test_batch_closes_at_its_maximum_age(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    shelf = Shelf(loop, AccumulatorOptions(max_delay_ms=10))
-    assert shelf.add(Message("T", b"0")) is None
-    shelf.clock.advance(6)
-    assert shelf.add(Message("T", b"1")) is None
-    assert shelf.add(Message("U", b"2")) is None
-    assert shelf.held.next_due_ms == 10
-    shelf.clock.advance(3)
-    assert shelf.due() == []
-    shelf.clock.advance(1)
-    (first,) = shelf.due()
+    opened = Batches(loop, AccumulatorOptions(max_delay_ms=10))
+    assert opened.add(Message("T", b"0")) is None
+    opened.clock.advance(6)
+    assert opened.add(Message("T", b"1")) is None
+    assert opened.add(Message("U", b"2")) is None
+    assert opened.open.next_due_ms == 10
+    opened.clock.advance(3)
+    assert opened.due() == []
+    opened.clock.advance(1)
+    (first,) = opened.due()
     assert (first.topic, first.ids) == ("T", ["ID0", "ID1"])
-    assert shelf.held.next_due_ms == 16
-    assert [batch.topic for batch in shelf.held.close()] == ["U"]
-    assert shelf.held.next_due_ms is None
+    assert opened.open.next_due_ms == 16
+    assert [batch.topic for batch in opened.open.close()] == ["U"]
+    assert opened.open.next_due_ms is None
 
 
 def test_batch_closes_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None:
-    shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=1000))
-    batches = [shelf.add(Message("T", bytes(100))) for _ in range(14)]
+    opened = Batches(loop, AccumulatorOptions(max_batch_bytes=1000))
+    batches = [opened.add(Message("T", bytes(100))) for _ in range(14)]
     full = [batch for batch in batches if batch is not None]
     assert [len(batch) for batch in full] == [7, 7]
     for batch in full:
@@ -91,7 +91,7 @@ def test_batch_closes_when_it_is_full(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_which_messages_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
-    shelf = Shelf(loop)
+    opened = Batches(loop)
     kinds: list[tuple[Message, MessageQueue | None]] = [
         (Message("T", b"0"), None),
         (Message("T", b"1", tags="A"), None),
@@ -102,9 +102,9 @@ def test_which_messages_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
         (Message("U", b"6"), None),
     ]
     for message, queue in kinds:
-        assert shelf.add(message, queue) is None
-    assert shelf.add(Message("T", b"7", keys="k", properties={"own": "x"}), None) is None
-    batches = shelf.held.close()
+        assert opened.add(message, queue) is None
+    assert opened.add(Message("T", b"7", keys="k", properties={"own": "x"}), None) is None
+    batches = opened.open.close()
     assert [batch.ids for batch in batches] == [
         ["ID0", "ID7"],
         *([f"ID{number}"] for number in range(1, 7)),
@@ -115,14 +115,14 @@ def test_which_messages_share_a_batch(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_messages_are_encoded_as_batch_entries(loop: asyncio.AbstractEventLoop) -> None:
-    shelf = Shelf(loop)
+    opened = Batches(loop)
     message = Message("T", b"first", tags="A", keys=["k1", "k2"], flag=7)
-    shelf.add(message)
-    # What the caller does with its message later is not sent.
+    opened.add(message)
+    # Later changes of the message are not sent.
     message.body = b"changed"
     message.properties["own"] = "late"
-    shelf.add(Message("T", b"second", tags="A"))
-    (batch,) = shelf.held.close()
+    opened.add(Message("T", b"second", tags="A"))
+    (batch,) = opened.open.close()
     assert [each.message_id for each in batch.messages] == ["ID0", "ID1"]
     first, second = decode_batch(batch.body())
     assert (first.body, first.flag, second.body) == (b"first", 7, b"second")
@@ -146,32 +146,32 @@ def test_messages_are_encoded_as_batch_entries(loop: asyncio.AbstractEventLoop) 
     ],
 )
 def test_messages_that_are_sent_alone(loop: asyncio.AbstractEventLoop, message: Message) -> None:
-    assert not Shelf(loop).held.accepts(message)
+    assert not Batches(loop).open.accepts(message)
 
 
 @pytest.mark.parametrize("name", ["PGROUP", "TRAN_MSG", "MSG_TYPE"])
 def test_halves_and_replies_are_sent_alone(loop: asyncio.AbstractEventLoop, name: str) -> None:
     message = Message("T", b"x")
-    assert Shelf(loop).held.accepts(message)
+    assert Batches(loop).open.accepts(message)
     message.properties[name] = "true"
-    assert not Shelf(loop).held.accepts(message)
+    assert not Batches(loop).open.accepts(message)
 
 
 def test_bytes_without_result_are_limited(loop: asyncio.AbstractEventLoop) -> None:
-    shelf = Shelf(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
+    opened = Batches(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
     message = Message("T", bytes(200))
     sent: list[Batch] = []
-    while shelf.held.accepts(message):
-        batch = shelf.add(message)
+    while opened.open.accepts(message):
+        batch = opened.add(message)
         if batch is not None:
             sent.append(batch)
-    assert shelf.held.pending_bytes >= 500
+    assert opened.open.pending_bytes >= 500
     assert len(sent) == 1
-    shelf.held.finished(sent[0])
-    assert shelf.held.accepts(message)
-    for batch in shelf.held.close():
-        shelf.held.finished(batch)
-    assert shelf.held.pending_bytes == 0
+    opened.open.finished(sent[0])
+    assert opened.open.accepts(message)
+    for batch in opened.open.close():
+        opened.open.finished(batch)
+    assert opened.open.pending_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_options_out_of_range(options: dict[str, int], name: str) -> None:
         AccumulatorOptions(**options)
 
 
-# The part with a timer and tasks.
+# The accumulator, with its timer and tasks.
 
 
 class Wire:
-    """Takes batches as a broker would, when the test lets it."""
+    """Answers batches like a broker, while ``open`` is set."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        # The ids of each request; those that came alone are known by their keys.
+        # The ids of each request; of a message that was sent alone, its keys.
         self.order: list[list[str]] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -237,8 +237,8 @@ def accumulator(wire: Wire, options: AccumulatorOptions | None = None) -> Accumu
 
 async def test_each_caller_gets_its_own_result() -> None:
     wire = Wire()
-    held = accumulator(wire)
-    futures = [held.add(Message("T", str(number).encode())) for number in range(3)]
+    accumulating = accumulator(wire)
+    futures = [accumulating.add(Message("T", str(number).encode())) for number in range(3)]
     results = await asyncio.gather(*(future for future in futures if future is not None))
     assert [len(batch) for batch in wire.batches] == [3]
     assert [(each.message_id, each.offset_message_id, each.queue_offset) for each in results] == [
@@ -247,32 +247,32 @@ async def test_each_caller_gets_its_own_result() -> None:
         ("ID2", "AT2", 42),
     ]
     assert {each.queue for each in results} == {QUEUE}
-    await held.flush()
+    await accumulating.flush()
 
 
 async def test_failure_is_raised_for_every_message() -> None:
     wire = Wire()
     wire.error = ConnectFailedError("no broker")
-    held = accumulator(wire)
-    futures = [held.add(Message("T", b"x")) for _ in range(3)]
+    accumulating = accumulator(wire)
+    futures = [accumulating.add(Message("T", b"x")) for _ in range(3)]
     for future in futures:
         assert future is not None
         with pytest.raises(ConnectFailedError, match="no broker"):
             await future
     wire.error = None
-    again = held.add(Message("T", b"x"))
+    again = accumulating.add(Message("T", b"x"))
     assert again is not None
     assert (await again).status is SendStatus.SEND_OK
-    await held.flush()
+    await accumulating.flush()
 
 
 async def test_flush_waits_for_every_result() -> None:
     wire = Wire()
     wire.open.clear()
-    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
-    futures = [held.add(Message(topic, b"x")) for topic in "ABC"]
+    accumulating = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    futures = [accumulating.add(Message(topic, b"x")) for topic in "ABC"]
     assert wire.batches == []
-    flushing = asyncio.create_task(held.flush())
+    flushing = asyncio.create_task(accumulating.flush())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [batch.topic for batch in wire.batches] == ["A", "B", "C"]
@@ -284,19 +284,19 @@ async def test_flush_waits_for_every_result() -> None:
 
 async def test_cancelled_caller_does_not_affect_others() -> None:
     wire = Wire()
-    held = accumulator(wire)
-    first, second = held.add(Message("T", b"1")), held.add(Message("T", b"2"))
+    accumulating = accumulator(wire)
+    first, second = accumulating.add(Message("T", b"1")), accumulating.add(Message("T", b"2"))
     assert first is not None
     assert second is not None
     first.cancel()
     assert (await second).queue_offset == 41
-    await held.flush()
+    await accumulating.flush()
 
 
 async def test_chosen_queue_keeps_the_order_of_all_kinds() -> None:
     wire = Wire()
     wire.open.clear()
-    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    accumulating = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
     messages = [
         Message("T", b"0"),
         Message("T", b"1"),
@@ -305,30 +305,30 @@ async def test_chosen_queue_keeps_the_order_of_all_kinds() -> None:
         Message("T", b"4"),
         Message("T", bytes(5000), keys="5"),
     ]
-    futures = [held.add(message, QUEUE) for message in messages]
-    # Others have nothing to wait for.
-    assert held.add(Message("T", bytes(5000))) is None
-    assert held.add(Message("T", bytes(5000)), QUEUE._replace(queue_id=7)) is None
+    futures = [accumulating.add(message, QUEUE) for message in messages]
+    # Messages for other queues do not wait.
+    assert accumulating.add(Message("T", bytes(5000))) is None
+    assert accumulating.add(Message("T", bytes(5000)), QUEUE._replace(queue_id=7)) is None
     await asyncio.sleep(0)
     assert wire.order == [["ID0", "ID1"]]
     wire.open.set()
     results = await asyncio.gather(*(future for future in futures if future is not None))
     assert wire.order == [["ID0", "ID1"], ["ID2"], ["3"], ["ID3"], ["5"]]
     assert [each.message_id for each in results] == ["ID0", "ID1", "ID2", "3", "ID3", "5"]
-    # The line is at its end: the next one need not wait.
-    assert held.add(Message("T", bytes(5000)), QUEUE) is None
-    await held.flush()
+    # The line is empty, so the next one does not wait.
+    assert accumulating.add(Message("T", bytes(5000)), QUEUE) is None
+    await accumulating.flush()
 
 
 async def test_failure_of_a_single_message_does_not_block_its_queue() -> None:
     wire = Wire()
-    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
+    accumulating = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000))
     futures = [
-        held.add(message, QUEUE)
+        accumulating.add(message, QUEUE)
         for message in (Message("T", b"0"), Message("T", bytes(5000), keys="1"), Message("T", b"2"))
     ]
     wire.error = ConnectFailedError("no broker")
-    await held.flush()
+    await accumulating.flush()
     assert wire.order == [["ID0"], ["1"], ["ID1"]]
     for future in futures:
         assert future is not None
@@ -338,14 +338,14 @@ async def test_failure_of_a_single_message_does_not_block_its_queue() -> None:
 async def test_batches_for_a_chosen_queue_are_sent_one_at_a_time() -> None:
     wire = Wire()
     wire.open.clear()
-    held = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000, max_batch_bytes=10))
-    futures = [held.add(Message("T", b"x"), QUEUE) for _ in range(3)]
-    others = [held.add(Message("T", b"x")) for _ in range(3)]
+    accumulating = accumulator(wire, AccumulatorOptions(max_delay_ms=30_000, max_batch_bytes=10))
+    futures = [accumulating.add(Message("T", b"x"), QUEUE) for _ in range(3)]
+    others = [accumulating.add(Message("T", b"x")) for _ in range(3)]
     await asyncio.sleep(0)
     assert [batch.queue for batch in wire.batches] == [QUEUE, None, None, None]
     wire.error = ConnectFailedError("the first fails, the others follow all the same")
     wire.open.set()
-    await held.flush()
+    await accumulating.flush()
     assert [batch.ids for batch in wire.batches if batch.queue] == [["ID0"], ["ID1"], ["ID2"]]
     for future in (*futures, *others):
         assert future is not None
@@ -355,10 +355,10 @@ async def test_batches_for_a_chosen_queue_are_sent_one_at_a_time() -> None:
 async def test_cancelled_sends_cancel_their_callers() -> None:
     wire = Wire()
     wire.open.clear()
-    held = accumulator(wire)
-    future = held.add(Message("T", b"x"))
+    accumulating = accumulator(wire)
+    future = accumulating.add(Message("T", b"x"))
     assert future is not None
-    flushing = asyncio.create_task(held.flush())
+    flushing = asyncio.create_task(accumulating.flush())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "batch to T")
@@ -369,7 +369,7 @@ async def test_cancelled_sends_cancel_their_callers() -> None:
 
 @pytest.mark.parametrize("namespace", ["", "space"])
 async def test_both_encodings_of_properties_agree(namespace: str) -> None:
-    """A message with nothing of its own takes a short cut, which must not show."""
+    """Messages without properties of their own are encoded by a faster way."""
     messages = [
         Message("T", b"x"),
         Message("T", b"x", tags="tag ä"),
@@ -381,7 +381,7 @@ async def test_both_encodings_of_properties_agree(namespace: str) -> None:
     messages[4].properties.clear()
     messages[5].properties["UNIQ_KEY"] = "given"
     wire = Wire()
-    held = Accumulator(
+    accumulating = Accumulator(
         AccumulatorOptions(),
         wire.send,
         wire.send_alone,
@@ -391,8 +391,8 @@ async def test_both_encodings_of_properties_agree(namespace: str) -> None:
         namespace=namespace,
     )
     for message in messages:
-        assert held.add(message) is not None
-    await held.flush()
+        assert accumulating.add(message) is not None
+    await accumulating.flush()
     sent = {
         message.message_id: decode_properties(entry.properties)
         for batch in wire.batches
@@ -405,12 +405,12 @@ async def test_both_encodings_of_properties_agree(namespace: str) -> None:
 
 async def test_message_that_cannot_be_encoded_does_not_affect_others() -> None:
     wire = Wire()
-    held = accumulator(wire)
+    accumulating = accumulator(wire)
     message = Message("T", b"x")
     message.properties["a\x01b"] = "c"
     with pytest.raises(InvalidMessageError, match="separator"):
-        held.add(message)
+        accumulating.add(message)
     with pytest.raises(InvalidMessageError, match="separator"):
-        held.add(Message("T", b"x", tags="a\x02b"))
-    await held.flush()
+        accumulating.add(Message("T", b"x", tags="a\x02b"))
+    await accumulating.flush()
     assert wire.batches == []

@@ -1,4 +1,4 @@
-"""The wire of sends: both ways of encoding agree, answers are read, batches are cut."""
+"""Encoding of sends in both ways, reading of answers, splitting of batches."""
 
 import random
 import re
@@ -162,9 +162,9 @@ def test_batches_are_split_by_size() -> None:
         seen += chunk
     assert seen == messages
     assert sizes == [3, 3, 3, 1]
-    # One alone is never cut.
+    # A single message is never split.
     assert [len(chunk) for chunk, _ in split_batch(messages, "", 10)] == [1] * 10
-    # A namespace takes room as well.
+    # The namespace counts too.
     named = [len(chunk) for chunk, _ in split_batch(messages, "n" * 50, 500)]
     assert max(named) < 3
 
@@ -192,7 +192,7 @@ def test_result_of_a_batch_is_split() -> None:
         SendResult(SendStatus.SEND_OK, "b", "2", QUEUE, 8, None, "region", False),
         SendResult(SendStatus.SEND_OK, "c", "3", QUEUE, 9, None, "region", False),
     ]
-    # A topic of whole batches has one id of its own, and stores the batch at one place.
+    # A topic that stores batches whole returns one id for the batch.
     whole = SendResult(SendStatus.SEND_OK, "one", "1", QUEUE, 7)
     assert [
         (each.message_id, each.offset_message_id, each.queue_offset)

@@ -1,4 +1,4 @@
-"""Which outcomes of an attempt are followed by another, and what the caller gets at the end."""
+"""After which outcomes another attempt is made, and the result or error of the send."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_timeout_of_an_attempt() -> None:
     send = pending(RetryPolicy(max_attempts=3, max_timeout_per_attempt_ms=200))
     assert send.begin(1_450) == 50
     assert pending(RetryPolicy()).begin(1_100) == 400
-    # The time is over by less than the clock can tell.
+    # No time is left: one millisecond is the minimum.
     assert pending(RetryPolicy()).begin(1_500) == 1
 
 

@@ -1,4 +1,4 @@
-"""Check-backs without a broker: how many may wait, and what listeners may return."""
+"""Transaction checks without a broker: their limit, and the decisions of listeners."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ HEADER = CheckTransactionRequest(tran_state_table_offset=1, commit_log_offset=2)
 
 
 class Waiting:
-    """Never knows."""
+    """A listener that never decides."""
 
     def __init__(self) -> None:
         self.checks = 0

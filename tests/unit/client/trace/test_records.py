@@ -1,4 +1,4 @@
-"""The trace format: lines as RocketMQ's TraceDataEncoder writes and reads them."""
+"""The trace format: records as RocketMQ's TraceDataEncoder writes and reads them."""
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_records_of_older_and_newer_clients() -> None:
     assert decode_trace(line(*SEND_FIELDS, "10.0.0.1", "something new")) == decode_trace(with_host)
     old_end = line("SubAfter", "request", UNIQUE, 7, "true", "k", 0)
     assert decode_trace(old_end) == [ConsumeEnd("request", UNIQUE, 7, True, "k")]
-    # Clients of a cloud service end the line with a separator and no timestamp.
+    # Clients of a cloud service end the record with a separator, without a timestamp.
     cloud_end = line("SubAfter", "request", UNIQUE, 7, "true", "k", 0, "")
     assert decode_trace(cloud_end) == [ConsumeEnd("request", UNIQUE, 7, True, "k")]
 

@@ -1,4 +1,4 @@
-"""When trace records leave, what is dropped, and what a trace message holds."""
+"""When trace records are sent or dropped, and the content of trace messages."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ NEVER_SECONDS = 3600.0
 
 
 class Outbox:
-    """Stands where a tracer's producer would be."""
+    """A fake of a tracer's producer."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -103,7 +103,7 @@ async def test_records_beyond_the_limit_are_dropped_and_counted() -> None:
     outbox = Outbox()
     tracer = Tracer(TraceOptions(), outbox, flush_seconds=NEVER_SECONDS)
     await tracer.start()
-    # Nothing leaves before the loop gets its turn.
+    # Nothing is sent before the event loop runs.
     taken = sum(tracer.append(record(number)) for number in range(3000))
     assert (taken, tracer.dropped) == (2048, 952)
     await tracer.stop()
