@@ -88,7 +88,7 @@ def texts(messages: Iterable[ReceivedMessage]) -> list[str]:
     return [message.body.decode() for message in messages]
 
 
-async def test_one_queue_is_not_several(site: Site) -> None:
+async def test_a_single_queue_is_refused_where_a_list_is_expected(site: Site) -> None:
     topic = site.create_topic("LiteOne", queues=1)
     queue = queue_of(site, topic)
     consumer = lite(site, site.new_group("LiteOne"))
@@ -117,7 +117,7 @@ async def test_one_queue_is_not_several(site: Site) -> None:
         assert consumer.paused() == {queue}
 
 
-async def test_a_poll_before_any_subscription_says_why_nothing_comes(
+async def test_a_poll_without_a_subscription_is_logged(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = site.new_group("LiteNone")
@@ -293,7 +293,7 @@ async def test_assigned_queues_are_read_and_others_are_not(
     ],
     ids=["expression", "tags", "hash", "sql"],
 )
-async def test_only_what_is_wanted_arrives(
+async def test_only_matching_messages_arrive(
     site: Site, sender: BrokerClient, expression: Expression, expected: list[str]
 ) -> None:
     topic = site.create_topic("LiteFilter", queues=1)
@@ -443,9 +443,7 @@ async def test_members_share_the_queues_and_take_over(site: Site, sender: Broker
         assert sorted(texts(await collect(first, 4))) == ["0+", "1+", "2+", "3+"]
 
 
-async def test_what_was_consumed_of_a_queue_that_is_given_up_does_not_come_again(
-    site: Site, sender: BrokerClient
-) -> None:
+async def test_a_released_queue_keeps_its_offset(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteGivenUp", queues=2)
     group = site.new_group("LiteGivenUp")
     # Offsets are written when a queue is given up, or not at all.
@@ -467,7 +465,7 @@ async def test_what_was_consumed_of_a_queue_that_is_given_up_does_not_come_again
             assert texts(await collect(second, 1)) == ["new"]
 
 
-async def test_a_listener_hears_of_new_queues(site: Site, sender: BrokerClient) -> None:
+async def test_a_listener_is_called_when_queues_are_added(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteQueues", queues=1)
     heard: list[tuple[str, set[MessageQueue]]] = []
     consumer = lite(site, site.new_group("LiteQueues"))
@@ -570,7 +568,7 @@ async def test_broadcast_consumers_read_everything_and_keep_offsets_in_a_file(
         assert texts(await collect(again, 1)) == ["new"]
 
 
-async def test_a_namespace_is_put_on_and_taken_off(site: Site, sender: BrokerClient) -> None:
+async def test_users_do_not_see_the_namespace(site: Site, sender: BrokerClient) -> None:
     inner = site.create_topic("space%LiteSpace", queues=1)
     topic = inner.removeprefix("space%")
     await fill(sender, inner, "ab")
@@ -589,7 +587,7 @@ async def test_a_namespace_is_put_on_and_taken_off(site: Site, sender: BrokerCli
     assert consumer.group.startswith("space%")
 
 
-async def test_an_empty_queue_gives_nothing_in_time(site: Site) -> None:
+async def test_a_poll_of_an_empty_queue_times_out(site: Site) -> None:
     topic = site.create_topic("LiteEmpty", queues=1)
     consumer = lite(site, site.new_group("LiteEmpty"), poll_timeout_ms=50)
     consumer.subscribe(topic)
@@ -617,7 +615,7 @@ async def test_subscriptions_can_change_while_running(site: Site, sender: Broker
         assert texts(await collect(consumer, 1)) == ["seen"]
 
 
-async def test_little_is_pulled_ahead_of_a_slow_user(site: Site, sender: BrokerClient) -> None:
+async def test_pulling_pauses_at_the_limits(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteLimits", queues=1)
     await fill(sender, topic, (str(number) for number in range(60)))
     consumer = lite(
@@ -670,7 +668,7 @@ async def test_states(site: Site) -> None:
     await twin.stop()
 
 
-async def test_brokers_before_5_are_pulled_from_the_old_way(legacy_site: Site) -> None:
+async def test_brokers_before_5_get_plain_pull_requests(legacy_site: Site) -> None:
     topic = legacy_site.create_topic("LiteLegacy", queues=2)
     client = Client()
     sender = BrokerClient(client, legacy_site.broker.address)
@@ -707,7 +705,7 @@ async def test_a_broker_before_5_resets_offsets_through_the_consumer(legacy_site
     await client.close()
 
 
-async def test_what_tools_are_told(site: Site, sender: BrokerClient) -> None:
+async def test_tools_see_queues_and_offsets(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteInfo", queues=1)
     group = site.new_group("LiteInfo")
     consumer = lite(site, group)
@@ -735,7 +733,7 @@ async def test_what_tools_are_told(site: Site, sender: BrokerClient) -> None:
         assert answer.code != ResponseCode.SUCCESS
 
 
-async def test_hooks_see_what_is_handed_out(site: Site, sender: BrokerClient) -> None:
+async def test_hooks_see_delivered_messages(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("LiteHooks", queues=1)
     seen: list[tuple[str, list[str], bool]] = []
 

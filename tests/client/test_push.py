@@ -168,7 +168,7 @@ async def test_a_condition_that_the_broker_refuses_stops_the_start(site: Site) -
     assert consumer.state is ServiceState.START_FAILED
 
 
-async def test_a_topic_that_does_not_exist_is_told(
+async def test_a_missing_topic_is_logged(
     site: Site, sender: BrokerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, inbox = f"PushMissing{time.time_ns()}", Inbox()
@@ -180,7 +180,9 @@ async def test_a_topic_that_does_not_exist_is_told(
         assert await inbox.until(1) == ["made"]
 
 
-async def test_a_topic_can_be_given_up_and_another_taken(site: Site, sender: BrokerClient) -> None:
+async def test_a_topic_can_be_unsubscribed_and_another_subscribed(
+    site: Site, sender: BrokerClient
+) -> None:
     first, second = site.create_topic("PushFirst"), site.create_topic("PushSecond")
     inbox = Inbox()
     consumer = push(site.namesrv, site.new_group("change"), inbox)
@@ -373,7 +375,7 @@ async def test_suspending(site: Site, sender: BrokerClient) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
-async def test_slow_listeners_run_beside_each_other_within_the_limit(
+async def test_slow_listeners_run_concurrently_within_the_limit(
     site: Site, sender: BrokerClient, is_async: bool
 ) -> None:
     topic = site.create_topic("PushSlow")

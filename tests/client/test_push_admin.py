@@ -206,7 +206,7 @@ async def test_consuming_directly(
     assert inbox.bodies == [body, body]
 
 
-async def test_members_that_want_different_things_are_warned(
+async def test_different_subscriptions_in_a_group_are_logged(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, group = site.create_topic("PushDiffer"), site.new_group("differ")
@@ -226,7 +226,7 @@ async def test_members_that_want_different_things_are_warned(
     assert "'TagB'" in warning
 
 
-async def test_members_that_want_the_same_are_not(
+async def test_equal_subscriptions_in_a_group_are_not_logged(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, group = site.create_topic("PushSame"), site.new_group("same")

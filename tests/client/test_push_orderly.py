@@ -80,7 +80,7 @@ async def test_each_queue_in_its_order(site: Site, sender: BrokerClient, is_asyn
     assert busy.overlaps == 0
 
 
-async def test_a_failure_holds_its_queue_and_no_other(site: Site, sender: BrokerClient) -> None:
+async def test_a_failure_suspends_only_its_queue(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("OrderFail", queues=2)
     await fill(sender, topic, texts(20), queues=2)
     tries: list[tuple[int, int, int]] = []
@@ -113,7 +113,9 @@ async def test_a_failure_holds_its_queue_and_no_other(site: Site, sender: Broker
     assert [offset for queue, offset, _ in tries if queue == 1] == list(range(10))
 
 
-async def test_what_is_tried_too_often_makes_room(site: Site, sender: BrokerClient) -> None:
+async def test_a_message_that_fails_too_often_is_dead_lettered(
+    site: Site, sender: BrokerClient
+) -> None:
     topic, group = site.create_topic("OrderDead", queues=1), site.new_group("orderdead")
     await fill(sender, topic, texts(3), queues=1)
     inbox = Inbox()
@@ -132,7 +134,7 @@ async def test_what_is_tried_too_often_makes_room(site: Site, sender: BrokerClie
     assert dead.body == b"m1"
 
 
-async def test_commits_of_the_listeners_own(site: Site, sender: BrokerClient) -> None:
+async def test_a_listener_commits_and_rolls_back(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("OrderCommit", queues=1), site.new_group("ordercommit")
     await fill(sender, topic, texts(6), queues=1)
     results = {
@@ -163,7 +165,7 @@ async def test_commits_of_the_listeners_own(site: Site, sender: BrokerClient) ->
         assert await again.until(2) == ["m4", "m5"]
 
 
-async def test_members_hand_queues_over_in_order(site: Site, sender: BrokerClient) -> None:
+async def test_order_is_kept_when_a_queue_changes_members(site: Site, sender: BrokerClient) -> None:
     topic, group = site.create_topic("OrderShare", queues=QUEUES), site.new_group("ordershare")
     everything = Busy()
     consumers = [push(site.namesrv, group, everything, orderly=True) for _ in range(2)]

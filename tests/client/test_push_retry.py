@@ -112,7 +112,9 @@ async def test_a_coroutine_that_fails(site: Site, sender: BrokerClient) -> None:
     assert listener.tries == [("one", 0, topic), ("one", 1, topic)]
 
 
-async def test_the_rest_of_a_batch_comes_again(site: Site, sender: BrokerClient) -> None:
+async def test_messages_after_the_ack_index_are_delivered_again(
+    site: Site, sender: BrokerClient
+) -> None:
     topic = site.create_topic("PushPart", queues=1)
     await fill(sender, topic, texts(4), queues=1)
     calls: list[list[str]] = []
@@ -169,7 +171,7 @@ async def test_broadcasting_does_not_retry(
     assert "drop it" in caplog.text
 
 
-async def test_a_call_that_hangs_is_given_up(site: Site, sender: BrokerClient) -> None:
+async def test_messages_of_a_hanging_call_are_sent_back(site: Site, sender: BrokerClient) -> None:
     topic = site.create_topic("PushHang", queues=1)
     await fill(sender, topic, ["hangs", "goes"], queues=1)
     before = await scheduled(sender, 3)

@@ -127,7 +127,7 @@ def consumer_of(kind: str, cluster: FakeCluster, **options: Any) -> PushConsumer
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
 @pytest.mark.parametrize("at", [RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP])
-async def test_a_consumers_start_that_is_given_up_leaves_nothing_open(
+async def test_a_cancelled_start_of_a_consumer_leaves_nothing_open(
     kind: str, at: RequestCode
 ) -> None:
     async with FakeCluster("a") as cluster:
@@ -145,7 +145,7 @@ async def test_a_consumers_start_that_is_given_up_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
-async def test_a_consumers_stop_that_is_given_up_leaves_nothing_open(kind: str) -> None:
+async def test_a_cancelled_stop_of_a_consumer_leaves_nothing_open(kind: str) -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
         consumer = consumer_of(kind, cluster)

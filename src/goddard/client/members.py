@@ -68,28 +68,28 @@ class ConsumerMember(Protocol):
     def group(self) -> str: ...
 
     def consumer_data(self) -> ConsumerData:
-        """What heartbeats say about it."""
+        """Its part of heartbeats."""
 
     def subscribed_topics(self) -> Iterable[str]: ...
 
     def route_changed(self, topic: str, queues: list[MessageQueue]) -> None: ...
 
     async def rebalance(self) -> bool:
-        """Take and give up queues; True if nothing is left to do."""
+        """Take and release queues; True if nothing is left to do."""
 
     async def persist_offsets(self) -> None: ...
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None: ...
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """How far each of its queues of the topic is consumed."""
+        """The offset of each of its queues of the topic."""
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo: ...
 
     async def consume_directly(
         self, message: ReceivedMessage, broker_name: str
     ) -> ConsumeDirectlyResult:
-        """Consume one message now, whatever became of it before."""
+        """Consume one message now, whether it was consumed before or not."""
 
 
 ReplyListener: TypeAlias = Callable[[ReceivedMessage], bool]
@@ -227,7 +227,7 @@ class Members:
 def _created_before(kind: str, group: str) -> ClientError:
     return ClientError(
         f"The {kind} group[{group}] has been created before, specify another name please.",
-        advice="clients of one instance_name have a group once: share the client, or give each an "
+        advice="a group may be used once per instance_name: share the client, or give each an "
         "instance_name",
     )
 

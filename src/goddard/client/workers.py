@@ -1,13 +1,13 @@
-"""Where listeners run: threads for plain functions, a few tasks of the loop for coroutines.
+"""Workers that call listeners: threads for plain functions, tasks of the loop for coroutines.
 
-Jobs are handed over in bulk and come back in bulk. A thread takes its next job from one queue
-without a word to the loop; finished jobs gather, and the loop is woken once for all that gathered
-meanwhile. That, and no task or future per message, is what makes consuming fast.
+Jobs are submitted in bulk, and finished jobs are collected in bulk. Threads take jobs from one
+queue without the loop; finished jobs collect, and the loop is woken once for all of them. There is
+no task and no future per message, which makes consuming fast.
 
-Both kinds start small and grow only while all of them are busy and jobs wait. A job may be many
-calls of the listener; with ``shares`` several workers run it at once, each making the next call
-that nobody makes yet, so that handing over many calls together takes nothing from their being made
-beside each other. How many calls a job has left is its ``__length_hint__``, one if it has none.
+Both kinds start with one worker and add others only while all are busy and jobs wait. A job may be
+many calls of the listener. With ``shares`` several workers run a job at once, each taking the next
+call, so bulk submission stays parallel. A job's ``__length_hint__`` is the number of calls that it
+has left; a job without it is one call.
 
 ``submit``, ``running`` and ``close`` belong to the loop; ``run`` is called in the worker and must
 not raise.
@@ -28,15 +28,15 @@ from goddard.transport.tasks import Tasks
 
 _J = TypeVar("_J")
 
-# While jobs wait, the threads are looked at this often.
+# While jobs wait, the number of threads is adjusted this often.
 _TICK_SECONDS: Final = 0.005
-# More threads help when calls take long (they wait for something), and harm when calls are short
-# (they fight for the interpreter). The line is half a millisecond: ten calls in a tick.
+# More threads help when calls take long, because they wait for something, and harm when calls are
+# short, because they compete for the interpreter. The limit is half a millisecond per call.
 _CALLS_PER_TICK: Final = 10
 _TICKS_IN_A_ROW: Final = 3
-# A coroutine that never waits gives the loop a turn after so many jobs.
+# A task whose coroutines never wait gives the loop a turn after so many jobs.
 _JOBS_PER_TURN: Final = 32
-# Calls that are about to end are waited for, however short the time given.
+# Closing waits at least this long, for calls that are about to end.
 _LEAST_WAIT_MS: Final = 100
 _POLL_SECONDS: Final = 0.005
 
@@ -44,9 +44,9 @@ _logger: Final = logging.getLogger("goddard.client")
 
 
 class Worker(Generic[_J]):
-    """A thread or a task. ``run`` is given it, to note in it how the calls get on.
+    """A thread or a task; ``run`` gets it and keeps its fields up to date.
 
-    ``call`` is what the listener is called with just now, since ``start_ms``; it is set after that.
+    ``call`` is what the listener is called with now, since ``start_ms``, which is set first.
     """
 
     __slots__ = ("call", "calls", "is_closed", "job", "start_ms")
@@ -55,35 +55,35 @@ class Worker(Generic[_J]):
         self.job: _J | None = None
         self.call: object = None
         self.start_ms = 0
-        # Those that ended.
+        # The number of calls that have ended.
         self.calls = 0
-        # No call is to be begun any more.
+        # No more calls may start.
         self.is_closed = False
 
 
 class Workers(Protocol[_J]):
-    """Run jobs, so many at a time."""
+    """Runs jobs, several at a time."""
 
     @property
     def size(self) -> int: ...
 
     def submit(self, jobs: Iterable[_J]) -> None:
-        """Have jobs run; none is once they are closed."""
+        """Run jobs; ignored after ``close``."""
 
     def busy(self) -> list[Worker[_J]]:
-        """The workers that run a job just now."""
+        """The workers that run a job now."""
 
     def running(self) -> list[_J]:
-        """The jobs that workers are busy with just now."""
+        """The jobs that workers run now."""
 
     async def close(self, wait_ms: int) -> None:
-        """Start no more jobs, and give those that run so long to end."""
+        """Start no more jobs; wait up to ``wait_ms`` for those that run."""
 
 
 def _calls_in(jobs: deque[_J], enough: int = 1) -> int:
-    """How many calls wait, or ``enough`` if there are more."""
+    """The number of waiting calls, but at most ``enough``."""
     count = 0
-    # Of a copy, which is made at once: threads take jobs meanwhile.
+    # Over a copy, made in one step: threads take jobs meanwhile.
     for job in list(jobs):
         count += length_hint(job, 1)
         if count >= enough:
@@ -92,7 +92,7 @@ def _calls_in(jobs: deque[_J], enough: int = 1) -> int:
 
 
 class _Thread(Worker[_J]):
-    """A thread, asleep until it is woken through ``wake``."""
+    """A thread that sleeps until it is woken through ``wake``."""
 
     __slots__ = ("calls_seen", "is_asleep", "is_stuck", "thread", "wake")
 
@@ -101,7 +101,7 @@ class _Thread(Worker[_J]):
         self.thread: threading.Thread | None = None
         self.wake: SimpleQueue[None] = SimpleQueue()
         self.is_asleep = False
-        # Made by the last look at it; a call that has lasted since then has it stuck.
+        # ``calls`` at the last tick. A thread is stuck if one call has lasted since then.
         self.calls_seen = 0
         self.is_stuck = False
 
@@ -111,13 +111,13 @@ class _Thread(Worker[_J]):
 
 
 class Threads(Generic[_J]):
-    """Threads that take jobs from one queue. ``done`` gets finished ones, on the loop.
+    """Threads that take jobs from one queue. ``done`` gets finished jobs, on the loop.
 
-    With ``shares`` it also gets jobs that are being run, every few milliseconds and whenever one of
-    the threads has made the last of their calls, to see to those that have ended.
+    With ``shares`` it also gets running jobs, every few milliseconds and when a thread has made the
+    last of their calls, to handle the calls that have ended.
 
-    As many are awake as the listener makes use of: one, if its calls are short; more, if they take
-    their time; and besides one for each that is stuck in a call.
+    The number of threads that are awake follows the listener: one if its calls are short, more if
+    they are slow, and one more for each thread that is stuck in a call.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Threads(Generic[_J]):
         if self._is_closed:
             return
         self._jobs.extend(jobs)
-        self._rouse()
+        self._wake_enough()
         if self._ticker is None:
             self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
@@ -184,21 +184,21 @@ class Threads(Generic[_J]):
             if self._shares:
                 self._done(busy)
             _logger.warning(
-                "%d listener calls of %s did not end within %d ms; they are left to themselves and "
-                "their messages are delivered again",
+                "%d listener calls of %s did not end within %d ms; they are abandoned, and their "
+                "messages are delivered again",
                 len(busy),
                 self._name,
                 wait_ms,
             )
 
-    def _rouse(self) -> None:
-        """Have enough threads awake for the jobs that wait."""
+    def _wake_enough(self) -> None:
+        """Wake or start enough threads for the waiting jobs."""
         wanted = _calls_in(self._jobs, self._level)
         for thread in self._threads:
             if wanted <= 0:
                 return
             if thread.is_asleep:
-                # Here too, so that it is woken once.
+                # Set here too, so that it is woken only once.
                 thread.is_asleep = False
                 thread.wake.put(None)
                 wanted -= 1
@@ -208,7 +208,7 @@ class Threads(Generic[_J]):
             self._start_thread()
 
     def _tick(self) -> None:
-        """See how the threads get on, while jobs wait."""
+        """Adjust the number of threads while jobs wait."""
         self._ticker = None
         active = made = 0
         for thread in self._threads:
@@ -233,12 +233,12 @@ class Threads(Generic[_J]):
             self._fast_ticks += 1
             if self._fast_ticks >= _TICKS_IN_A_ROW:
                 self._level = max(1, self._level // 2)
-        self._rouse()
+        self._wake_enough()
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
     def _start_thread(self) -> None:
         thread: _Thread[_J] = _Thread()
-        # A listener that hangs must not keep the process from ending.
+        # A daemon: a listener that hangs must not keep the process from ending.
         thread.thread = threading.Thread(
             target=self._work,
             args=(thread,),
@@ -252,11 +252,11 @@ class Threads(Generic[_J]):
         jobs, run, finished = self._jobs, self._run, self._finished
         while not self._is_closed:
             try:
-                # One that is shared stays there, for others to help with, as long as it has calls.
+                # A shared job stays in the queue for other threads while it has calls.
                 job = jobs[0] if self._shares else jobs.popleft()
             except IndexError:
                 thread.is_asleep = True
-                # A job that came before that was seen is taken at once; one that comes after wakes.
+                # A job submitted before this is taken at once; a later one wakes the thread.
                 if not jobs:
                     thread.wake.get()
                 thread.is_asleep = False
@@ -265,11 +265,11 @@ class Threads(Generic[_J]):
             run(job, thread)
             thread.calls += 1
             if self._shares:
-                # Unless another has done it.
+                # Unless another thread has removed it.
                 with suppress(ValueError):
                     jobs.remove(job)
             finished.append(job)
-            # Looked at after the append, and cleared before the jobs are taken: none stays behind.
+            # Read after the append, and cleared before jobs are taken: no job is missed.
             if not self._is_woken:
                 self._is_woken = True
                 # The loop is closed when a listener outlives its consumer.
@@ -287,9 +287,9 @@ class Threads(Generic[_J]):
 
 
 class Coroutines(Generic[_J]):
-    """Tasks of the loop that await one job after the other. ``done`` gets finished ones.
+    """Tasks of the loop that await one job after the other. ``done`` gets finished jobs.
 
-    Jobs whose coroutine never waits are run by one task in a row.
+    Jobs whose coroutines never wait are run by one task, one after the other.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class Coroutines(Generic[_J]):
         self._finished: list[_J] = []
         self._busy: set[Worker[_J]] = set()
         self._idle: list[asyncio.Future[None]] = []
-        # While it is closed: no job is running any more.
+        # During ``close``: set when no job runs any more.
         self._quiet: asyncio.Event | None = None
         self._is_growing = False
 
@@ -360,7 +360,7 @@ class Coroutines(Generic[_J]):
             await self._tasks.stop()
 
     def _grow(self) -> None:
-        """Have one more task at work as long as jobs wait: the last took none, or has to wait."""
+        """Wake or start one more task while jobs wait."""
         self._is_growing = False
         if not _calls_in(self._jobs):
             return
@@ -393,7 +393,7 @@ class Coroutines(Generic[_J]):
                     if self._quiet is not None and not busy:
                         self._quiet.set()
                 if self._shares:
-                    # Unless another has done it.
+                    # Unless another task has removed it.
                     with suppress(ValueError):
                         jobs.remove(job)
                 if not self._finished:

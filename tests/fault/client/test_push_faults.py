@@ -188,7 +188,7 @@ async def test_stopping_while_the_broker_is_dead(tmp_path: Path) -> None:
     assert listener_threads() == []
 
 
-async def test_a_broker_that_talks_nonsense(tmp_path: Path) -> None:
+async def test_a_broker_that_answers_garbage(tmp_path: Path) -> None:
     """Whatever a pull is answered with, the consumer asks again; sense is consumed."""
     answers: list[tuple[int, dict[str, str], bytes]] = [
         (ResponseCode.SUCCESS, {}, b""),

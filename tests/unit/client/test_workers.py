@@ -36,7 +36,7 @@ class Load:
         return length_hint(self.rest)
 
 
-async def test_threads_do_every_job_once_and_tell_in_bulk() -> None:
+async def test_threads_run_every_job_once_and_report_in_bulk() -> None:
     done: list[int] = []
     bursts: list[int] = []
     loop_thread = threading.get_ident()
@@ -112,7 +112,7 @@ async def test_closing_starts_nothing_more_and_waits_for_what_runs() -> None:
     assert done == [0]
 
 
-async def test_closing_leaves_behind_what_hangs(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_abandons_calls_that_hang(caplog: pytest.LogCaptureFixture) -> None:
     gate, begun = threading.Event(), threading.Event()
 
     def run(job: int) -> None:
@@ -128,7 +128,7 @@ async def test_closing_leaves_behind_what_hangs(caplog: pytest.LogCaptureFixture
     await until(lambda: not any(each.name == "work-1" for each in threading.enumerate()))
 
 
-async def test_coroutines_run_beside_each_other_within_the_limit() -> None:
+async def test_coroutines_run_concurrently_within_the_limit() -> None:
     done: list[int] = []
     running = most = 0
 
@@ -210,7 +210,7 @@ async def test_threads_share_a_job_whose_calls_take_long() -> None:
     await workers.close(1_000)
 
 
-async def test_calls_that_ended_are_told_while_another_of_their_job_hangs() -> None:
+async def test_ended_calls_are_reported_while_another_of_their_job_hangs() -> None:
     first, second = Load(range(10)), Load([100])
     gate = threading.Event()
     told: set[int] = set()

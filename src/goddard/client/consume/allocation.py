@@ -33,7 +33,7 @@ class AllocationStrategy(Protocol):
 
 
 class Averagely:
-    """Neighbouring queues, in equal runs; the first members get one more if it does not divide."""
+    """Consecutive queues in equal parts; the first members get one more if they do not divide."""
 
     name = "AVG"
 
@@ -70,7 +70,7 @@ class AveragelyByCircle:
 
 
 class ByConfig:
-    """The queues that this member was told to take, whoever else is in the group."""
+    """The queues that this member was configured to take, whatever the other members do."""
 
     name = "CONFIG"
 
@@ -154,7 +154,7 @@ class ConsistentHash:
 class MachineRoomNearby:
     """Another strategy within each room; rooms without members are shared by everybody.
 
-    ``broker_room`` tells the room of a queue, ``consumer_room`` that of a client id.
+    ``broker_room`` returns the room of a queue, ``consumer_room`` that of a client id.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Assignment(ABC, Generic[B]):
         self._group = group
         self._strategy = strategy
         self._members: list[str] = []
-        # Those being released are among them.
+        # Includes those that are being released.
         self.owned: dict[MessageQueue, B] = {}
         # One change at a time: rebalances, resets of offsets, the end.
         self._changing = asyncio.Lock()
@@ -180,7 +180,7 @@ class Assignment(ABC, Generic[B]):
         owned = {queue: each for queue, each in self.owned.items() if queue.topic == topic}
         released = to_release(owned, share, self._is_pulling)
         are_released = await self._release_all(released)
-        # What could not be released is not taken anew.
+        # A queue that could not be released is not taken again.
         added = await self._acquire(sorted(share - self.owned.keys()))
         if released or added:
             ours = sorted(share & self.owned.keys())

@@ -202,7 +202,7 @@ class GroupMember(ABC, Generic[B]):
 
     async def persist_offsets(self) -> None:
         if self._has_joined:
-            # Those being released among them: the offsets of others are forgotten.
+            # Includes queues that are being released: offsets of others are forgotten.
             await self.offsets.persist_all(self.assignment.owned.keys())
 
     @abstractmethod
@@ -226,7 +226,7 @@ M = TypeVar("M", bound=GroupMember[Any])
 class GroupConsumer(ABC, Generic[M]):
     """A consumer as its user sees it. It starts and stops once."""
 
-    # In RocketMQ's error texts: its name, and what is said if it does not run.
+    # From RocketMQ's error texts: its name, and the text if it does not run.
     _kind: ClassVar[str]
     _not_running: ClassVar[str]
 

@@ -146,7 +146,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         self._subscriptions.remove(name)
         self._reading.assignment_listeners.pop(name, None)
         if self._member is not None:
-            self._member.queues.give_up_topic(name)
+            self._member.queues.release_topic(name)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read these queues and no others, whatever the rest of the group does.

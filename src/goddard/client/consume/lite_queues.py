@@ -113,7 +113,7 @@ class LiteQueues(Assignment[PrefetchQueue]):
         return [self._add(queue) for queue in queues]
 
     async def _release(self, buffer: PrefetchQueue) -> bool:
-        self.give_up(buffer)
+        self.release(buffer)
         return True
 
     async def _changed(
@@ -131,19 +131,19 @@ class LiteQueues(Assignment[PrefetchQueue]):
         """Read these queues and no others, whatever the group does."""
         for queue, buffer in list(self.owned.items()):
             if queue not in queues:
-                self.give_up(buffer)
+                self.release(buffer)
         for queue in sorted(queues):
             if queue not in self.owned:
                 self._start(self._add(queue), 0)
 
-    def give_up_topic(self, topic: str) -> None:
+    def release_topic(self, topic: str) -> None:
         """Release the queues of a topic now."""
         for buffer in list(self.owned.values()):
             if buffer.queue.topic == topic:
-                self.give_up(buffer)
+                self.release(buffer)
 
-    def give_up(self, buffer: PrefetchQueue) -> None:
-        """Stop reading a queue, and write its offset for whoever reads it next."""
+    def release(self, buffer: PrefetchQueue) -> None:
+        """Stop reading a queue, and write its offset for the member that reads it next."""
         if self.owned.get(buffer.queue) is not buffer:
             return
         self._stop(buffer)

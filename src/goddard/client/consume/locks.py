@@ -38,10 +38,10 @@ class QueueLocks:
         Returns those that were refused; a broker that does not answer refuses nothing.
         """
         by_broker: dict[str, list[ProcessQueue]] = {}
-        for held in wanted:
-            by_broker.setdefault(held.queue.broker_name, []).append(held)
+        for buffer in wanted:
+            by_broker.setdefault(buffer.queue.broker_name, []).append(buffer)
         refused = await asyncio.gather(
-            *(self._lock(name, held) for name, held in by_broker.items())
+            *(self._lock(name, buffer) for name, buffer in by_broker.items())
         )
         return set().union(*refused)
 
@@ -57,7 +57,7 @@ class QueueLocks:
                 found[0],
                 self._group,
                 self._session.client_id,
-                [held.queue for held in wanted],
+                [buffer.queue for buffer in wanted],
             )
         except GoddardError as error:
             level = logging.DEBUG if broker_name in self._silent else logging.WARNING
@@ -68,18 +68,18 @@ class QueueLocks:
             return set()
         self._silent.discard(broker_name)
         refused = set()
-        for held in wanted:
-            if held.queue in locked:
-                if held.locked_at_ms is None:
+        for buffer in wanted:
+            if buffer.queue in locked:
+                if buffer.locked_at_ms is None:
                     _logger.info(
-                        "the message queue locked OK, Group: %s %s", self._group, held.queue
+                        "the message queue locked OK, Group: %s %s", self._group, buffer.queue
                     )
-                held.locked_at_ms = now_ms
+                buffer.locked_at_ms = now_ms
                 continue
-            if held.locked_at_ms is not None:
-                _logger.warning("the lock of %s was lost, group %s", held.queue, self._group)
-                held.locked_at_ms = None
-            refused.add(held)
+            if buffer.locked_at_ms is not None:
+                _logger.warning("the lock of %s was lost, group %s", buffer.queue, self._group)
+                buffer.locked_at_ms = None
+            refused.add(buffer)
         return refused
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:

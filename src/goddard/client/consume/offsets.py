@@ -1,11 +1,11 @@
-"""Where a consumer group stands in each of its queues: kept by the brokers, or in a local file.
+"""The offsets of a consumer group in its queues: stored by the brokers, or in a local file.
 
-Both kinds keep offsets in memory, where ``update`` puts them, and write them out when told to
-(``persist_all`` every few seconds and at the end). All methods belong to the event loop; the file
-is read and written by a thread.
+Both kinds keep offsets in memory, where ``update`` puts them, and write them with ``persist_all``,
+which is called every few seconds and at the end. All methods belong to the event loop; a thread
+reads and writes the file.
 
-The file is RocketMQ's: ``<folder>/<client id>/<group>/offsets.json``, the content before the last
-write in ``offsets.json.bak``, fastjson with objects as keys::
+The file has RocketMQ's format: ``<folder>/<client id>/<group>/offsets.json``, and the content
+before the last write in ``offsets.json.bak``; fastjson with objects as keys::
 
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:12}}
 """
@@ -28,7 +28,7 @@ from goddard.protocol.bodies_client import ResetOffsetBody
 from goddard.protocol.names import is_retry_topic
 
 LOCAL_OFFSETS_FOLDER: Final = ".rocketmq_offsets"
-# An entry has about a hundred bytes; a client with so many queues is none.
+# An entry has about a hundred bytes: enough for 40,000 queues.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _BROKER_TIMEOUT_MS: Final = 5_000
 
@@ -39,40 +39,41 @@ _logger: Final = logging.getLogger("goddard.client")
 
 
 class Offsets(Protocol):
-    """Where a group stands in each of its queues."""
+    """The offsets of a group."""
 
     async def load(self) -> None:
-        """Read what is kept, before anything else is done."""
+        """Read what is stored; called first."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
-        """Note the offset of the next message to consume."""
+        """Set the offset of the next message to consume."""
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
-        """Note an offset that no update changes until the queue is forgotten."""
+        """Set an offset that ``update`` does not change until the queue is forgotten."""
 
     def cached(self, queue: MessageQueue) -> int | None:
-        """What memory knows."""
+        """The offset in memory."""
 
     async def read(self, queue: MessageQueue, *, refresh: bool = False) -> int | None:
-        """What memory knows, else (or with ``refresh``) what is kept; None if there is nothing.
+        """The offset in memory, else (or with ``refresh``) the stored one; None if there is none.
 
-        A broker that cannot be asked raises a ClientError or RemotingError.
+        Raises a ClientError or RemotingError if a broker cannot be asked.
         """
 
     async def persist(self, queue: MessageQueue) -> None:
         """Write one queue's offset; a failure is logged."""
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
-        """Write the offsets of these queues; failures are logged. ``wait`` until they are kept."""
+        """Write the offsets of these queues; failures are logged. With ``wait``, until they are
+        stored."""
 
     async def flush(self, queues: Collection[MessageQueue]) -> None:
-        """Write the offsets of these queues, and wait until they are kept; a failure is raised."""
+        """Write the offsets of these queues, and wait until they are stored; raises failures."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what memory knows of a queue."""
+        """Remove a queue from memory."""
 
     def table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        """All that memory knows (of a topic)."""
+        """All offsets in memory, or those of a topic."""
 
 
 class BrokerAddresses(broker_api.Caller, Protocol):
@@ -123,7 +124,7 @@ class _Memory:
 
 
 class BrokerOffsets(_Memory):
-    """Offsets that the brokers keep: those of a group that shares its queues."""
+    """Offsets stored by the brokers: those of a clustering group."""
 
     __slots__ = ("_group", "_session", "_unwritten")
 
@@ -134,7 +135,7 @@ class BrokerOffsets(_Memory):
         self._unwritten: set[MessageQueue] = set()
 
     async def load(self) -> None:
-        """Nothing: each queue is asked for when it is needed."""
+        """Nothing: the offset of each queue is read when it is needed."""
 
     async def read(self, queue: MessageQueue, *, refresh: bool = False) -> int | None:
         if not refresh and (cached := self.cached(queue)) is not None:
@@ -151,7 +152,7 @@ class BrokerOffsets(_Memory):
             self._session, address, self._group, queue, timeout_ms=_BROKER_TIMEOUT_MS
         )
         if kept is None or kept < 0:
-            # Some clients commit -1 for a queue that they have not read yet.
+            # Some clients commit -1 for a queue that they have not read.
             return None
         self.update(queue, kept)
         return kept
@@ -160,10 +161,10 @@ class BrokerOffsets(_Memory):
         await self._write(queue, wait=False)
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
-        """Others are left alone: one that was given up is written by whoever gives it up."""
+        """Other queues are not written: a queue that is released is written by its release."""
         if wait:
             for some in _rounds(queues):
-                # Each broker answers in its own time.
+                # All brokers at once.
                 await asyncio.gather(*(self._write(queue, wait=True) for queue in some))
             return
         # Copied: queues may come and go meanwhile.
@@ -184,7 +185,7 @@ class BrokerOffsets(_Memory):
         try:
             await self._send(queue, wait=wait)
         except GoddardError as error:
-            # Once, not every few seconds for as long as a broker is away.
+            # One warning for as long as the broker is unreachable.
             level = logging.DEBUG if queue in self._unwritten else logging.WARNING
             self._unwritten.add(queue)
             _logger.log(
@@ -219,10 +220,10 @@ async def start_offset(
     consume_from: ConsumeFrom,
     timestamp_ms: int,
 ) -> int:
-    """Where to begin in a queue: where the group stands, else where a new one starts.
+    """The offset to start at in a queue: the group's, else that of a new group.
 
     A new group starts at the beginning of its retry topic, unless it starts by time. Raises a
-    ClientError or RemotingError if a broker that has to be asked cannot be.
+    ClientError or RemotingError if a broker cannot be asked.
     """
     kept = await offsets.read(queue)
     if kept is not None:
@@ -231,7 +232,7 @@ async def start_offset(
     if consume_from is ConsumeFrom.FIRST_OFFSET or (
         consume_from is ConsumeFrom.LAST_OFFSET and is_retry
     ):
-        # If the queue begins later, the first pull says where.
+        # If the queue begins later, the answer to the first pull has its offset.
         return 0
     address = await master_address(session, queue)
     if consume_from is ConsumeFrom.TIMESTAMP and not is_retry:
@@ -248,8 +249,8 @@ async def master_address(session: BrokerAddresses, queue: MessageQueue) -> str:
 def _rounds(queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """One queue of each topic at each broker, then the others.
 
-    RocketMQ's broker, told two first offsets of a group in a topic at the same moment, may forget
-    one of them.
+    A RocketMQ broker that gets the first two offsets of a group in a topic at the same time may
+    lose one of them.
     """
     firsts = {(queue.broker_name, queue.topic): queue for queue in reversed(list(queues))}
     return list(firsts.values()), [
@@ -258,7 +259,7 @@ def _rounds(queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[
 
 
 class LocalOffsets(_Memory):
-    """Offsets in a file of this machine: those of a group whose members get every message."""
+    """Offsets in a local file: those of a broadcasting group."""
 
     __slots__ = ("_path", "_writing")
 
@@ -266,10 +267,10 @@ class LocalOffsets(_Memory):
         super().__init__()
         for name in (client_id, group):
             if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
-                raise ConfigError(f"{name[:80]!r} cannot be the name of a folder of offsets")
+                raise ConfigError(f"{name[:80]!r} cannot be a folder name for offsets")
         root = folder if folder is not None else Path.home() / LOCAL_OFFSETS_FOLDER
         self._path = root / client_id / group / "offsets.json"
-        # Reading, merging and replacing the file is one step.
+        # Held while the file is read, merged and replaced.
         self._writing = asyncio.Lock()
 
     @property
@@ -297,7 +298,7 @@ class LocalOffsets(_Memory):
         await self.persist_all((queue,))
 
     async def persist_all(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
-        """What the file holds of other queues stays there."""
+        """The offsets of other queues in the file stay as they are."""
         try:
             await self.flush(queues)
         except ConfigError as error:
@@ -319,28 +320,27 @@ class LocalOffsets(_Memory):
 
 
 async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function that blocks."""
+    """Call a blocking function in a thread."""
     call = partial(function, *args, **kwargs)
     try:
         calling = asyncio.get_running_loop().run_in_executor(None, call)
     except RuntimeError:
-        # The interpreter ends and starts no threads any more; what is noted now is noted late, but
-        # not lost.
+        # The interpreter is exiting and starts no more threads: block rather than lose offsets.
         return call()
     return await calling
 
 
 def read_offsets(path: Path) -> dict[MessageQueue, int]:
-    """What a local offset file says, or its backup if it is missing, empty or damaged.
+    """The offsets in a local file, or in its backup if the file is missing, empty or damaged.
 
-    Neither there: no offsets. ConfigError if the last of them is damaged too. Blocks.
+    No offsets if there is neither; ConfigError if the backup is damaged too. Blocks.
     """
     try:
         content = _read(path)
         if content:
             return _parse(content)
     except (OSError, ProtocolError) as error:
-        _logger.warning("%s cannot be read (%s); its backup is tried", path, error)
+        _logger.warning("%s cannot be read; reading its backup instead: %s", path, error)
     backup = path.with_name(path.name + ".bak")
     try:
         content = _read(backup)
@@ -353,7 +353,7 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
 
 
 def write_offsets(path: Path, offsets: dict[MessageQueue, int]) -> None:
-    """Replace a local offset file; what was there becomes its backup. Blocks."""
+    """Replace a local offset file; the old content becomes its backup. Blocks."""
     table = {queue.to_body(): offset for queue, offset in offsets.items()}
     replace_file(path, encode_body(ResetOffsetBody(offset_table=table)))
 

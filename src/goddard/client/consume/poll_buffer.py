@@ -1,7 +1,7 @@
 """What a lite pull consumer has pulled, and its delivery to the user: batches or single messages.
 
 Batches are delivered in the order of their pulls, whatever queue they are of. Batches of a queue
-that moved to another offset or was given up are skipped.
+that moved to another offset or was released are skipped.
 
 Delivered messages count as consumed when the user asks for more (``mark_delivered_consumed``). One
 task at a time may ask; others wait for it. Belongs to the event loop, except ``ThreadBatch``: a
@@ -94,7 +94,7 @@ class PollBuffer:
             self._arrived.set()
 
     def forget(self, buffer: PrefetchQueue) -> None:
-        """A queue was given up or moves: what was delivered of it will not be marked consumed."""
+        """A queue is released or moves: its delivered messages will not be marked consumed."""
         if self._thread_batch is not None and self._thread_batch.batch.buffer is buffer:
             self.put_back()
         self._delivered.discard(buffer)

@@ -133,7 +133,7 @@ class PullAnswer:
         header = self._header
         messages: list[ReceivedMessage] = []
         if self._records:
-            # Properties of each message: the end of the queue, as it was pulled, tells the lag.
+            # Properties of each message, from which users compute the lag.
             bounds = b"MIN_OFFSET\x01%d\x02MAX_OFFSET\x01%d\x02" % (
                 header.min_offset,
                 header.max_offset,
@@ -182,7 +182,7 @@ class PullKeywords(TypedDict, total=False):
 
 
 class PendingPull:
-    """A pull that was sent, and whose answer is awaited or given up."""
+    """A pull that was sent; its answer is awaited or abandoned."""
 
     __slots__ = ("_future", "_read")
 
@@ -197,7 +197,7 @@ class PendingPull:
     async def answer(self) -> PullAnswer:
         return self._read(await self._future)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         self._future.cancel()
 
 

@@ -126,7 +126,7 @@ class PullLoop(Generic[B]):
         task.add_done_callback(lambda ended: self._ended(buffer, ended))
 
     def cancel(self, buffer: B) -> asyncio.Task[None] | None:
-        """Stop pulling from a queue; an outstanding pull is given up. Returns the task."""
+        """Stop pulling from a queue; an outstanding pull is abandoned. Returns the task."""
         self._puller.forget(buffer.queue)
         task = self._running.pop(buffer, None)
         if task is not None:
@@ -168,7 +168,7 @@ class PullLoop(Generic[B]):
         """Wait until the start offsets of queues are known: messages that are sent after that are
         not missed.
 
-        Queues that start after a delay, because others give them up first, are not waited for.
+        Queues that start after a delay, because others release them first, are not waited for.
         """
         starting = list(self._starting.values())
         if starting:
@@ -208,7 +208,7 @@ class PullLoop(Generic[B]):
                 try:
                     result = await pulls.next(offset, subscription)
                 except GoddardError as error:
-                    pulls.give_up()
+                    pulls.abandon()
                     handler.failed(buffer, error)
                     await failures.wait_after(error)
                     continue
@@ -223,7 +223,7 @@ class PullLoop(Generic[B]):
                 if rest_ms:
                     await asyncio.sleep(rest_ms / 1000)
         finally:
-            pulls.give_up()
+            pulls.abandon()
 
     async def _may_pull(self, buffer: B) -> bool:
         """Wait until a queue may be pulled from; False if another member has its lock."""
@@ -336,9 +336,9 @@ class _QueuePulls(Generic[B]):
             await asyncio.sleep(0)
         return answer.result()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         if self._pending is not None:
-            self._pending.give_up()
+            self._pending.abandon()
             self._pending = None
 
 

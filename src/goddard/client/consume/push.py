@@ -332,7 +332,7 @@ class PushMember(GroupMember[ProcessQueue]):
     async def _queues_changed(
         self, topic: str, queues: list[MessageQueue], ours: list[MessageQueue]
     ) -> None:
-        # Another member may have told the broker another subscription in between.
+        # Another member may have sent the broker another subscription in between.
         self.subscriptions.renew(topic, self.session.clock.now_ms())
         await self.heartbeat()
         if self.options.on_assignment is not None:

@@ -32,7 +32,7 @@ _logger: Final = logging.getLogger("goddard.client")
 
 
 def limits_of(options: PushOptions, queue_count: int) -> PullLimits:
-    """How much each of so many queues may hold: thresholds for a topic are divided among them."""
+    """The limits of each of ``queue_count`` queues: thresholds for a topic are divided."""
     queues = max(1, queue_count)
     count, mib = options.pull_threshold_for_queue, options.pull_threshold_mib_for_queue
     if options.pull_threshold_for_topic > 0:

@@ -324,5 +324,5 @@ class Batch:
 
     @property
     def is_stale(self) -> bool:
-        """Whether its queue was given up or moved to another offset."""
+        """Whether its queue was released or moved to another offset."""
         return self.buffer.is_dropped

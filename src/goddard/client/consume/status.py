@@ -1,4 +1,4 @@
-"""What a consumer tells tools about itself (``consumerStatus`` of mqadmin, the dashboard)."""
+"""How a consumer describes itself to tools (``consumerStatus`` of mqadmin, the dashboard)."""
 
 import faulthandler
 import tempfile
@@ -13,7 +13,7 @@ from goddard.protocol.bodies import ConsumeType
 from goddard.protocol.bodies_client import ConsumerRunningInfo, ConsumeStatus, SubscriptionData
 
 _MAX_STACKS_BYTES: Final = 1024 * 1024
-# What tools show of a queue without a known offset, as RocketMQ's clients tell it.
+# The commit offset of a queue whose offset is unknown, as in RocketMQ's clients.
 _NO_OFFSET: Final = -1
 _SLICE_MS: Final = 5_000
 _SLICES: Final = 12

@@ -199,8 +199,8 @@ class Subscriptions:
 class SubscriptionCheck:
     """Compares a consumer's subscriptions with those of its group.
 
-    The broker is asked before each rebalance: one that follows a new member finds what that member
-    told it, before we tell it ours again.
+    The broker is asked before each rebalance. In the rebalance after a new member joined, it has
+    that member's subscriptions, until our next heartbeat replaces them.
     """
 
     def __init__(self, session: Session, group: str) -> None:

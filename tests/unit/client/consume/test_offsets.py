@@ -135,7 +135,7 @@ async def test_writes_at_the_same_time_do_not_lose_each_other(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"offsetTable":[]}', b"\xff\xfe", b"null"])
-async def test_the_backup_stands_in_for_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+async def test_the_backup_is_read_if_the_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     path = put(tmp_path, content)
     put(tmp_path, WRITTEN_BY_JAVA, ".bak")
     assert read_offsets(path) == {TWO: 12, OTHER: 3}
@@ -143,7 +143,7 @@ async def test_the_backup_stands_in_for_a_damaged_file(tmp_path: Path, content: 
     assert read_offsets(path) == {TWO: 12, OTHER: 3}
 
 
-async def test_damage_of_both_is_told_and_nothing_is_overwritten(
+async def test_damage_of_file_and_backup_raises_and_overwrites_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = put(tmp_path, b"{")
@@ -161,11 +161,11 @@ async def test_damage_of_both_is_told_and_nothing_is_overwritten(
     assert path.read_bytes() == b"{"
 
 
-def test_neither_file_is_a_new_group(tmp_path: Path) -> None:
+def test_without_files_there_are_no_offsets(tmp_path: Path) -> None:
     assert read_offsets(path_of(tmp_path)) == {}
 
 
-def test_a_file_as_large_as_anything_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = put(tmp_path, b" " * (MAX_FILE_BYTES + 1))
     put(tmp_path, WRITTEN_BY_JAVA, ".bak")
     assert read_offsets(path) == {TWO: 12, OTHER: 3}
@@ -193,7 +193,7 @@ async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client_id", ["a/b", "..", "", "a\0b"])
 def test_a_client_id_that_leaves_the_folder_is_refused(tmp_path: Path, client_id: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be the name of a folder"):
+    with pytest.raises(ConfigError, match="cannot be a folder name"):
         LocalOffsets(client_id, "G", folder=tmp_path)
 
 
@@ -219,7 +219,7 @@ class Broker:
         self.written[int(command.fields["queueId"])] = int(command.fields["commitOffset"])
 
 
-async def test_the_offset_of_a_queue_that_is_given_up_is_written_whatever_comes_between() -> None:
+async def test_the_offset_of_a_released_queue_is_written_beside_a_persist_of_all() -> None:
     broker = Broker()
     kept = BrokerOffsets(cast("Any", broker), "G")
     kept.update(ONE, 5)
@@ -231,7 +231,7 @@ async def test_the_offset_of_a_queue_that_is_given_up_is_written_whatever_comes_
     assert broker.written == {0: 5, 1: 6}
 
 
-async def test_a_broker_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_broker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker()
     kept = BrokerOffsets(cast("Any", broker), "G")
     kept.update(ONE, 5)
@@ -266,7 +266,7 @@ class ForgetfulBroker(Broker):
 
 
 @pytest.mark.parametrize("way", ["flush", "persist_all"])
-async def test_first_offsets_are_not_told_at_the_same_moment(way: str) -> None:
+async def test_first_offsets_are_not_sent_at_the_same_time(way: str) -> None:
     broker = ForgetfulBroker()
     kept = BrokerOffsets(cast("Any", broker), "G")
     queues = [MessageQueue(topic, "broker-a", number) for number in range(5) for topic in "AB"]

@@ -207,7 +207,7 @@ def test_several_topics_in_one_answer() -> None:
 
 
 @pytest.mark.parametrize("kind", list(CompressionKind))
-def test_bodies_are_decompressed_when_asked_for(kind: CompressionKind) -> None:
+def test_bodies_are_decompressed_when_they_are_read(kind: CompressionKind) -> None:
     body = b"again and again " * 500
     raw = encode_record(record(compress(body, kind), sys_flag=with_compression(0, kind)))
     (message,) = decode_messages(raw, QUEUE)
@@ -218,7 +218,7 @@ def test_bodies_are_decompressed_when_asked_for(kind: CompressionKind) -> None:
     assert message.sys_flag == int(kind) << 8
 
 
-def test_a_body_that_cannot_be_decompressed_harms_nobody_else() -> None:
+def test_a_body_that_cannot_be_decompressed_fails_alone() -> None:
     flag = with_compression(0, CompressionKind.ZLIB)
     raw = encode_record(record(b"no stream", sys_flag=flag)) + encode_record(record(b"fine", 8))
     damaged, fine = decode_messages(raw, QUEUE)
@@ -355,7 +355,7 @@ async def test_an_older_broker_gets_plain_pulls_of_a_lite_consumer() -> None:
 # --- Pulls that are sent ahead --------------------------------------------------------------------
 
 
-async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
+async def test_a_prefetch_is_sent_before_it_is_awaited() -> None:
     brokers = Brokers(0)
     puller = Puller(brokers, "G")
     wanted = subscription("TopicA", "*", 1)
@@ -396,7 +396,7 @@ async def test_a_pull_ahead_is_on_its_way_before_it_is_waited_for() -> None:
             await ask(6).answer()
 
 
-async def test_a_pull_ahead_may_be_given_up() -> None:
+async def test_a_prefetch_may_be_abandoned() -> None:
     brokers = Brokers(0)
     # Nobody answers.
     handlers = Handlers()
@@ -405,7 +405,7 @@ async def test_a_pull_ahead_may_be_given_up() -> None:
     wanted = subscription("TopicA", "*", 1)
     pending = Puller(brokers, "G").request_soon(QUEUE, 5, wanted, max_messages=1)
     assert pending is not None
-    pending.give_up()
+    pending.abandon()
     # What comes after all, here the end of the connection, is nobody's.
     brokers.open.abort()
     async with asyncio.timeout(30):

@@ -46,7 +46,7 @@ def test_tags_need_names(names: tuple[str, ...]) -> None:
         Tags(*names)
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_malformed_expressions_are_refused() -> None:
     with pytest.raises(ConfigError, match="must not be empty"):
         Sql(" ")
     with pytest.raises(ConfigError, match=r"the subscription '\|\|' to T is wrong"):
@@ -54,18 +54,18 @@ def test_what_cannot_be_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("expression", [3, ["TagA"]])
-def test_what_is_no_expression_is_refused(expression: Any) -> None:
+def test_other_types_of_expressions_are_refused(expression: Any) -> None:
     with pytest.raises(ConfigError, match="Tags or Sql"):
         subscription("T", expression, 1)
 
 
-def test_the_same_in_other_words_is_no_difference() -> None:
+def test_equivalent_subscriptions_do_not_differ() -> None:
     own = [subscription("T", "A || B", 1), subscription("U", Sql("a > 1"), 1)]
     group = {"T": subscription("T", "B||A", 9), "U": subscription("U", Sql(" a > 1 "), 9)}
     assert differences(own, group) == []
 
 
-def test_differences_are_told() -> None:
+def test_differences_are_described() -> None:
     own = [subscription("T", "A", 1), subscription("U", "*", 1), subscription("V", "*", 1)]
     group = {
         "T": subscription("T", "B", 1),

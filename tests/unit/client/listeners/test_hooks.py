@@ -125,7 +125,7 @@ def test_a_slow_listener() -> None:
     assert recorder.calls[-1] == ("after", ConsumeOutcome.TIMED_OUT, None, TIMEOUT_MS)
 
 
-def test_a_broken_hook_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
     result = hooked(lambda messages, context: True, Broken(), recorder)([], CONCURRENT)
     assert result is ConsumeResult.SUCCESS

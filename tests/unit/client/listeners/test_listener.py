@@ -37,15 +37,13 @@ def test_results(returned: object, result: ConsumeResult) -> None:
 
 
 @pytest.mark.parametrize("returned", [1, 0, "ok", []])
-def test_anything_else_is_not_taken_for_success(
-    returned: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_values_are_failures(returned: object, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert result_of(returned) is ConsumeResult.RECONSUME_LATER
     assert "Return None, True, False or a ConsumeResult" in caplog.text
 
 
-def test_a_coroutine_that_nobody_awaits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_returned_coroutine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def handle() -> None:
         await asyncio.sleep(0)
 
@@ -54,7 +52,7 @@ def test_a_coroutine_that_nobody_awaits_is_told_of(caplog: pytest.LogCaptureFixt
     assert "Make the listener itself an async function" in caplog.text
 
 
-def test_generators_are_no_listeners() -> None:
+def test_generator_functions_are_refused() -> None:
     def generate(messages: object, context: object) -> Iterator[None]:
         yield None
 
@@ -67,7 +65,7 @@ def test_generators_are_no_listeners() -> None:
             check_listener(listener)
 
 
-def test_coroutines_are_recognised_in_any_clothes() -> None:
+def test_coroutine_functions_are_recognised_in_wrappers() -> None:
     async def coroutine(*_: object) -> None:
         await asyncio.sleep(0)
 
