@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from goddard.broker.sendforms import Form, Property, make_form
-from goddard.broker.sendproperties import WAIT, PropertyReader
-from goddard.broker.sendwire import (
+from goddard.broker.lane.sendforms import Form, Property, make_form
+from goddard.broker.lane.sendproperties import WAIT, PropertyReader
+from goddard.broker.lane.sendwire import (
     JSON_READERS,
     JSON_START_BYTES,
     BinarySends,

@@ -26,13 +26,13 @@ from goddard.clock import SystemClock
 from goddard.protocol.hashing import tag_code
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host
+from goddard.store.check.inspect import StoreView
+from goddard.store.check.verify import verify
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.dispatch import Dispatcher
 from goddard.store.files import SystemFiles
-from goddard.store.index import KeyIndex
-from goddard.store.inspect import StoreView
-from goddard.store.queues import QueueTable
-from goddard.store.records import (
+from goddard.store.index.index import KeyIndex
+from goddard.store.log.dispatch import Dispatcher
+from goddard.store.log.records import (
     LogEntry,
     PlainRecord,
     PreparedRecord,
@@ -40,8 +40,8 @@ from goddard.store.records import (
     pack_host,
     plain_size,
 )
+from goddard.store.queues.table import QueueTable
 from goddard.store.store import MessageStore
-from goddard.store.verify import verify
 
 _PEER_VERSION = "5.4.0"
 _HOST = Host.parse("127.0.0.1:10911")

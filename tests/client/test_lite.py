@@ -422,14 +422,18 @@ async def test_members_share_the_queues_and_take_over(site: Site, sender: Broker
     second = lite(site, group)
     second.subscribe(topic)
     async with first:
-        await until(lambda: first.assignment() == everything, "the first has all queues")
+        await until(lambda: bool(shares), "the listener is told")
         assert shares == [(topic, everything, everything)]
+        assert first.assignment() == everything
         async with second:
             await until(
                 lambda: len(first.assignment()) == len(second.assignment()) == 2, "both have two"
             )
             assert first.assignment() | second.assignment() == everything
-            assert shares[-1] == (topic, everything, first.assignment())
+            await until(
+                lambda: shares[-1] == (topic, everything, first.assignment()),
+                "the listener is told",
+            )
             for number in range(4):
                 await fill(sender, topic, [f"{number}"], queue_id=number)
             mine = await collect(first, 2)

@@ -26,7 +26,7 @@ from goddard.protocol import fastjson
 from goddard.protocol.codes import VERSION_5_0_0, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, decode_frame
 from goddard.protocol.record import Record
-from goddard.store.records import PreparedRecord
+from goddard.store.log.records import PreparedRecord
 
 WIRE = Path(__file__).parent / "data" / "wire"
 FILES = sorted(

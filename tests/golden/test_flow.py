@@ -10,10 +10,10 @@ from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
 
-from goddard.broker.checkback import GROUP
-from goddard.broker.delay import DelayDelivery
-from goddard.broker.sendback import SendBacks
-from goddard.broker.transaction import Transactions, as_committed, as_half
+from goddard.broker.sending.delay import DelayDelivery
+from goddard.broker.sending.retry import SendBacks
+from goddard.broker.sending.transaction_checks import GROUP
+from goddard.broker.sending.transactions import Transactions, as_committed, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers_message import CheckTransactionRequest, SendBackRequest

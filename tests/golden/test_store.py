@@ -15,11 +15,12 @@ from goddard.protocol.compression import decompress
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import SysFlag, decode_properties
 from goddard.protocol.record import Record, decode_record
+from goddard.store.check.inspect import StoreView
+from goddard.store.check.repair import guess_config
+from goddard.store.check.verify import verify
 from goddard.store.config import StoreConfig
-from goddard.store.consumequeue import Boundary
-from goddard.store.inspect import StoreView
-from goddard.store.reading import GetStatus
-from goddard.store.repair import guess_config
+from goddard.store.log.reading import GetStatus
+from goddard.store.queues.queue import Boundary
 from goddard.store.store import MessageStore
 from goddard.store.tables import (
     ConsumerFilterTable,
@@ -28,7 +29,6 @@ from goddard.store.tables import (
     SubscriptionGroupTable,
     TopicTable,
 )
-from goddard.store.verify import verify
 
 DATA = Path(__file__).parent / "data" / "store"
 NAMES = ("clean-5.4.0", "clean-4.9.4", "kill9-5.4.0")

@@ -19,13 +19,13 @@ from goddard.protocol.compression import decompress
 from goddard.protocol.ids import UniqueIds, offset_message_id
 from goddard.protocol.message import decode_properties, encode_properties
 from goddard.protocol.record import Host, decode_record
+from goddard.store.check.inspect import StoreView
+from goddard.store.check.verify import verify
 from goddard.store.config import StoreConfig
 from goddard.store.errors import StoreLockedError
-from goddard.store.inspect import StoreView
-from goddard.store.records import PreparedRecord
+from goddard.store.log.records import PreparedRecord
 from goddard.store.store import MessageStore
 from goddard.store.tables import ConsumerOffsetTable, SubscriptionGroupTable, TopicTable
-from goddard.store.verify import verify
 from goddard.testing.ports import lease_port
 from goddard.testing.process import ProcessError, wait_until
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.clock import ManualClock
 
-from goddard.broker.filters import TagCodes
-from goddard.broker.holds import MAX_HOLD_MS, Hold, Holds
+from goddard.broker.consuming.filters import TagCodes
+from goddard.broker.consuming.longpoll import MAX_HOLD_MS, Hold, Holds
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.store.records import LogEntry
+from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions

@@ -5,8 +5,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.send_harness import send_request
 
-from goddard.broker.sendforms import Form, Property, make_form
-from goddard.broker.sendwire import (
+from goddard.broker.lane.sendforms import Form, Property, make_form
+from goddard.broker.lane.sendwire import (
     JSON_READERS,
     JSON_START_BYTES,
     BinarySends,

@@ -18,8 +18,8 @@ from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.config import FlushMode
-from goddard.store.reading import GetStatus
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.log.reading import GetStatus
+from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
 
 TOPICS = ("TopicA", "%RETRY%group", "x" * 140)

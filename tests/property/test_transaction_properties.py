@@ -20,8 +20,8 @@ from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
 from tests.support.store import HOST
 
-from goddard.broker.incoming import Incoming
-from goddard.broker.transaction import Transactions, as_half
+from goddard.broker.sending.message_rules import Incoming
+from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest

@@ -26,7 +26,7 @@ from goddard.protocol.bodies import QueueMappingItem, TopicConfig, TopicQueueMap
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.spark.options import parse_sink
-from goddard.spark.write import write_batches
+from goddard.spark.writing.writer import write_batches
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.wire import ask, query_route

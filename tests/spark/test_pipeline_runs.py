@@ -19,8 +19,8 @@ from tests.support.numbered_topic import NumberedTopic, numbers
 from goddard import Message, Producer
 from goddard.pipelines.checkpoints import Checkpoint
 from goddard.pipelines.failures import PipelineError
-from goddard.pipelines.jobfiles import parse_job
-from goddard.pipelines.jobs import Parse
+from goddard.pipelines.jobs.files import parse_job
+from goddard.pipelines.jobs.job import Parse
 from goddard.pipelines.parsing import PROBLEM, parsed
 from goddard.pipelines.running import Pipeline, Progress
 from goddard.pipelines.status import job_status

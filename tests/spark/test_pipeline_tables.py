@@ -15,11 +15,11 @@ from typing_extensions import override
 
 from goddard.errors import ConfigError
 from goddard.pipelines import quality
-from goddard.pipelines.batches import Batch, single
-from goddard.pipelines.files import File, Files
-from goddard.pipelines.jobs import Aggregate, Sink
-from goddard.pipelines.parquet import ParquetTable
-from goddard.pipelines.sinks import BatchSink, open_sink
+from goddard.pipelines.jobs.job import Aggregate, Sink
+from goddard.pipelines.tables.batches import Batch, single
+from goddard.pipelines.tables.files import File, Files
+from goddard.pipelines.tables.parquet import ParquetTable
+from goddard.pipelines.tables.sinks import BatchSink, open_sink
 from goddard.pipelines.transform import aggregated
 
 QUERY = "a" * 32

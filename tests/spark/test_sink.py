@@ -20,7 +20,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.spark import drop_duplicate_writes
 from goddard.spark.options import parse_sink
 from goddard.spark.rows import ROW_PROPERTY
-from goddard.spark.write import RowSender, write_batches
+from goddard.spark.writing.writer import RowSender, write_batches
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site

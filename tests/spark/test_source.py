@@ -21,9 +21,9 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.spark.cluster import ClusterClient
 from goddard.spark.columns import COLUMNS
 from goddard.spark.options import parse_source
+from goddard.spark.reading.cluster import ClusterClient
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.connection import Connection

@@ -14,9 +14,9 @@ from tests.support.spark_readers import retry_worker_start
 
 from goddard import Admin, MessageQueue
 from goddard.spark import lag
-from goddard.spark.cluster import ClusterClient
-from goddard.spark.offsets import from_json
 from goddard.spark.options import SINK_OPTIONS, RawOptions, parse_connection
+from goddard.spark.reading.cluster import ClusterClient
+from goddard.spark.reading.offsets import from_json
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

@@ -12,10 +12,10 @@ from tests.support.spark_readers import ManualStream, read_numbers
 
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
-from goddard.spark.cluster import ClusterClient
-from goddard.spark.offsets import QueueRange
 from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions, parse_source
-from goddard.spark.read import read_range
+from goddard.spark.reading.cluster import ClusterClient
+from goddard.spark.reading.offsets import QueueRange
+from goddard.spark.reading.reader import read_range
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 

@@ -6,12 +6,12 @@ File operations run in the default executor of the loop.
 from pathlib import Path
 from typing import Any
 
-from goddard.broker.admin_broker import AdminBroker
-from goddard.broker.admin_clients import AdminClients
-from goddard.broker.admin_groups import AdminGroups
-from goddard.broker.admin_offsets import AdminOffsets
-from goddard.broker.admin_topics import AdminTopics
-from goddard.broker.queries import Queries
+from goddard.broker.admin.broker import AdminBroker
+from goddard.broker.admin.clients import AdminClients
+from goddard.broker.admin.groups import AdminGroups
+from goddard.broker.admin.messages import Queries
+from goddard.broker.admin.offsets import AdminOffsets
+from goddard.broker.admin.topics import AdminTopics
 from goddard.broker.stats import Stats
 from goddard.protocol import fastjson
 from goddard.protocol.frame import RemotingCommand

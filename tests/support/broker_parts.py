@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from goddard.broker.appender import Appender
-from goddard.broker.incoming import MessageWriter
+from goddard.broker.sending.appender import Appender
+from goddard.broker.sending.message_rules import MessageWriter
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.broker.topics import Groups, Topics
+from goddard.broker.tables.topics import Groups, Topics
 from goddard.protocol.message import decode_properties
 from goddard.protocol.record import Record, decode_record
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.tables import (
     ConsumerOffsetTable,
     DelayOffsetTable,

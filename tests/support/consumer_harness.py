@@ -8,14 +8,14 @@ import itertools
 from pathlib import Path
 from typing import Any, Self
 
-from goddard.broker.clients import Clients
-from goddard.broker.filters import ConsumerFilters
-from goddard.broker.holds import Holds
-from goddard.broker.locks import QueueLockRequests
-from goddard.broker.offsets import Offsets
-from goddard.broker.pull import PullHotPath, Pulls
+from goddard.broker.consuming.clients import Clients
+from goddard.broker.consuming.filters import ConsumerFilters
+from goddard.broker.consuming.locks import QueueLockRequests
+from goddard.broker.consuming.longpoll import Holds
+from goddard.broker.consuming.offsets import Offsets
+from goddard.broker.consuming.pull import PullHotPath, Pulls
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.broker.topics import Groups, Topics
+from goddard.broker.tables.topics import Groups, Topics
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_client import (
     ConsumerData,

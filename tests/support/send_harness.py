@@ -9,13 +9,13 @@ import itertools
 from pathlib import Path
 from typing import Any, Self
 
-from goddard.broker.admission import Admission
-from goddard.broker.appender import Appender
-from goddard.broker.hotpath import HotPath
-from goddard.broker.incoming import MessageWriter
-from goddard.broker.send import AsHalf, Sends
+from goddard.broker.lane.hotpath import HotPath
+from goddard.broker.sending.appender import Appender
+from goddard.broker.sending.message_rules import MessageWriter
+from goddard.broker.sending.overload import Admission
+from goddard.broker.sending.send import AsHalf, Sends
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.broker.topics import Groups, Topics
+from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode

@@ -8,8 +8,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from goddard.spark.options import parse_sink, parse_source
-from goddard.spark.read import BatchReader, StreamReader
-from goddard.spark.write import write_batches
+from goddard.spark.reading.reader import BatchReader, StreamReader
+from goddard.spark.writing.writer import write_batches
 from goddard.testing.process import wait_until
 
 _SECONDS = 60

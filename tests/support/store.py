@@ -7,9 +7,9 @@ from typing import Any
 from goddard.protocol.record import Host
 from goddard.store.config import StoreConfig
 from goddard.store.files import Files
-from goddard.store.records import PreparedRecord
+from goddard.store.log.records import PreparedRecord
 from goddard.store.store import MessageStore
-from goddard.store.worker import Job
+from goddard.store.threads import Job
 from tests.support.clock import ManualClock
 
 HOST = Host.parse("127.0.0.1:10911")

@@ -27,7 +27,7 @@ from goddard.errors import StoreError
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
 
 MAX_WAITING = 32

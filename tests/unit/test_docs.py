@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from goddard.broker.java_properties import JAVA_DEFAULTS
+from goddard.broker.properties import JAVA_DEFAULTS
 from goddard.broker.settings import BrokerConfig
 from goddard.config import settings_of
 from goddard.store.config import StoreConfig

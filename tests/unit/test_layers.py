@@ -14,15 +14,21 @@ SOURCES = Path(goddard.__file__).parent
 # From the top; a module imports from its own layer and those below.
 LAYERS = (
     ("broker.broker",),
-    ("broker.hotpath", "broker.pull", "broker.sendback", "broker.delay", "broker.transaction"),
-    ("broker.send",),
-    ("broker.incoming", "broker.admission"),
-    ("broker.appender",),
+    (
+        "broker.lane.hotpath",
+        "broker.consuming.pull",
+        "broker.sending.retry",
+        "broker.sending.delay",
+        "broker.sending.transactions",
+    ),
+    ("broker.sending.send",),
+    ("broker.sending.message_rules", "broker.sending.overload"),
+    ("broker.sending.appender",),
     ("store.store",),
-    ("store.upkeep", "store.recovery"),
-    ("store.dispatch",),
-    ("store.commitlog", "store.queues", "store.index"),
-    ("store.consumequeue", "store.segment"),
+    ("store.log.maintenance", "store.recovery.decide"),
+    ("store.log.dispatch",),
+    ("store.log.commitlog", "store.queues.table", "store.index.index"),
+    ("store.queues.queue", "store.log.segment"),
     ("store.files",),
     ("protocol.record",),
     ("errors",),
@@ -49,8 +55,8 @@ def test_modules_import_from_lower_layers_only(depth: int) -> None:
 
 def test_layers_import_each_other() -> None:
     """The layers import each other; otherwise renamed modules would make the test meaningless."""
-    assert "broker.appender" in imports_of("broker.broker")
-    assert "store.store" in imports_of("broker.appender")
-    assert "store.commitlog" in imports_of("store.store")
-    assert "store.segment" in imports_of("store.commitlog")
-    assert "store.files" in imports_of("store.segment")
+    assert "broker.sending.appender" in imports_of("broker.broker")
+    assert "store.store" in imports_of("broker.sending.appender")
+    assert "store.log.commitlog" in imports_of("store.store")
+    assert "store.log.segment" in imports_of("store.log.commitlog")
+    assert "store.files" in imports_of("store.log.segment")

@@ -1,12 +1,13 @@
-"""The broker: takes, keeps and hands out messages, and answers everything asked about them.
+"""The broker: stores messages, serves consumers, and answers the requests of tools.
 
-``Broker`` is all of it on one port, for a daemon or inside any asyncio program; ``BrokerConfig``
-has RocketMQ's property names. Everything here belongs to the loop it was started on.
+``Broker`` is a whole broker on one port, for a daemon or inside any asyncio program;
+``BrokerConfig`` has RocketMQ's property names. Everything here belongs to the loop that the broker
+was started on.
 
-Messages come in by ``send`` (plain ones by ``hotpath``), ``sendback`` and ``reply``, through
-``incoming`` to the one ``appender``; ``delay`` and ``transaction`` hand them on later. They go out
-by ``pull``, ``holds`` keeping the pulls that wait. ``clients``, ``locks`` and ``offsets`` know who
-consumes what; ``admin_*`` and ``queries`` are for tools; ``registration`` tells the name servers.
+``sending`` stores messages: every way of sending ends in its one ``appender``. ``consuming`` serves
+pulls and knows the members, offsets and locks of groups. ``lane`` does the same for plain sends and
+pulls, faster. ``tables`` has topics and groups, ``admin`` the requests of tools, and
+``registration`` registers with the name servers.
 """
 
 from goddard.extras import missing_extra

@@ -18,32 +18,32 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
-from goddard.broker.admin_broker import AdminBroker
-from goddard.broker.admin_clients import AdminClients
-from goddard.broker.admin_groups import AdminGroups
-from goddard.broker.admin_offsets import AdminOffsets
-from goddard.broker.admin_topics import AdminTopics
-from goddard.broker.admission import Admission
-from goddard.broker.appender import Appender
-from goddard.broker.clients import SCAN_SECONDS, Clients
-from goddard.broker.delay import DelayDelivery
-from goddard.broker.filters import ConsumerFilters
-from goddard.broker.holds import Holds
-from goddard.broker.hotpath import HotPath
-from goddard.broker.incoming import MessageWriter
-from goddard.broker.locks import QueueLockRequests
-from goddard.broker.offsets import Offsets
-from goddard.broker.pull import PullHotPath, Pulls
-from goddard.broker.queries import Queries
+from goddard.broker.admin.broker import AdminBroker
+from goddard.broker.admin.clients import AdminClients
+from goddard.broker.admin.groups import AdminGroups
+from goddard.broker.admin.messages import Queries
+from goddard.broker.admin.offsets import AdminOffsets
+from goddard.broker.admin.topics import AdminTopics
+from goddard.broker.consuming.clients import SCAN_SECONDS, Clients
+from goddard.broker.consuming.filters import ConsumerFilters
+from goddard.broker.consuming.locks import QueueLockRequests
+from goddard.broker.consuming.longpoll import Holds
+from goddard.broker.consuming.offsets import Offsets
+from goddard.broker.consuming.pull import PullHotPath, Pulls
+from goddard.broker.lane.hotpath import HotPath
 from goddard.broker.registration import Registration
-from goddard.broker.reply import Replies
-from goddard.broker.saving import Table, TableSaver
-from goddard.broker.send import Sends
-from goddard.broker.sendback import SendBacks
+from goddard.broker.sending.appender import Appender
+from goddard.broker.sending.delay import DelayDelivery
+from goddard.broker.sending.message_rules import MessageWriter
+from goddard.broker.sending.overload import Admission
+from goddard.broker.sending.reply import Replies
+from goddard.broker.sending.retry import SendBacks
+from goddard.broker.sending.send import Sends
+from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.broker.settings import BrokerConfig, Settings, with_port
 from goddard.broker.stats import Stats
-from goddard.broker.topics import Groups, Topics
-from goddard.broker.transaction import Transactions, as_half
+from goddard.broker.tables.saving import Table, TableSaver
+from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.broker.topics import Topics
+from goddard.broker.tables.topics import Topics
 from goddard.errors import ConfigError, ProtocolError, RemotingError
 from goddard.protocol.bodies import (
     KvTable,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Final
 
-from goddard.broker.java_properties import JAVA_DEFAULTS
-from goddard.broker.locks import LOCK_LIFE_MS
+from goddard.broker.consuming.locks import LOCK_LIFE_MS
+from goddard.broker.properties import JAVA_DEFAULTS
 from goddard.config import (
     Configuration,
     format_properties,

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import click
 
 from goddard.broker.broker import Broker
-from goddard.broker.java_properties import IMPORTANT
+from goddard.broker.properties import IMPORTANT
 from goddard.broker.settings import QUEUE_LOCK_PROPERTY, BrokerConfig
 from goddard.broker.tuning import tune_process
 from goddard.cli.daemon import (

@@ -38,8 +38,8 @@ from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import TransactionType, format_properties
 from goddard.protocol.record import iter_records
 from goddard.protocol.responses import check
-from goddard.store.inspect import StoreView
-from goddard.store.verify import verify
+from goddard.store.check.inspect import StoreView
+from goddard.store.check.verify import verify
 from goddard.transport.client import Client
 from goddard.transport.loop import run
 

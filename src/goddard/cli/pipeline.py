@@ -27,7 +27,7 @@ from goddard.extras import missing_extra, require
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from goddard.pipelines.jobs import Job, Sink
+    from goddard.pipelines.jobs.job import Job, Sink
     from goddard.pipelines.running import Progress
 
 _SHOWN_BATCHES: Final = 10
@@ -284,7 +284,7 @@ def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job
 
 def _check_code(job: "Job") -> None:
     """Check for missing packages and functions before Spark starts."""
-    _pipelines("functions").check_functions(job)
+    _pipelines("jobs.functions").check_functions(job)
     for sink in (job.sink, job.quarantine):
         package = None if sink is None else _LAKE.get(sink.format)
         if package is not None:
@@ -292,7 +292,7 @@ def _check_code(job: "Job") -> None:
 
 
 def _show_notes(job: "Job") -> None:
-    for note in _pipelines("coherence").notes(job):
+    for note in _pipelines("jobs.checks").notes(job):
         click.echo(f"note: {note}")
 
 

@@ -22,12 +22,12 @@ from goddard.cli.render import (
 )
 from goddard.cli.store_items import has_topic, index_entries, queue_entries, records
 from goddard.errors import StoreError
-from goddard.store.damage import Damage, Report
-from goddard.store.inspect import IndexView, StoreView
-from goddard.store.repair import RepairReport, refusal
-from goddard.store.repair import repair as repair_store
-from goddard.store.scan import FileEnd, chain_end
-from goddard.store.verify import verify as verify_store
+from goddard.store.check.damage import Damage, Report
+from goddard.store.check.inspect import IndexView, StoreView
+from goddard.store.check.repair import RepairReport, refusal
+from goddard.store.check.repair import repair as repair_store
+from goddard.store.check.verify import verify as verify_store
+from goddard.store.recovery.scan import FileEnd, chain_end
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

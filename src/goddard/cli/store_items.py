@@ -12,8 +12,8 @@ from goddard.protocol.hashing import body_crc
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import decode_properties
 from goddard.protocol.record import Record, decode_record
-from goddard.store.inspect import IndexView, QueueView, StoreView, is_entry
-from goddard.store.scan import record_positions
+from goddard.store.check.inspect import IndexView, QueueView, StoreView, is_entry
+from goddard.store.recovery.scan import record_positions
 
 
 def records(

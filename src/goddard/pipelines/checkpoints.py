@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 
 from goddard.errors import ConfigError
 from goddard.pipelines import locks
-from goddard.pipelines.batches import query_name
-from goddard.pipelines.files import Files
+from goddard.pipelines.tables.batches import query_name
+from goddard.pipelines.tables.files import Files
 
 _OWNER: Final = "job.json"
 _SCHEMA: Final = "schema.json"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from goddard.errors import ConfigError
-from goddard.pipelines.batches import single
-from goddard.pipelines.jobs import Job
+from goddard.pipelines.jobs.job import Job
+from goddard.pipelines.tables.batches import single
 
 # What a stream holds its lock under; back-fills of other times run beside it.
 STREAM: Final = "run"

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
-from goddard.pipelines.jobs import Parse
+from goddard.pipelines.jobs.job import Parse
 from goddard.spark.columns import COLUMNS
 
 # Why a row is bad; null if it is not.

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError, GoddardError
 from goddard.pipelines.failures import sentence
-from goddard.pipelines.jobs import Action, Expectation, Parse
+from goddard.pipelines.jobs.job import Action, Expectation, Parse
 from goddard.pipelines.parsing import PROBLEM
 
 ACTION: Final = "_goddard_action"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from goddard.errors import GoddardError
 from goddard.pipelines.failures import PipelineError
-from goddard.pipelines.jobs import Job
-from goddard.spark.cluster import ClusterClient
+from goddard.pipelines.jobs.job import Job
 from goddard.spark.options import parse_source
+from goddard.spark.reading.cluster import ClusterClient
 
 
 def check_source(job: Job) -> None:

@@ -23,8 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from goddard.errors import ConfigError, GoddardError
-from goddard.pipelines import functions, locks, parsing, quality, transform
-from goddard.pipelines.batches import Batch, single
+from goddard.pipelines import locks, parsing, quality, transform
 from goddard.pipelines.checkpoints import Checkpoint
 from goddard.pipelines.failures import (
     JAVA_ENDED,
@@ -34,8 +33,8 @@ from goddard.pipelines.failures import (
     line_in_worker,
     sentence,
 )
-from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import (
+from goddard.pipelines.jobs import functions
+from goddard.pipelines.jobs.job import (
     AVAILABLE_NOW,
     INFER,
     TABLES,
@@ -45,9 +44,11 @@ from goddard.pipelines.jobs import (
     Job,
     Source,
 )
+from goddard.pipelines.jobs.sections import interval_ms, near
 from goddard.pipelines.quality import Tally
-from goddard.pipelines.sections import interval_ms, near
-from goddard.pipelines.sinks import BatchSink, open_sink
+from goddard.pipelines.tables.batches import Batch, single
+from goddard.pipelines.tables.files import Files
+from goddard.pipelines.tables.sinks import BatchSink, open_sink
 from goddard.spark.progress import lag
 
 _logger: Final = logging.getLogger("goddard.pipelines")

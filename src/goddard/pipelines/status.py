@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from goddard.errors import ConfigError, GoddardError
-from goddard.pipelines.jobs import Job
-from goddard.spark import offsets
-from goddard.spark.cluster import ClusterClient
-from goddard.spark.offsets import Offsets
+from goddard.pipelines.jobs.job import Job
 from goddard.spark.options import parse_source
+from goddard.spark.reading import offsets
+from goddard.spark.reading.cluster import ClusterClient
+from goddard.spark.reading.offsets import Offsets
 
 _MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 

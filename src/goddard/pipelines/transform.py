@@ -15,8 +15,8 @@ from pyspark.sql.types import StringType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.failures import PipelineError, sentence, where_it_failed
-from goddard.pipelines.functions import load_function, module_file
-from goddard.pipelines.jobs import WINDOW_COLUMNS, Aggregate, Deduplicate, Transform
+from goddard.pipelines.jobs.functions import load_function, module_file
+from goddard.pipelines.jobs.job import WINDOW_COLUMNS, Aggregate, Deduplicate, Transform
 from goddard.pipelines.quality import ACTION
 
 Step = Callable[[DataFrame], DataFrame]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from goddard.extras import require
 
 if TYPE_CHECKING:
-    from goddard.spark.dedup import drop_duplicate_writes
     from goddard.spark.progress import Lag, lag
     from goddard.spark.session import spark_session
     from goddard.spark.source import register
+    from goddard.spark.writing.dedup import drop_duplicate_writes
 
 __all__ = ["Lag", "drop_duplicate_writes", "lag", "register", "spark_session"]
 

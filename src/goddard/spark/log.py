@@ -40,8 +40,8 @@ from goddard.protocol.record import (
 from goddard.spark import log_index
 from goddard.spark.columns import RecordColumns
 from goddard.spark.inner_batches import unwrap
-from goddard.spark.offsets import DataLossError
 from goddard.spark.options import RawOptions
+from goddard.spark.reading.offsets import DataLossError
 
 _logger: Final = logging.getLogger("goddard.spark")
 

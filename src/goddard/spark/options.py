@@ -18,8 +18,8 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.filter import compile_sql, parse_tags
 from goddard.protocol.names import group_problem, topic_problem
-from goddard.spark import offsets
-from goddard.spark.offsets import Offsets
+from goddard.spark.reading import offsets
+from goddard.spark.reading.offsets import Offsets
 from goddard.transport.tls import TlsOptions
 
 T = TypeVar("T")

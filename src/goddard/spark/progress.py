@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from goddard.client.values import MessageQueue
-from goddard.spark.offsets import Offsets, OffsetsError, from_json
+from goddard.spark.reading.offsets import Offsets, OffsetsError, from_json
 
 
 @dataclass(frozen=True, slots=True)

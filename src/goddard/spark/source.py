@@ -16,10 +16,10 @@ from typing_extensions import override
 from goddard.errors import ConfigError
 from goddard.spark.log import parse_log
 from goddard.spark.options import SinkOptions, parse_sink, parse_source
-from goddard.spark.read import BatchReader, FilteringReader, LogReader, StreamReader
+from goddard.spark.reading.reader import BatchReader, FilteringReader, LogReader, StreamReader
 from goddard.spark.rows import check_columns
 from goddard.spark.schema import SCHEMA, selected_columns
-from goddard.spark.write import BatchWriter, StreamWriter
+from goddard.spark.writing.writer import BatchWriter, StreamWriter
 
 
 class RocketMQDataSource(DataSource):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from goddard.protocol.hashing import crc32
 from goddard.protocol.record import MAGIC_V1
-from goddard.store.records import (
+from goddard.store.log.records import (
     AppendableRecord,
     Chunk,
     LogEntry,

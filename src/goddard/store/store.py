@@ -5,7 +5,8 @@ group of prepared records goes to the log with one write and to its queues in th
 SYNC_FLUSH entries become visible once they are on disk, with ASYNC_FLUSH at once.
 
 Three workers belong to the store: one syncs the log (group commit), one makes segments ahead of
-need, one does everything that may take its time (``upkeep``: queues, index, checkpoint, cleaning).
+need, one does everything that may take its time (``log.maintenance``: queues, index, checkpoint,
+cleaning).
 The lock guards queues and positions; no sync, and no making or deleting of segments, happens under
 it. ``docs/ARCHITECTURE.md`` has the order of the locks.
 """
@@ -17,37 +18,37 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from goddard.clock import Clock, SystemClock
-from goddard.store.checkpoint import (
-    Checkpoint,
-    DirectoryLock,
-    load_checkpoint,
-    mark_running,
-    mark_stopped,
-)
-from goddard.store.commitlog import CommitLog, QueueKey
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.consumequeue import Boundary, ConsumeQueue
-from goddard.store.dispatch import ArrivalListener, Dispatcher
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.files import Files, SystemFiles, disk_errors
-from goddard.store.flush import FlushCallback, LogFlusher
-from goddard.store.index import KeyIndex
-from goddard.store.queueentry import QueueEntry
-from goddard.store.queues import QueueTable
-from goddard.store.reading import (
+from goddard.store.index.index import KeyIndex
+from goddard.store.log.commitlog import CommitLog, QueueKey
+from goddard.store.log.dispatch import ArrivalListener, Dispatcher
+from goddard.store.log.flush import FlushCallback, LogFlusher
+from goddard.store.log.maintenance import StoreParts, Upkeep
+from goddard.store.log.reading import (
     GetResult,
     MessageFilter,
     QueryResult,
     get_messages,
     read_matches,
 )
-from goddard.store.records import AppendableRecord, LogEntry
-from goddard.store.recovery import RecoveryReport
-from goddard.store.restore import Restorer, log_report
+from goddard.store.log.records import AppendableRecord, LogEntry
+from goddard.store.log.visibility import RunLater, Showing
+from goddard.store.queues.entry import QueueEntry
+from goddard.store.queues.queue import Boundary, ConsumeQueue
+from goddard.store.queues.table import QueueTable
+from goddard.store.recovery.checkpoint import (
+    Checkpoint,
+    DirectoryLock,
+    load_checkpoint,
+    mark_running,
+    mark_stopped,
+)
+from goddard.store.recovery.decide import RecoveryReport
+from goddard.store.recovery.restore import Restorer, log_report
 from goddard.store.runs import Appendable, Placed
-from goddard.store.showing import RunLater, Showing
-from goddard.store.upkeep import StoreParts, Upkeep
-from goddard.store.worker import ThreadWorker, Worker
+from goddard.store.threads import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 4096  # so many gathered are worth a job of the worker

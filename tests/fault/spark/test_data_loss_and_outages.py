@@ -20,10 +20,10 @@ from tests.support.spark_readers import ManualStream, read_numbers, write_bodies
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
 from goddard.errors import GoddardError
-from goddard.spark.offsets import DataLossError
 from goddard.spark.options import parse_sink, parse_source
-from goddard.spark.read import BatchReader
-from goddard.spark.write import BatchWriter, write_batches
+from goddard.spark.reading.offsets import DataLossError
+from goddard.spark.reading.reader import BatchReader
+from goddard.spark.writing.writer import BatchWriter, write_batches
 from goddard.testing.cluster import Cluster, Daemon
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until

@@ -11,7 +11,7 @@ from tests.support.spark_readers import ManualStream
 from goddard import Admin, Message, MessageQueue, Producer
 from goddard.client.errors import ClientError
 from goddard.protocol.codes import ResponseCode
-from goddard.spark.offsets import DataLossError, from_json
+from goddard.spark.reading.offsets import DataLossError, from_json
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site

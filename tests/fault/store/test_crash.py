@@ -19,14 +19,14 @@ from tests.support.store_writer import Notes, Order, running_writer
 from goddard.errors import StoreError
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.record import decode_record
+from goddard.store.check.inspect import StoreView
+from goddard.store.check.verify import verify
 from goddard.store.config import FlushMode
-from goddard.store.inspect import StoreView
 from goddard.store.jsonfile import Origin
-from goddard.store.reading import GetStatus
-from goddard.store.records import LogEntry
+from goddard.store.log.reading import GetStatus
+from goddard.store.log.records import LogEntry
 from goddard.store.store import MessageStore
 from goddard.store.tables import TopicTable
-from goddard.store.verify import verify
 
 CYCLES = int(os.environ.get("GODDARD_CRASH_CYCLES", "40"))
 CYCLES_PER_STORE = 10

@@ -13,7 +13,7 @@ from goddard.errors import StoreError
 from goddard.protocol.record import decode_record, read_summary
 from goddard.store.config import FlushMode
 from goddard.store.errors import StoreCorruptError, StoreLayoutError
-from goddard.store.records import LogEntry
+from goddard.store.log.records import LogEntry
 from goddard.store.store import MessageStore
 
 SEGMENT = 4096

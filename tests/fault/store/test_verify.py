@@ -13,10 +13,10 @@ import pytest
 from tests.support.store import SmallStore, prepared
 from tests.support.store_writer import Notes, Order, running_writer
 
-from goddard.store.damage import Damage, Kind, Report
-from goddard.store.inspect import ENTRY_BYTES, INDEX_HEADER, StoreView
-from goddard.store.records import LogEntry
-from goddard.store.verify import verify
+from goddard.store.check.damage import Damage, Kind, Report
+from goddard.store.check.inspect import ENTRY_BYTES, INDEX_HEADER, StoreView
+from goddard.store.check.verify import verify
+from goddard.store.log.records import LogEntry
 
 TOPIC = "TopicA"
 QUEUES = 2

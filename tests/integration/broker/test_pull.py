@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.consumer_harness import bodies_of, pull_fields
 
-from goddard.broker import holds
 from goddard.broker.broker import Broker
+from goddard.broker.consuming import longpoll as holds
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame

@@ -10,7 +10,7 @@ from tests.support.polling import until
 
 from goddard.broker.registration import Registration
 from goddard.broker.settings import BrokerConfig, Settings
-from goddard.broker.topics import Topics
+from goddard.broker.tables.topics import Topics
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
 from goddard.protocol.bodies import KvTable, TopicConfig, decode_register_body, encode_body

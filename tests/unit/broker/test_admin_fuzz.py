@@ -14,7 +14,7 @@ from tests.support.admin_harness import AdminHarness
 from tests.support.consumer_harness import tags
 from tests.support.headers import REQUEST_HEADERS
 
-from goddard.broker import admin_clients
+from goddard.broker.admin import clients as admin_clients
 from goddard.protocol.codes import RequestCode
 
 CODES = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goddard.broker.java_properties import IMPORTANT, JAVA_DEFAULTS
+from goddard.broker.properties import IMPORTANT, JAVA_DEFAULTS
 from goddard.broker.settings import BrokerConfig, Settings, local_path
 from goddard.config import ProtectedPropertyError, parse_properties, read_properties, settings_of
 from goddard.errors import ConfigError

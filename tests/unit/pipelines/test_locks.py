@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from goddard.cli.commands import goddard
 from goddard.errors import ConfigError
 from goddard.pipelines import locks
-from goddard.pipelines.jobfiles import load_job
+from goddard.pipelines.jobs.files import load_job
 
 _JOB = """
 name = "small"

@@ -19,16 +19,16 @@ from goddard.cli.pipeline import is_not_of_py4j, stop_on_signals
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.pipelines.avro import AvroDecoder
-from goddard.pipelines.batches import Batch, query_name, single
 from goddard.pipelines.failures import sentence
-from goddard.pipelines.files import File, literal
-from goddard.pipelines.jobfiles import load_job
-from goddard.pipelines.lake import partition_values
-from goddard.pipelines.parquet import groups_to_merge
+from goddard.pipelines.jobs.files import load_job
+from goddard.pipelines.jobs.sections import interval_ms
 from goddard.pipelines.ready import find_job, ready_names
-from goddard.pipelines.sections import interval_ms
 from goddard.pipelines.status import checkpoint_offsets
-from goddard.spark import offsets
+from goddard.pipelines.tables.batches import Batch, query_name, single
+from goddard.pipelines.tables.files import File, literal
+from goddard.pipelines.tables.lake import partition_values
+from goddard.pipelines.tables.parquet import groups_to_merge
+from goddard.spark.reading import offsets
 
 
 def test_file_names_contain_their_batch() -> None:

@@ -14,7 +14,7 @@ from goddard.protocol.record import Host, Record, encode_blank, encode_record
 from goddard.spark import log
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import LogOptions, parse_log, plan, read_split
-from goddard.spark.offsets import DataLossError
+from goddard.spark.reading.offsets import DataLossError
 
 _FILE_BYTES = 4096
 _HOST = Host.parse("127.0.0.1:10911")

@@ -7,7 +7,7 @@ import pytest
 
 from goddard.client.values import MessageQueue
 from goddard.spark import Lag, lag
-from goddard.spark.offsets import to_json
+from goddard.spark.reading.offsets import to_json
 
 
 def _progress(*sources: tuple[Any, Any]) -> dict[str, Any]:

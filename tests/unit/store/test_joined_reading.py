@@ -7,8 +7,8 @@ import pytest
 
 from goddard.protocol.record import Host
 from goddard.store.config import StoreConfig
-from goddard.store.reading import GetResult, GetStatus
-from goddard.store.records import PreparedRecord
+from goddard.store.log.reading import GetResult, GetStatus
+from goddard.store.log.records import PreparedRecord
 from goddard.store.store import MessageStore
 
 HOST = Host.parse("127.0.0.1:10911")

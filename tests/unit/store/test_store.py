@@ -14,16 +14,16 @@ from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
-from goddard.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from goddard.store.check.inspect import StoreView
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreLockedError, StoreUnavailableError
 from goddard.store.files import SystemFiles
-from goddard.store.inspect import StoreView
-from goddard.store.recovery import SegmentStart, Tail, Verdict, choose_start, judge_tail
-from goddard.store.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.log.retention import RetentionRules, SegmentAge, plan_retention
+from goddard.store.recovery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from goddard.store.recovery.decide import SegmentStart, Tail, Verdict, choose_start, judge_tail
 from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
-from goddard.store.worker import ThreadWorker
+from goddard.store.threads import ThreadWorker
 from goddard.testing.process import wait_until
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.store import SmallStore, prepared
 
-from goddard.store import upkeep
 from goddard.store.files import SystemFiles
+from goddard.store.log import maintenance as upkeep
 
 _QUEUES = 50
 _TURN_SECONDS = 0.002

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goddard.errors import ConfigError
-from goddard.pipelines.jobfiles import load_job
-from goddard.pipelines.jobs import Job
-from goddard.pipelines.sections import near
+from goddard.pipelines.jobs.files import load_job
+from goddard.pipelines.jobs.job import Job
+from goddard.pipelines.jobs.sections import near
 
 _FOLDER = Path(__file__).parent
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
-from goddard.pipelines.batches import single
-from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import MESSAGES, TABLES, Job
-from goddard.pipelines.parquet import ParquetTable
+from goddard.pipelines.jobs.job import MESSAGES, TABLES, Job
+from goddard.pipelines.tables.batches import single
+from goddard.pipelines.tables.files import Files
+from goddard.pipelines.tables.parquet import ParquetTable
 from goddard.protocol.message import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
 from goddard.spark.options import CONNECTION_OPTIONS
 

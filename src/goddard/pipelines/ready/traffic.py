@@ -13,11 +13,11 @@ from pyspark.sql import functions as sf
 from goddard.client.blocking.admin import Admin
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.pipelines.batches import single
-from goddard.pipelines.files import Files
-from goddard.pipelines.jobs import Job
-from goddard.pipelines.parquet import ParquetTable
+from goddard.pipelines.jobs.job import Job
 from goddard.pipelines.ready.chart import GroupLag, Slot, chart
+from goddard.pipelines.tables.batches import single
+from goddard.pipelines.tables.files import Files
+from goddard.pipelines.tables.parquet import ParquetTable
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_group
 from goddard.spark.options import SourceOptions, parse_source
 

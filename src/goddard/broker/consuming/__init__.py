@@ -1,0 +1,1 @@
+"""Serving consumers: pulls, long polling, filters, offsets, clients, locks."""

@@ -1,0 +1,542 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361): checks, filters, reading, holding, answering.
+
+The order of the checks, the codes, remarks and answer fields are RocketMQ's. Messages go from the
+mapped log to the connection with one copy at most: a small answer is joined into one write, a large
+one goes out as slices of the log, which keep their segment alive until they are sent.
+
+``Pulls.handle`` answers any request; ``PullHotPath.on_frames`` takes plain ones straight from their
+bytes, without a command object on the way, and hands them to the same code. Both belong to the
+loop.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, Protocol
+
+from goddard.broker.consuming.clients import Clients, unsupported_filter
+from goddard.broker.consuming.filters import (
+    ConsumerFilters,
+    PullFilter,
+    check_expression,
+    tag_filter,
+)
+from goddard.broker.consuming.longpoll import Hold, Holds
+from goddard.broker.consuming.offsets import Offsets
+from goddard.broker.lane.pullwire import (
+    LITE_PULL,
+    PULL,
+    AnswerNumbers,
+    PullFields,
+    PullReader,
+    encode_answer,
+)
+from goddard.broker.settings import Settings
+from goddard.broker.tables.topics import Groups, Topics
+from goddard.errors import GoddardError
+from goddard.protocol import names
+from goddard.protocol.bodies import ConsumeType, TopicConfig
+from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.codes import (
+    CommandFlag,
+    Permission,
+    ResponseCode,
+    SerializeType,
+)
+from goddard.protocol.filter import FilterSyntaxError, is_tag_type
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import PullRequest
+from goddard.store.log.reading import GetResult, GetStatus
+from goddard.store.store import MessageStore
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handler, error_response
+
+_logger: Final = logging.getLogger(__name__)
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_READ: Final = int(Permission.READ)
+
+# Bits of a pull's sysFlag.
+_COMMITS_OFFSET: Final = 1
+_MAY_SUSPEND: Final = 2
+_HAS_SUBSCRIPTION: Final = 4
+_HAS_CLASS_FILTER: Final = 8
+# The bit of a group's forbidden table that says it may not read a topic.
+_READ_FORBIDDEN: Final = 1 << 2
+# Java's ForbiddenType.
+_FORBIDDEN_BROKER: Final = 1
+_FORBIDDEN_GROUP: Final = 2
+_FORBIDDEN_TOPIC: Final = 3
+_FORBIDDEN_BROADCAST: Final = 4
+_FORBIDDEN_SUBSCRIPTION: Final = 5
+_MASTER_ID: Final = 0
+# Answers up to here are joined; beyond, copying costs more than handing over the pieces.
+_JOINED_BYTES: Final = 512 * 1024
+_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+_CODES: Final = {
+    GetStatus.FOUND: _FOUND,
+    GetStatus.NO_MATCHED_MESSAGE: _RETRY,
+    GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
+    GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    GetStatus.OFFSET_TOO_SMALL: _MOVED,
+}
+_RESET_REMARK: Final = "OFFSET_RESET"
+_PHYSICAL_OFFSET: Final = Struct(">q")  # of a record, at its 28th byte
+
+
+class GetStats(Protocol):
+    """Who counts what consumers get."""
+
+    def get(self, topic: str, group: str, count: int, size: int) -> None: ...
+
+    def get_took(self, queue_id: int, topic: str, group: str, took_ms: int) -> None: ...
+
+    def miss(self) -> None: ...
+
+
+class Ask:
+    """A pull and where its answer goes."""
+
+    __slots__ = ("code", "connection", "fields", "opaque", "serialize_type")
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int,
+        serialize_type: SerializeType,
+        fields: PullFields,
+        connection: Connection,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.serialize_type = serialize_type
+        self.fields = fields
+        self.connection = connection
+
+    def reply(
+        self, code: int, remark: str, ext_fields: dict[str, str] | None = None
+    ) -> RemotingCommand:
+        return RemotingCommand(
+            code=code,
+            ext_fields=ext_fields or {},
+            opaque=self.opaque,
+            flag=_RESPONSE,
+            remark=remark,
+            serialize_type=self.serialize_type,
+        )
+
+
+class _RefusedError(Exception):
+    """A check failed. ``forbidden_type`` tells clients what kind of permission is missing."""
+
+    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.forbidden_type = forbidden_type
+
+
+class Pulls:
+    """The handler of pulls."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        settings: Settings,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        filters: ConsumerFilters,
+        offsets: Offsets,
+        holds: Holds,
+        stats: GetStats | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._filters = filters
+        self._offsets = offsets
+        self._holds = holds
+        self._stats = stats
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {PULL: self.handle, LITE_PULL: self.handle}
+
+    def handle(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        header = PullRequest.decode(request.fields)
+        if request.is_oneway:
+            return None
+        fields = PullFields.of(header)
+        ask = Ask(request.code, request.opaque, request.serialize_type, fields, connection)
+        return self._pull(ask, can_suspend=True)
+
+    def serve(self, ask: Ask, *, can_suspend: bool) -> None:
+        """Answer a pull, or hold it; whatever goes wrong is an answer too."""
+        try:
+            answer = self._pull(ask, can_suspend=can_suspend)
+        except Exception as error:
+            request = ask.reply(ask.code, "")
+            if not isinstance(error, GoddardError):
+                _logger.exception("a pull of %s failed", ask.connection.remote)
+            answer = error_response(request, error)
+        if answer is not None:
+            ask.connection.respond(answer)
+
+    def _pull(self, ask: Ask, *, can_suspend: bool) -> RemotingCommand | None:
+        """The refusal to send; None when the answer is sent already or the pull is held."""
+        fields = ask.fields
+        try:
+            group, topic = self._admit(ask)
+            filter_ = self._filter_of(ask, group)
+        except _RefusedError as refused:
+            kind = refused.forbidden_type
+            return ask.reply(
+                refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
+            )
+        reset = self._offsets.take_reset(group.group_name, fields.topic, fields.queue_id)
+        if reset is not None:
+            self._answer_reset(ask, group, topic, reset)
+            return None
+        began = time.monotonic()
+        result = self._store.get(
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            self._max_count(fields.max_msg_nums),
+            max_bytes=fields.max_msg_bytes,
+            message_filter=filter_,
+            is_joined=filter_ is None or not filter_.needs_records,
+        )
+        code = _CODES.get(result.status)
+        remark = result.status.value
+        if code is None:
+            # Java makes the queue when it is asked for, so that one without messages "is empty".
+            code = _MOVED if fields.queue_offset else _NOT_FOUND
+            remark = GetStatus.NO_MESSAGE_IN_QUEUE.value
+        offsets = self._offsets
+        offsets.note_pulled(group.group_name, fields.topic, fields.queue_id, result.next_offset)
+        # A negative offset is what clients send while they have none.
+        if can_suspend and fields.sys_flag & _COMMITS_OFFSET and fields.commit_offset >= 0:
+            offsets.commit(
+                group.group_name,
+                fields.topic,
+                fields.queue_id,
+                fields.commit_offset,
+                ask.connection.remote,
+            )
+        self._count(fields, result, int((time.monotonic() - began) * 1000))
+        if code == _NOT_FOUND and can_suspend and fields.sys_flag & _MAY_SUSPEND:
+            return self._hold(ask, filter_)
+        if code == _MOVED:
+            _logger.info(
+                "PULL_OFFSET_MOVED:correction offset. topic=%s, groupId=%s, queueId=%d, "
+                "requestOffset=%d, newOffset=%d, %s",
+                fields.topic,
+                fields.consumer_group,
+                fields.queue_id,
+                fields.queue_offset,
+                result.next_offset,
+                remark,
+            )
+        self._send(ask, code, remark, result, group, topic)
+        return None
+
+    def _count(self, fields: PullFields, result: GetResult, took_ms: int) -> None:
+        """For the statistics; with disableConsumeIfConsumerReadSlowly, also for what follows."""
+        stats, config = self._stats, self._settings.current
+        if not result.records:
+            if stats is not None:
+                stats.miss()
+            return
+        group = fields.consumer_group
+        if stats is not None:
+            stats.get(fields.topic, group, len(result.queue_offsets), result.total_bytes)
+            stats.get_took(fields.queue_id, fields.topic, group, took_ms)
+        if config.disable_slow_consumers:
+            (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(result.records[0], 28)
+            behind_bytes = self._store.log_max_offset - physical_offset
+            if behind_bytes > config.slow_consumer_bytes:
+                _logger.info(
+                    "[PROTECT_BROKER]the consumer[%s] consume slowly, %d bytes, disable it",
+                    group,
+                    behind_bytes,
+                )
+                self._groups.disable_consuming(group)
+
+    # Checks
+
+    def _admit(self, ask: Ask) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        fields = ask.fields
+        config = self._settings.current
+        if not config.broker_permission & _READ:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] pulling message is forbidden",
+                _FORBIDDEN_BROKER,
+            )
+        if ask.code == LITE_PULL and not config.lite_pull_enable:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
+                _FORBIDDEN_BROKER,
+            )
+        group = self._groups.find(fields.consumer_group)
+        if group is None:
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{fields.consumer_group}] does not exist, {_FAQ}",
+            )
+        if not group.consume_enable:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {fields.consumer_group}",
+                _FORBIDDEN_GROUP,
+            )
+        topic = self._topics.get(fields.topic)
+        if topic is None:
+            raise _RefusedError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{fields.topic}] not exist, apply first please! {_FAQ}",
+            )
+        if not topic.perm & _READ:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{fields.topic}] pulling message is forbidden",
+                _FORBIDDEN_TOPIC,
+            )
+        if not 0 <= fields.queue_id < topic.read_queue_nums:
+            raise _RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[/{ask.connection.remote}]",
+            )
+        return group, topic
+
+    def _filter_of(self, ask: Ask, group: SubscriptionGroupConfig) -> PullFilter | None:
+        fields = ask.fields
+        config = self._settings.current
+        if fields.sys_flag & _HAS_CLASS_FILTER:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
+        if fields.sys_flag & _HAS_SUBSCRIPTION:
+            filter_ = self._carried_filter(fields)
+        else:
+            filter_ = self._subscribed_filter(fields, group)
+        if config.reject_pull_consumer:
+            self._reject_pull_consumer(ask)
+        return filter_
+
+    def _carried_filter(self, fields: PullFields) -> PullFilter | None:
+        """The filter of a pull that brings its subscription along."""
+        expression, kind = fields.subscription or "", fields.expression_type
+        try:
+            if is_tag_type(kind):
+                return tag_filter(expression)
+            sql = check_expression(kind or "", expression)
+        except FilterSyntaxError as error:
+            _logger.warning(
+                "Parse the consumer's subscription[%s] failed, group: %s: %s",
+                expression[:1000],
+                fields.consumer_group,
+                error,
+            )
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from error
+        if not self._settings.current.property_filter:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter(kind or ""))
+        return self._filters.of_sql(sql, fields.topic, fields.consumer_group)
+
+    def _subscribed_filter(
+        self, fields: PullFields, group: SubscriptionGroupConfig
+    ) -> PullFilter | None:
+        """The filter that the group's heartbeats told."""
+        members = self._clients.consumer_group(fields.consumer_group)
+        if members is None:
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist{_FAQ}",
+            )
+        if members.is_broadcast and not group.consume_broadcast_enable:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
+                _FORBIDDEN_BROADCAST,
+            )
+        if self._groups.table.forbidden(group.group_name, fields.topic) & _READ_FORBIDDEN:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] is forbidden "
+                f"for topic[{fields.topic}]",
+                _FORBIDDEN_SUBSCRIPTION,
+            )
+        subscription = members.subscriptions.get(fields.topic)
+        if subscription is None:
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_FAQ}"
+            )
+        if subscription.sub_version < fields.sub_version:
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if subscription.class_filter_mode:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
+        if is_tag_type(subscription.expression_type):
+            return self._filters.of_tags(subscription)
+        found = self._filters.get(fields.topic, fields.consumer_group)
+        if found is None:
+            raise _RefusedError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        data, sql = found
+        if data.client_version < fields.sub_version:
+            raise _RefusedError(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        if not self._settings.current.property_filter:
+            raise _RefusedError(
+                ResponseCode.SYSTEM_ERROR, unsupported_filter(subscription.expression_type)
+            )
+        return self._filters.of_sql(sql, fields.topic, fields.consumer_group)
+
+    def _reject_pull_consumer(self, ask: Ask) -> None:
+        """With rejectPullConsumerEnable only members of a push group may pull."""
+        group = ask.fields.consumer_group
+        members = self._clients.consumer_group(group)
+        if members is not None and (
+            members.consume_type is not ConsumeType.ACTIVELY or ask.connection in members.clients
+        ):
+            return
+        if not names.is_system_group(group):
+            raise _RefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist, or the pull consumer is rejected "
+                f"by server.{_FAQ}",
+            )
+
+    def _max_count(self, wanted: int) -> int:
+        """What the store gives at most, or less; never what a peer makes up."""
+        limits = self._store.config
+        most = max(limits.max_get_memory_count, limits.max_get_disk_count)
+        return max(1, min(wanted, most))
+
+    # Holding and answering
+
+    def _hold(self, ask: Ask, filter_: PullFilter | None) -> RemotingCommand | None:
+        fields = ask.fields
+        config = self._settings.current
+        timeout_ms = (
+            fields.suspend_timeout_millis if config.long_polling else config.short_polling_ms
+        )
+        hold = Hold(
+            (fields.topic, fields.queue_id),
+            fields.queue_offset,
+            ask.connection,
+            filter_,
+            lambda: self.serve(ask, can_suspend=False),
+        )
+        if self._holds.park(hold, timeout_ms):
+            return None
+        if self._holds.is_stopped:
+            return ask.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+        return ask.reply(
+            ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many pull requests are held, try later"
+        )
+
+    def _answer_reset(
+        self, ask: Ask, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
+    ) -> None:
+        fields = ask.fields
+        _logger.info(
+            "The queue under pulling was previously reset to start from %d, %s %d, group %s",
+            offset,
+            fields.topic,
+            fields.queue_id,
+            fields.consumer_group,
+        )
+        result = GetResult(
+            GetStatus.OFFSET_OVERFLOW_BADLY,
+            offset,
+            self._store.min_offset(fields.topic, fields.queue_id),
+            self._store.max_offset(fields.topic, fields.queue_id),
+        )
+        self._send(ask, _MOVED, _RESET_REMARK, result, group, topic)
+
+    def _send(
+        self,
+        ask: Ask,
+        code: int,
+        remark: str,
+        result: GetResult,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+    ) -> None:
+        if not self._settings.current.slave_reads:
+            broker_id = _MASTER_ID
+        elif result.is_slave_suggested:
+            broker_id = group.which_broker_when_consume_slowly
+        else:
+            broker_id = group.broker_id
+        numbers = AnswerNumbers(
+            broker_id,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+        )
+        head = encode_answer(
+            ask.serialize_type, ask.opaque, code, remark, numbers, result.total_bytes
+        )
+        connection = ask.connection
+        if connection.is_closed:
+            return
+        if not result.records:
+            connection.send_encoded(head)
+        elif result.total_bytes <= _JOINED_BYTES:
+            connection.send_encoded(b"".join((head, *result.records)))
+        else:
+            connection.send_encoded(head)
+            for record in result.records:
+                connection.send_encoded(record)
+
+
+class PullHotPath:
+    """Takes plain pulls out of a chunk of frames.
+
+    Requests that hooks must see have no place here; leave it out when there are such.
+    """
+
+    __slots__ = ("_pulls", "_reader")
+
+    def __init__(self, pulls: Pulls) -> None:
+        self._pulls = pulls
+        self._reader = PullReader()
+
+    def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        """Serve the pulls among the frames; returns the others, in order."""
+        rest: list[memoryview] = []
+        read = self._reader.read
+        for place, frame in enumerate(frames):
+            if connection.is_paused:
+                rest += frames[place:]
+                break
+            header = read(frame)
+            if header is None:
+                rest.append(frame)
+                continue
+            self._pulls.serve(Ask(*header, connection), can_suspend=True)
+        return rest

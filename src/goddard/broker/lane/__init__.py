@@ -1,0 +1,1 @@
+"""The fast lane: plain sends and pulls without a command object."""

@@ -1,0 +1,1 @@
+"""Storing messages: sends, batches, retries, replies, delays, transactions."""

@@ -1,0 +1,383 @@
+"""One append per loop tick: everything that is to be stored comes through here, in order.
+
+Groups of records submitted while the loop handles what its sockets brought are appended together
+when that is done, with one ``append``. A batch of one client (``whole``) is appended by itself,
+in its place, because it must not cross a segment. With SYNC_FLUSH one wait for the disk answers
+every group of the tick, and what comes meanwhile is appended when that wait is over: few large
+syncs serve more senders than many small ones. The next sync is under way before those who waited
+for the last are answered, so disk and loop work at the same time.
+
+Belongs to the loop thread; the store's flushing thread only ever calls ``call_soon_threadsafe``.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final, Protocol, TypeAlias, cast
+
+import msgspec
+
+from goddard.clock import Clock, SystemClock
+from goddard.errors import StoreError
+from goddard.store.config import FlushMode
+from goddard.store.errors import MessageIllegalError
+from goddard.store.log.records import AppendableRecord, LogEntry
+from goddard.store.runs import Appendable, Placed, count_messages
+from goddard.store.store import MessageStore
+
+_logger: Final = logging.getLogger(__name__)
+
+# An append that takes longer is told in the log, in RocketMQ's words.
+_SLOW_PUT_MS: Final = 500
+
+# While the disk is at work, what comes waits, so that the next sync is for all of it; but not long.
+_MAX_HELD_BACK_SECONDS: Final = 0.02
+
+# Who submitted single records is told of single ones; who submitted runs, of runs.
+Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
+RunsDone: TypeAlias = Callable[[Sequence[Placed] | None, StoreError | None], None]
+
+
+class FlushTimeoutError(StoreError):
+    """The messages are in the log, but the disk did not confirm them in time; it still may.
+
+    With a ``cause``, it did not because of that: RocketMQ's clients know one code for both.
+    """
+
+    def __init__(
+        self, entries: Sequence[Placed], timeout_ms: int, cause: StoreError | None = None
+    ) -> None:
+        why = f"in {timeout_ms} ms" if cause is None else f"({cause})"
+        super().__init__(f"the disk did not confirm {count_messages(entries)} messages {why}")
+        self.entries = entries
+
+
+class LateError(StoreError):
+    """The loop was so busy that this came to its turn too late; nothing was written."""
+
+    def __init__(self, waited_ms: int, queued_requests: int) -> None:
+        super().__init__(f"{queued_requests} requests waited {waited_ms} ms to be stored")
+        self.waited_ms = waited_ms
+        self.queued_requests = queued_requests
+
+
+class AppendStats(Protocol):
+    """Who counts how the store does."""
+
+    def appended(self, count: int, took_ms: int) -> None: ...
+
+    def failed(self, count: int) -> None: ...
+
+
+class Group(msgspec.Struct):
+    """Records that were submitted together, and whom to tell."""
+
+    records: Sequence[Appendable]
+    requests: int
+    messages: int
+    done: RunsDone
+    whole: bool
+    wait_durable: bool
+    max_wait_ms: int | None
+
+
+# A group that has been appended, and where its records went.
+_Appended: TypeAlias = tuple[Group, Sequence[Placed]]
+
+
+class _Wait:
+    """Groups that wait for one sync."""
+
+    __slots__ = ("_over", "groups", "is_over", "requests", "timeout")
+
+    def __init__(self, groups: Sequence[_Appended]) -> None:
+        self.groups = groups
+        self.requests = sum(group.requests for group, _ in groups)
+        self.timeout: asyncio.TimerHandle | None = None
+        self.is_over = False
+        self._over: asyncio.Future[None] | None = None
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.timeout is not None:
+            self.timeout.cancel()
+        if self._over is not None:
+            self._over.set_result(None)
+
+    def until_over(self) -> asyncio.Future[None]:
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+        return self._over
+
+
+class Appender:
+    """Collects, appends, waits for the disk where asked to, and tells who submitted."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Clock | None = None,
+        flush_timeout_ms: int = 5_000,
+        stats: AppendStats | None = None,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._clock: Clock = clock or SystemClock()
+        self._stats = stats
+        self._queue: list[Group] = []
+        self._queued_since_ms = 0
+        self._waits: set[_Wait] = set()
+        self._held_back: asyncio.TimerHandle | None = None
+        store.show_with(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
+        self.flush_timeout_ms = flush_timeout_ms
+        self.queued_requests = 0
+        # Appended, and not yet known to be on disk; only those whose submitter waits for that.
+        self.undurable_requests = 0
+        # How long the last append held the log, if that was too long; and how long is too long.
+        self.busy_ms = 0
+        self.busy_after_ms = _SLOW_PUT_MS
+
+    def submit(
+        self,
+        records: Sequence[AppendableRecord],
+        done: Done,
+        *,
+        whole: bool = False,
+        wait_durable: bool = True,
+        max_wait_ms: int | None = None,
+    ) -> None:
+        """Append at the end of this tick, then call ``done(entries, error)`` on the loop.
+
+        Either every record is stored (``error`` is None, or a FlushTimeoutError) or none is
+        (``entries`` is None). With SYNC_FLUSH ``done`` is called once they are on disk, unless
+        ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
+        up with a LateError.
+        """
+        self._submit(
+            Group(records, 1, len(records), cast(RunsDone, done), whole, wait_durable, max_wait_ms)
+        )
+
+    def submit_open(
+        self, records: list[Appendable], messages: int, done: RunsDone, max_wait_ms: int | None
+    ) -> Group:
+        """The same for a list that may grow, as long as the group ``is_last``; with runs in it.
+
+        Each record, and each run, is a request of its own.
+        """
+        group = Group(records, len(records), messages, done, False, True, max_wait_ms)
+        self._submit(group)
+        return group
+
+    def _submit(self, group: Group) -> None:
+        if not self._queue:
+            self._queued_since_ms = self._clock.monotonic_ms()
+            if self._waits:
+                self._held_back = self._loop.call_later(_MAX_HELD_BACK_SECONDS, self._append_queued)
+            else:
+                self._loop.call_soon(self._append_queued)
+        self._queue.append(group)
+        self.queued_requests += group.requests
+
+    def is_last(self, group: Group | None) -> bool:
+        """Whether nothing was submitted after this group and it still waits for its turn.
+
+        So long its submitter may add to a list of records that it gave; ``added`` is to be told.
+        """
+        queue = self._queue
+        return bool(queue) and queue[-1] is group
+
+    def added(self, group: Group, requests: int, messages: int) -> None:
+        group.requests += requests
+        group.messages += messages
+        self.queued_requests += requests
+
+    async def put(
+        self,
+        records: Sequence[AppendableRecord],
+        *,
+        whole: bool = False,
+        wait_durable: bool = True,
+    ) -> Sequence[LogEntry]:
+        """As ``submit``; raises the StoreError."""
+        future: asyncio.Future[Sequence[LogEntry]] = self._loop.create_future()
+
+        def done(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+            if future.done():
+                return  # whoever waited was cancelled
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(entries or ())
+
+        self.submit(records, done, whole=whole, wait_durable=wait_durable)
+        return await future
+
+    async def drain(self) -> None:
+        """Until everything submitted so far is stored, and known to be durable where asked for."""
+        if self._queue:
+            self._append_queued()
+        if self._waits:
+            await asyncio.wait([wait.until_over() for wait in self._waits])
+
+    # The end of a tick
+
+    def _append_queued(self) -> None:
+        groups = self._queue
+        if not groups:
+            return  # appended before its turn
+        if self._held_back is not None:
+            self._held_back.cancel()
+            self._held_back = None
+        self._queue = []
+        queued_requests, self.queued_requests = self.queued_requests, 0
+        waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
+        settled: list[_Appended] = []
+        together: list[Group] = []
+        for group in groups:
+            if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
+                _tell(group.done, None, LateError(waited_ms, queued_requests))
+            elif group.whole:
+                self._append(together, settled)
+                together = []
+                self._append([group], settled)
+            else:
+                together.append(group)
+        self._append(together, settled)
+        if self._store.config.flush_mode is FlushMode.SYNC and settled:
+            self._wait_durable(settled)
+        else:
+            for group, entries in settled:
+                _tell(group.done, entries, None)
+
+    def _append(self, groups: Sequence[Group], settled: list[_Appended]) -> None:
+        if not groups:
+            return
+        first = groups[0]
+        records = (
+            first.records
+            if len(groups) == 1
+            else list(chain.from_iterable(group.records for group in groups))
+        )
+        messages = sum(group.messages for group in groups)
+        try:
+            entries = self._put(records, messages, whole=first.whole)
+        except MessageIllegalError as error:
+            if len(groups) == 1:
+                _tell(first.done, None, error)
+                return
+            for group in groups:  # the others should not suffer for the one that is wrong
+                self._append((group,), settled)
+            return
+        except StoreError as error:
+            for group in groups:
+                _tell(group.done, None, error)
+            return
+        except Exception as error:
+            _logger.exception("appending %d messages failed", messages)
+            for group in groups:
+                _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
+            return
+        if len(groups) == 1:
+            settled.append((first, entries))
+            return
+        start = 0
+        for group in groups:
+            end = start + len(group.records)
+            settled.append((group, entries[start:end]))
+            start = end
+
+    def _put(
+        self, records: Sequence[Appendable], messages: int, *, whole: bool
+    ) -> Sequence[Placed]:
+        stats = self._stats
+        started_ms = self._clock.monotonic_ms()
+        try:
+            entries = self._store.append(records, whole=whole)
+        except MessageIllegalError:
+            raise  # the store is well
+        except Exception:
+            if stats is not None:
+                stats.failed(messages)
+            raise
+        took_ms = self._clock.monotonic_ms() - started_ms
+        if took_ms > _SLOW_PUT_MS:
+            _logger.warning(
+                "not in lock elapsed time(ms)=%d, bodyLength=%d",
+                took_ms,
+                sum(entry.size for entry in entries),
+            )
+        if took_ms > self.busy_after_ms:
+            self._refuse_backlog(took_ms)
+        if stats is not None:
+            stats.appended(messages, took_ms)
+        return entries
+
+    def _refuse_backlog(self, took_ms: int) -> None:
+        """Be busy until the sockets have been read once: what is there came meanwhile."""
+
+        def recover() -> None:
+            self.busy_ms = 0
+
+        self.busy_ms = took_ms
+        # A call made soon may come before the sockets; one made by it comes after them.
+        self._loop.call_soon(self._loop.call_soon, recover)
+
+    # Durability
+
+    def _wait_durable(self, settled: Sequence[_Appended]) -> None:
+        waiting = [(group, placed) for group, placed in settled if group.wait_durable]
+        wait = _Wait(waiting)
+        if waiting:
+            self.undurable_requests += wait.requests
+            self._waits.add(wait)
+            wait.timeout = self._loop.call_later(self.flush_timeout_ms / 1000, self._expire, wait)
+
+        def bridge(error: StoreError | None) -> None:
+            # At shutdown the flushing thread may outlive the loop.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._settle, wait, error)
+
+        # Also when nobody waits: messages become visible once they are on disk.
+        self._store.wait_durable(settled[-1][1][-1].end_offset, bridge)
+        for group, placed in settled:
+            if not group.wait_durable:
+                _tell(group.done, placed, None)
+
+    def _on_synced(self, show: Callable[[], None]) -> None:
+        """The disk is free: have it work while what it has done is shown, then answered."""
+        if self._held_back is not None:
+            self._append_queued()
+        show()
+
+    def _expire(self, wait: _Wait) -> None:
+        placed = [place for _, places in wait.groups for place in places]
+        self._settle(wait, FlushTimeoutError(placed, self.flush_timeout_ms))
+
+    def _settle(self, wait: _Wait, error: StoreError | None) -> None:
+        if wait.is_over:
+            return
+        wait.end()
+        if not wait.groups:
+            return
+        self._waits.discard(wait)
+        self.undurable_requests -= wait.requests
+        cause = None if isinstance(error, FlushTimeoutError) else error
+        for group, placed in wait.groups:
+            late = None
+            if error is not None:
+                late = FlushTimeoutError(placed, self.flush_timeout_ms, cause)
+            _tell(group.done, placed, late)
+        if self._held_back is not None and not self._waits:
+            self._append_queued()  # after a sync that failed
+
+
+def _tell(done: RunsDone, entries: Sequence[Placed] | None, error: StoreError | None) -> None:
+    try:
+        done(entries, error)
+    except Exception:
+        # A fault of ours in one submitter must not keep the others of the tick waiting.
+        _logger.exception("handling the outcome of an append failed")

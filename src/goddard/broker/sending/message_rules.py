@@ -1,0 +1,239 @@
+"""A message on its way into the store, and what happens to it there whoever sends it.
+
+``MessageWriter`` applies the rules that RocketMQ's put hooks apply to every message, from clients
+and from the broker itself: limits, inner batches, timer properties, delay levels. It belongs to the
+loop thread.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from goddard.broker.sending.appender import Appender, FlushTimeoutError
+from goddard.broker.settings import BrokerConfig, Settings
+from goddard.errors import ProtocolError, StoreError
+from goddard.protocol.message import (
+    PROPERTY_DELAY,
+    PROPERTY_INNER_NUM,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_WAIT,
+    SysFlag,
+    encode_properties,
+)
+from goddard.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
+from goddard.protocol.record import MAX_TOPIC_BYTES_V1, Host
+from goddard.store.errors import (
+    MessageIllegalError,
+    StoreDiskError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from goddard.store.log.records import LogEntry, PreparedRecord
+
+_MAX_TOPIC_BYTES: Final = 255
+_PREPARED: Final = 0x4
+_TIMER_PROPERTIES: Final = (
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+)
+
+
+class PutStatus(Enum):
+    """How storing a message went; the names are RocketMQ's and travel as remarks."""
+
+    PUT_OK = "stored"
+    FLUSH_DISK_TIMEOUT = "stored, but the disk did not confirm it in time"
+    SERVICE_NOT_AVAILABLE = "the store takes no messages"
+    CREATE_MAPPED_FILE_FAILED = "the disk refused to write"
+    MESSAGE_ILLEGAL = "the message breaks a limit"
+    PROPERTIES_SIZE_EXCEEDED = "the properties are too long"
+    WHEEL_TIMER_NOT_ENABLE = "there is no timer wheel"
+    UNKNOWN_ERROR = "something else"
+
+
+class PutRefusedError(StoreError):
+    """A rule for messages forbids this one; nothing was written."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def put_status(error: StoreError | None) -> PutStatus:
+    """What RocketMQ calls an outcome of storing a message."""
+    match error:
+        case None:
+            return PutStatus.PUT_OK
+        case PutRefusedError():
+            return error.status
+        case FlushTimeoutError():
+            return PutStatus.FLUSH_DISK_TIMEOUT
+        case MessageIllegalError():
+            return PutStatus.MESSAGE_ILLEGAL
+        case StoreUnavailableError() | StoreFullError():
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        case StoreDiskError():
+            return PutStatus.CREATE_MAPPED_FILE_FAILED
+        case _:
+            return PutStatus.UNKNOWN_ERROR
+
+
+@dataclass(slots=True, kw_only=True)
+class Incoming:
+    """A message to be stored. The body is as the client sent it: compressed ones stay so."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    born_timestamp_ms: int
+    born_host: Host
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @property
+    def delay_level(self) -> int:
+        """0 when it is not delayed; ProtocolError when the property is no number."""
+        text = self.properties.get(PROPERTY_DELAY)
+        if text is None:
+            return 0
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
+            raise ProtocolError(f"the property DELAY is not a number: {text[:80]!r}")
+        return int(text)
+
+    @property
+    def waits_durable(self) -> bool:
+        """Whether its sender wants to know it on disk where the broker syncs (waitStoreMsgOK)."""
+        wait = self.properties.get(PROPERTY_WAIT)
+        return not wait or wait.lower() == "true"
+
+
+WriteDone: TypeAlias = Callable[[LogEntry | None, StoreError | None], None]
+
+
+class MessageWriter:
+    """Stores messages by the rules for all of them."""
+
+    def __init__(self, appender: Appender, settings: Settings) -> None:
+        self._appender = appender
+        # Like the store's own, they stay what they were at the start.
+        self._delay_level_count = len(settings.current.delay_levels.split())
+        self._configure(settings.current)
+        settings.add_listener(self._configure)
+
+    def _configure(self, config: BrokerConfig) -> None:
+        self._store_host = config.store_host
+        self._max_message_bytes = config.max_message_bytes
+
+    async def write(self, message: Incoming, *, wait_durable: bool | None = None) -> LogEntry:
+        """Store one message; raises a StoreError (see ``put_status``) or ProtocolError.
+
+        With SYNC_FLUSH it returns once the message is on disk, unless its property WAIT, or the
+        argument, says not to wait. After a FlushTimeoutError the message is stored nevertheless.
+        """
+        message = self.staged(message)
+        entries = await self._appender.put(
+            [self.encode(message)],
+            wait_durable=message.waits_durable if wait_durable is None else wait_durable,
+        )
+        return entries[0]
+
+    def submit(
+        self,
+        message: Incoming,
+        done: WriteDone,
+        *,
+        max_wait_ms: int | None = None,
+        wait_durable: bool | None = None,
+    ) -> Incoming:
+        """Store one message at the end of this tick, in the order of submission.
+
+        Returns it as it will be stored. What is wrong with it is raised here; how the append went
+        is told to ``done(entry, error)``. A FlushTimeoutError comes with the entry.
+        ``wait_durable`` goes before its property WAIT.
+        """
+        message = self.staged(message)
+
+        def appended(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
+            done(None if entries is None else entries[0], error)
+
+        self._appender.submit(
+            [self.encode(message)],
+            appended,
+            wait_durable=message.waits_durable if wait_durable is None else wait_durable,
+            max_wait_ms=max_wait_ms,
+        )
+        return message
+
+    def staged(self, message: Incoming) -> Incoming:
+        """The message as it is to be stored: checked, and a delayed one on its way to its level."""
+        self._check(message)
+        if message.sys_flag & _PREPARED:  # half messages and rollbacks wait for nothing
+            return message
+        level = message.delay_level
+        properties = message.properties
+        if level <= 0:
+            if (
+                message.topic != TIMER_TOPIC
+                and PROPERTY_TIMER_OUT_MS not in properties
+                and any(name in properties for name in _TIMER_PROPERTIES)
+            ):
+                raise PutRefusedError(
+                    PutStatus.WHEEL_TIMER_NOT_ENABLE, "messages for a time of day are not supported"
+                )
+            return message
+        level = min(level, self._delay_level_count)
+        staged = {
+            name: value for name, value in properties.items() if name not in _TIMER_PROPERTIES
+        }
+        staged[PROPERTY_DELAY] = str(level)
+        staged[PROPERTY_REAL_TOPIC] = message.topic
+        staged[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=staged)
+
+    def _check(self, message: Incoming) -> None:
+        topic_bytes = len(message.topic.encode())
+        limit = _MAX_TOPIC_BYTES if is_retry_topic(message.topic) else MAX_TOPIC_BYTES_V1
+        if topic_bytes > limit:
+            raise PutRefusedError(
+                PutStatus.MESSAGE_ILLEGAL, f"a topic of {topic_bytes} bytes is longer than {limit}"
+            )
+        if not message.body:
+            raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "the body is empty")
+        if PROPERTY_INNER_NUM in message.properties or message.sys_flag & SysFlag.INNER_BATCH:
+            # They need queues of type BatchCQ, which no topic has here.
+            raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported")
+        if len(message.body) > self._max_message_bytes:
+            raise PutRefusedError(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"a body of {len(message.body)} bytes is longer than {self._max_message_bytes}",
+            )
+
+    def encode(self, message: Incoming) -> PreparedRecord:
+        try:
+            properties = encode_properties(message.properties)
+        except ProtocolError as error:
+            raise PutRefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
+        return PreparedRecord(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            body=bytes(message.body),
+            properties=properties,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            store_host=self._store_host,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )

@@ -1,0 +1,1 @@
+"""Topics and subscription groups, and how they are saved."""

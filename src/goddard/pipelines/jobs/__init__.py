@@ -1,0 +1,1 @@
+"""Job files: reading and checking them."""

@@ -1,0 +1,1 @@
+"""Tables that pipelines write: Parquet, Delta and Iceberg."""

@@ -1,0 +1,1 @@
+"""Reading topics: ranges of offsets, micro-batches, pulls."""

@@ -1,0 +1,323 @@
+"""Read a range of a queue from its broker, in order, with concurrent pulls. Runs on executors.
+
+The range is divided into chunks. Several chunks are read concurrently, each with sequential pulls,
+because a broker returns few messages per pull (32 by default). Chunks are returned in order. Their
+length depends on the size of the messages, and a chunk that becomes too large is returned in parts,
+so that memory is bounded.
+
+Reading [start, end) again gives the same messages, unless they were deleted in the meantime. That
+is a DataLossError, or a warning with ``fails_on_data_loss`` off.
+"""
+
+import asyncio
+import bisect
+import logging
+import struct
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from goddard.client import broker_api
+from goddard.client.consume.pull import pull_command
+from goddard.client.consume.subscriptions import Sql, subscription
+from goddard.client.errors import BrokerError, BrokerNotFoundError
+from goddard.client.options import session_options
+from goddard.client.session import Session
+from goddard.client.values import MessageQueue
+from goddard.errors import ProtocolError, RequestTimeoutError
+from goddard.protocol.codes import ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers_message import PullResponse
+from goddard.spark.arrays import Positions
+from goddard.spark.columns import RecordColumns, record_starts
+from goddard.spark.inner_batches import INNER_BATCH_FLAGS, unwrap
+from goddard.spark.options import SQL92, SourceOptions
+from goddard.spark.reading.cluster import DEFAULT_GROUP, ReplicaBehindError, with_retries
+from goddard.spark.reading.offsets import DataLossError, QueueRange
+
+_logger: Final = logging.getLogger("goddard.spark")
+
+_MIN_CHUNK_MESSAGES: Final = 128
+_MAX_CHUNK_MESSAGES: Final = 8_192
+_CHUNK_BYTES: Final = 2 * 1024 * 1024
+_MAX_CHUNK_BYTES: Final = 8 * 1024 * 1024
+_MAX_PULL_BYTES: Final = 4 * 1024 * 1024
+
+_NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
+_KNOWN_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        _NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+# Two fields of a record: queue offset and, after the physical offset, the system flag.
+_OFFSET_AND_FLAG: Final = struct.Struct(">q8xi")
+_QUEUE_OFFSET_AT: Final = 20
+
+
+@dataclass(slots=True)
+class PulledRecords:
+    """Stored records in order: the bodies of pull responses, and the record positions in each."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    starts: list[list[int]] = field(default_factory=list)
+    count: int = 0
+    size_bytes: int = 0
+
+    def add(self, other: "PulledRecords") -> None:
+        self.bodies += other.bodies
+        self.starts += other.starts
+        self.count += other.count
+        self.size_bytes += other.size_bytes
+
+    def columns(self, queue: MessageQueue) -> RecordColumns:
+        """The records as columns, with the topic's name without namespace."""
+        bases = np.cumsum([0, *(len(body) for body in self.bodies)])
+        positions: list[Positions] = [
+            np.array(starts, dtype=np.int64) + base
+            for base, starts in zip(bases, self.starts, strict=False)
+        ]
+        data, starts = unwrap(b"".join(self.bodies), np.concatenate(positions))
+        return RecordColumns(
+            data,
+            starts,
+            broker_name=queue.broker_name,
+            topic=queue.topic,
+        )
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """The records read from a chunk so far, and the next offset to read."""
+
+    next_offset: int
+    end: int
+    pulled: PulledRecords = field(default_factory=PulledRecords)
+
+
+class RangeReader:
+    """Reads one range. Used by one task on one event loop."""
+
+    def __init__(self, queue_range: QueueRange, options: SourceOptions, session: Session) -> None:
+        self._range = queue_range
+        self._options = options
+        self._session = session
+        topic = session.with_namespace(queue_range.queue.topic)
+        self._queue = queue_range.queue._replace(topic=topic)
+        is_sql = options.expression_type == SQL92
+        expression = Sql(options.expression) if is_sql else options.expression
+        self._subscription = subscription(topic, expression, 0)
+        self._is_filtered = options.expression != "*"
+        self._group = session.with_namespace(options.group or DEFAULT_GROUP)
+        self._suggested_broker_id = 0
+        self._message_bytes = 0
+        self._pauses = 0
+
+    def note_pause(self) -> None:
+        """Call after the event loop was not running, which is the case while Spark uses rows."""
+        self._pauses += 1
+
+    async def records(self) -> AsyncGenerator[PulledRecords, None]:
+        """Stored records in order, some thousand at a time."""
+        begin, end = self._range.start, self._range.end
+        pending: deque[asyncio.Task[_Chunk]] = deque()
+        try:
+            while begin < end or pending:
+                while begin < end and len(pending) < self._options.requests_in_flight:
+                    until = min(end, begin + self._chunk_messages(end - begin))
+                    pending.append(asyncio.ensure_future(self._read_chunk(begin, until)))
+                    begin = until
+                    if not self._message_bytes:
+                        break  # the first chunk shows the size of messages
+                chunk = await pending.popleft()
+                while True:
+                    self._update_message_size(chunk)
+                    if chunk.pulled.count:
+                        yield chunk.pulled
+                    if chunk.next_offset >= chunk.end:
+                        break
+                    chunk = await self._read_chunk(chunk.next_offset, chunk.end)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    def _chunk_messages(self, left: int) -> int:
+        """The number of messages of the next chunk: a share of those left, within the limits."""
+        if not self._message_bytes:
+            return _MIN_CHUNK_MESSAGES
+        share = max(_MIN_CHUNK_MESSAGES, left // self._options.requests_in_flight)
+        return max(1, min(share, _MAX_CHUNK_MESSAGES, _CHUNK_BYTES // self._message_bytes))
+
+    def _update_message_size(self, chunk: _Chunk) -> None:
+        pulled = chunk.pulled
+        if pulled.count:
+            self._message_bytes = max(1, pulled.size_bytes // pulled.count)
+        elif not self._message_bytes:
+            self._message_bytes = _CHUNK_BYTES // _MAX_CHUNK_MESSAGES
+
+    async def _read_chunk(self, begin: int, end: int) -> _Chunk:
+        chunk = _Chunk(begin, end)
+        while chunk.next_offset < end and chunk.pulled.size_bytes < _MAX_CHUNK_BYTES:
+            await with_retries(
+                self._options.connection,
+                lambda: self._pull_once(chunk),
+                retry_for_ms=self._options.connection.max_outage_ms,
+            )
+        return chunk
+
+    async def _pull_once(self, chunk: _Chunk) -> None:
+        """One pull; repeated after a timeout if the event loop was paused meanwhile."""
+        while True:
+            pauses = self._pauses
+            try:
+                return await self._pull(chunk)
+            except RequestTimeoutError:
+                if pauses == self._pauses:
+                    raise
+
+    async def _pull(self, chunk: _Chunk) -> None:
+        """Pull once and add the records to the chunk."""
+        found = await self._locate_broker()
+        if found is None:
+            self._report_loss("its topic was deleted")
+            chunk.next_offset = chunk.end
+            return
+        address, is_slave = found
+        command = pull_command(
+            self._group,
+            self._queue,
+            chunk.next_offset,
+            self._subscription,
+            max_messages=min(chunk.end - chunk.next_offset, self._options.messages_per_request),
+            max_bytes=_MAX_PULL_BYTES,
+            suspend_ms=0,
+            carries_subscription=True,
+        )
+        response = await self._session.request(
+            address, command, self._options.connection.request_timeout_ms
+        )
+        if response.code == ResponseCode.TOPIC_NOT_EXIST and not is_slave:
+            self._report_loss("its topic was deleted")
+            chunk.next_offset = chunk.end
+            return
+        if response.code not in _KNOWN_CODES:
+            raise BrokerError(response.code, response.remark, address)
+        next_offset = self._next_offset(response, chunk, address, is_slave=is_slave)
+        if response.code == ResponseCode.SUCCESS:
+            self._add_records(bytes(response.body), chunk, next_offset)
+        chunk.next_offset = next_offset
+
+    def _next_offset(
+        self, response: RemotingCommand, chunk: _Chunk, address: str, *, is_slave: bool
+    ) -> int:
+        """The offset up to which a response covers the chunk; missing messages are reported."""
+        header = PullResponse.decode(response.fields)
+        next_offset = min(header.next_begin_offset, chunk.end)
+        is_moved = response.code == ResponseCode.PULL_OFFSET_MOVED
+        if is_slave and (
+            next_offset <= chunk.next_offset
+            or response.code == _NOT_FOUND
+            or (is_moved and self._suggested_broker_id)
+        ):
+            # The slave has not replicated the messages yet, or has deleted messages that the
+            # master may still have. Only the master decides what is lost; it is asked next.
+            self._suggested_broker_id = 0
+            raise ReplicaBehindError(
+                f"slave {address} does not have {self._queue} from offset {chunk.next_offset} yet"
+            )
+        self._suggested_broker_id = header.suggest_which_broker_id
+        if response.code == _NOT_FOUND:
+            self._report_loss(f"it ends at {header.max_offset}, before at {chunk.end}")
+            next_offset = chunk.end
+        elif is_moved and next_offset < chunk.next_offset:
+            self._report_loss(
+                f"it ends at {header.max_offset}, offset {chunk.next_offset} was requested"
+            )
+            next_offset = chunk.end
+        elif next_offset <= chunk.next_offset:
+            raise ProtocolError(
+                f"{address} answered a pull of {self._queue} from offset {chunk.next_offset} with "
+                f"the next offset {header.next_begin_offset}"
+            )
+        elif is_moved:
+            self._report_loss(
+                f"it begins at {header.min_offset}, offset {chunk.next_offset} was requested"
+            )
+        return next_offset
+
+    def _add_records(self, body: bytes, chunk: _Chunk, next_offset: int) -> None:
+        """Add the records of a response that covers the offsets up to ``next_offset``."""
+        starts = record_starts(body)
+        if self._is_filtered or not _is_complete(body, starts, chunk.next_offset, next_offset):
+            # With a filter the broker may return messages beyond the end. A batch that is stored
+            # as one record may begin before the chunk and end after it.
+            body, starts = unwrap(body, starts)
+            body, starts = _slice(body, starts, chunk.next_offset, chunk.end)
+            missing = 0 if self._is_filtered else next_offset - chunk.next_offset - len(starts)
+            if missing:
+                self._report_loss(
+                    f"{missing} messages from {chunk.next_offset} to {next_offset} were deleted"
+                )
+        if starts:
+            chunk.pulled.add(PulledRecords([body], [starts], len(starts), len(body)))
+
+    async def _locate_broker(self) -> tuple[str, bool] | None:
+        """The address to pull from, and whether it is a slave.
+
+        None if the broker is registered but does not have the topic.
+        """
+        session, queue = self._session, self._queue
+        found = session.find_broker(queue.broker_name, self._suggested_broker_id)
+        if found is None:
+            await session.refresh_route(queue.topic)
+            found = session.find_broker(queue.broker_name, self._suggested_broker_id)
+        if found is None:
+            known = await broker_api.cluster_info(session)
+            if queue.broker_name not in known.broker_addr_table:
+                raise BrokerNotFoundError(queue.broker_name)
+        return found
+
+    def _report_loss(self, loss: str) -> None:
+        text = f"{self._range.queue}: {loss}"
+        if self._options.fails_on_data_loss:
+            raise DataLossError([text])
+        _logger.warning("messages were lost before they were read: %s", text)
+
+
+def _is_complete(records: bytes, starts: list[int], begin: int, end: int) -> bool:
+    """Whether there is one record for each offset; checks the count, the first and the last."""
+    if len(starts) != end - begin:
+        return False
+    first, _ = _OFFSET_AND_FLAG.unpack_from(records, starts[0] + _QUEUE_OFFSET_AT)
+    last, sys_flag = _OFFSET_AND_FLAG.unpack_from(records, starts[-1] + _QUEUE_OFFSET_AT)
+    is_inner_batch = sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS
+    return bool(first == begin and last == end - 1 and not is_inner_batch)
+
+
+def _slice(records: bytes, starts: list[int], begin: int, end: int) -> tuple[bytes, list[int]]:
+    """The records with queue offsets from ``begin`` to before ``end``."""
+    queue_offsets = [
+        _OFFSET_AND_FLAG.unpack_from(records, start + _QUEUE_OFFSET_AT)[0] for start in starts
+    ]
+    first = bisect.bisect_left(queue_offsets, begin)
+    last = bisect.bisect_left(queue_offsets, end)
+    bounds = [*starts, len(records)]
+    base = bounds[first]
+    return records[base : bounds[last]], [start - base for start in starts[first:last]]
+
+
+async def open_session(options: SourceOptions) -> Session:
+    """Start a session for one task."""
+    connection = options.connection
+    session = Session.shared(
+        session_options(connection.name_servers, connection.keywords).for_process()
+    )
+    await session.start()
+    return session

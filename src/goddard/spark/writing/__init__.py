@@ -1,0 +1,1 @@
+"""Writing to topics: rows to messages, batches, retries."""

@@ -1,0 +1,1 @@
+"""Inspecting, verifying and repairing a store directory."""

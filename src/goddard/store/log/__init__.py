@@ -1,0 +1,1 @@
+"""The commit log: segments, records, flushing, dispatch, reading, retention."""

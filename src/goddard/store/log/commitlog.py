@@ -1,0 +1,502 @@
+"""The commit log: every record of every topic, in the order of arrival.
+
+Appending is the store's hot path: one call takes a prepared group of records, one ``pwrite`` per
+segment puts it on its way, and the group is visible as a whole or not at all. Records never cross
+a segment: one that does not fit with 8 bytes to spare is preceded by a filler (i32 space left,
+i32 0xCBD43194) and starts the next segment.
+
+One thread appends at a time. Others may read below ``end_offset`` and flush.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from goddard.errors import ProtocolError
+from goddard.protocol.hashing import crc32
+from goddard.protocol.record import BLANK_BYTES, MAGIC_V1, encode_blank
+from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
+from goddard.store.files import Files, disk_errors
+from goddard.store.log.records import (
+    PLAIN_HEAD,
+    Chunk,
+    LogEntry,
+    Scan,
+    ScanStop,
+    deliver_time_ms,
+    encode_store_part,
+    is_head,
+    read_entry,
+    store_time_of,
+)
+from goddard.store.log.segment import Segment, SegmentAllocator, load_offsets, segment_name
+from goddard.store.log.zeroing import ZeroAhead
+from goddard.store.runs import Appendable, LogRun, Placed, RecordRun
+from goddard.store.threads import Worker
+
+_CUT_COPY_BYTES: Final = 1 << 20
+
+QueueKey = tuple[str, int]
+
+
+class CommitLog:
+    """Segments of one size, contiguous from ``min_offset``; bytes exist up to ``end_offset``."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        max_record_bytes: int,
+        delay_times_ms: tuple[int, ...],
+        prezero: bool,
+        worker: Worker,
+    ) -> None:
+        self._files = files
+        self._segment_bytes = segment_bytes
+        self._max_record_bytes = max_record_bytes
+        self.delay_times_ms = delay_times_ms
+        self._segments: list[Segment] = []
+        self._allocator = SegmentAllocator(
+            files, directory, segment_bytes, prezero=prezero, worker=worker
+        )
+        self._zeros = ZeroAhead(files, worker) if prezero else None
+        # What a failed append may have left behind, past the end of the log.
+        self._debris: list[tuple[Segment, int, int]] = []
+        self.directory = directory
+        self.end_offset = 0
+        self.last_store_timestamp_ms = 0
+
+    # Opening and closing
+
+    def load(self) -> None:
+        """Take every file of the directory as full; recovery then finds the real end."""
+        with disk_errors("create", self.directory):
+            self._files.make_directories(self.directory)
+            self._files.sync_directory(self.directory.parent)
+        size = self._segment_bytes
+        remedy = (
+            f". If that is not the size that the store was made with (mappedFileSizeCommitLog), the"
+            f" file was cut short: `goddard store repair {self.directory.parent} --segment-bytes"
+            f" {size} --copy-to COPY --yes` makes the store whole again as far as its records go"
+        )
+        offsets = load_offsets(self._files, self.directory, size, remedy)
+        for before, after in pairwise(offsets):
+            if after != before + self._segment_bytes:
+                path = self.directory / segment_name(before + self._segment_bytes)
+                raise StoreLayoutError(f"{path} is missing between its neighbours", path)
+        self._segments = [
+            Segment(self._files, self.directory / segment_name(offset), offset, self._segment_bytes)
+            for offset in offsets
+        ]
+        self.end_offset = offsets[-1] + self._segment_bytes if offsets else 0
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty log at a segment boundary other than 0, as a new replica does."""
+        if self._segments or offset % self._segment_bytes:
+            raise ValueError(f"a log cannot begin at {offset} here")
+        self.end_offset = offset
+
+    def close(self, *, clean: bool = True) -> None:
+        self._allocator.discard(delete=clean)
+        for segment in self._segments:
+            segment.close()
+
+    # Facts
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
+
+    @property
+    def min_offset(self) -> int:
+        segments = self._segments
+        return segments[0].base_offset if segments else self.end_offset
+
+    def segment_at(self, offset: int) -> Segment | None:
+        segments = self._segments
+        if not segments:
+            return None
+        number = (offset - segments[0].base_offset) // self._segment_bytes
+        return segments[number] if 0 <= number < len(segments) else None
+
+    def has_record(self, offset: int, size: int) -> bool:
+        """Whether a record of this size lies there, by its head; True for what has expired."""
+        if offset < self.min_offset:
+            return True
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > segment.end_offset:
+            return False
+        return is_head(segment.view, offset - segment.base_offset, offset, size)
+
+    # Appending
+
+    def append(
+        self,
+        records: Sequence[Appendable],
+        next_offsets: dict[QueueKey, int],
+        now_ms: int,
+        *,
+        whole: bool = False,
+    ) -> list[Placed]:
+        """Write a group; either every record of it is in the log afterwards, or none.
+
+        ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
+        the group in one segment, as the messages of one batch must be; a run always is.
+        """
+        if self._debris:
+            self.clear_debris()
+        placed: list[Placed] = []
+        rolled: list[Segment] = []
+        needed = self._bytes_of(records) if whole else 0
+        try:
+            end_offset = self._write(records, needed, next_offsets, now_ms, placed, rolled)
+        except BaseException:  # whatever it is, no offset may be given twice or left out
+            for entry in placed:
+                if isinstance(entry, LogRun):
+                    next_offsets[entry.topic, entry.queue_id] -= entry.messages
+                elif entry.has_queue_entry:
+                    next_offsets[entry.topic, entry.queue_id] -= 1
+            if rolled:  # at most one is kept: the next append will want it first
+                for segment in rolled[1:]:
+                    segment.delete()
+                self._allocator.give_back(rolled[0])
+            raise
+        self._debris.clear()
+        self._segments.extend(rolled)
+        self.end_offset = end_offset
+        self.last_store_timestamp_ms = now_ms
+        if rolled:
+            self._allocator.prepare(rolled[-1].end_offset)
+        return placed
+
+    def _bytes_of(self, records: Sequence[Appendable]) -> int:
+        """The size of records that are to lie in one segment."""
+        total = sum(record[1] if isinstance(record, tuple) else record.size for record in records)
+        if total + BLANK_BYTES > self._segment_bytes:
+            raise MessageIllegalError("a batch is longer than a segment of the commit log")
+        return total
+
+    def _size_of_run(self, run: RecordRun) -> int:
+        largest = max(run.sizes)
+        if largest > self._max_record_bytes:
+            raise MessageIllegalError(
+                f"a record of {largest} bytes is longer than {self._max_record_bytes}"
+            )
+        return self._bytes_of((run,))
+
+    def _write(
+        self,
+        records: Iterable[Appendable],
+        needed: int,
+        next_offsets: dict[QueueKey, int],
+        now_ms: int,
+        placed: list[Placed],
+        rolled: list[Segment],
+    ) -> int:
+        """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes.
+
+        The first record must have room for all that is ``needed``.
+        """
+        segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
+        start = self.end_offset
+        offset = start
+        # The last offset at which something other than a filler may end.
+        limit = segment.end_offset - BLANK_BYTES
+        max_size = self._max_record_bytes
+        chunk: Chunk = []
+        last_store_host = store_part = b""
+        make_entry = tuple.__new__
+        pack_head, find_offset = PLAIN_HEAD.pack, next_offsets.get
+        for record in records:
+            if isinstance(record, tuple):  # most records, as fast as can be
+                (
+                    key,
+                    size,
+                    body,
+                    joint,
+                    properties,
+                    tags_code,
+                    flag,
+                    sys_flag,
+                    born_ms,
+                    born_host,
+                    store_host,
+                ) = record
+                if size > max_size:
+                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                queue_offset = find_offset(key, 0)
+                if store_host is not last_store_host:
+                    last_store_host = store_host
+                    store_part = encode_store_part(now_ms, store_host)
+                chunk += (
+                    pack_head(
+                        size,
+                        MAGIC_V1,
+                        crc32(body) & 0x7FFFFFFF,
+                        key[1],
+                        flag,
+                        queue_offset,
+                        offset,
+                        sys_flag,
+                        born_ms,
+                        born_host,
+                        store_part,
+                        len(body),
+                    ),
+                    body,
+                    joint,
+                    properties,
+                )
+                next_offsets[key] = queue_offset + 1
+            elif isinstance(record, RecordRun):
+                size = self._size_of_run(record)
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                key = record.queue_key
+                queue_offset = find_offset(key, 0)
+                placed.append(record.place(chunk, queue_offset, offset, now_ms))
+                next_offsets[key] = queue_offset + record.messages
+                needed = 0
+                offset += size
+                continue
+            else:
+                size = record.size
+                if size > max_size:
+                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+                if offset + (needed or size) > limit:
+                    segment = self._fill(segment, start, offset, chunk, rolled)
+                    start = offset = segment.base_offset
+                    limit = segment.end_offset - BLANK_BYTES
+                key = record.queue_key
+                has_queue_entry = record.has_queue_entry
+                queue_offset = find_offset(key, 0) if has_queue_entry else 0
+                tags_code = record.tags_code
+                if record.delay_level:
+                    tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
+                sys_flag, properties = record.sys_flag, record.properties
+                record.place(chunk, queue_offset, offset, now_ms)
+                # From here to the end of the pass nothing can fail: offset and entry belong
+                # together.
+                if has_queue_entry:
+                    next_offsets[key] = queue_offset + 1
+            needed = 0
+            topic, queue_id = key
+            placed.append(
+                make_entry(  # the tuple's own constructor takes half the time of the class's
+                    LogEntry,
+                    (
+                        topic,
+                        queue_id,
+                        queue_offset,
+                        offset,
+                        size,
+                        tags_code,
+                        now_ms,
+                        sys_flag,
+                        properties,
+                    ),
+                )
+            )
+            offset += size
+        self._put(segment, start, offset, chunk)
+        return offset
+
+    def _fill(
+        self, segment: Segment, start: int, end: int, chunk: Chunk, rolled: list[Segment]
+    ) -> Segment:
+        """Write the chunk and the filler that ends a segment; returns the one that follows."""
+        chunk.append(encode_blank(segment.end_offset - end))
+        following = self._roll(segment.end_offset, rolled)
+        self._put(segment, start, end + BLANK_BYTES, chunk)
+        chunk.clear()
+        return following
+
+    def _put(self, segment: Segment, start: int, end: int, chunk: Chunk) -> None:
+        data = b"".join(chunk)
+        if len(data) != end - start:  # would make every later record unreadable
+            raise ValueError(f"records of {len(data)} bytes say that they have {end - start}")
+        position = start - segment.base_offset
+        self._write_at(segment, position, data)
+
+    def _write_at(self, segment: Segment, position: int, data: bytes | memoryview) -> None:
+        end = position + len(data)
+        self._debris.append((segment, position, end))
+        if self._zeros is not None:
+            self._zeros.reserve(segment, end)
+        segment.write(position, data)
+
+    def _roll(self, offset: int, rolled: list[Segment]) -> Segment:
+        segment = self._allocator.take(offset)
+        rolled.append(segment)
+        return segment
+
+    def clear_debris(self) -> None:
+        """Zero what a failed append left; until that succeeds nothing new is written over it.
+
+        Whole records could lie there, and would come back to life behind a shorter append.
+        """
+        while self._debris:
+            segment, start, end = self._debris[-1]
+            if self.segment_at(segment.base_offset) is segment:
+                segment.zero(start, end)
+            else:  # a segment given back to the allocator: use a fresh one instead
+                self._allocator.discard()
+            self._debris.pop()
+
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Add bytes of another log as they are (replication); they must not cross a segment."""
+        self.clear_debris()
+        rolled: list[Segment] = []
+        segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
+        position = self.end_offset - segment.base_offset
+        if position + len(data) > segment.size:
+            raise ValueError("raw bytes cross the end of a segment")
+        try:
+            self._write_at(segment, position, data)
+        except StoreDiskError:
+            if rolled:
+                self._allocator.give_back(segment)
+            raise
+        self._debris.clear()
+        self._segments.extend(rolled)
+        self.end_offset += len(data)
+
+    # Reading
+
+    def read(self, physical_offset: int, size: int) -> memoryview | None:
+        """Bytes of the log, uncopied; None when they are not (or no longer) there.
+
+        A range over several segments comes as a copy.
+        """
+        if physical_offset < 0 or size < 0 or physical_offset + size > self.end_offset:
+            return None
+        segment = self.segment_at(physical_offset)
+        if segment is None:
+            return None
+        position = physical_offset - segment.base_offset
+        if position + size <= segment.size:
+            return segment.view[position : position + size]
+        pieces = bytearray(segment.view[position:])
+        while len(pieces) < size:
+            segment = self.segment_at(physical_offset + len(pieces))
+            if segment is None:
+                return None
+            pieces += segment.view[: size - len(pieces)]
+        return memoryview(pieces).toreadonly()
+
+    def tail(self, physical_offset: int, max_bytes: int) -> memoryview | None:
+        """What follows an offset within its segment, at most ``max_bytes`` (replication)."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or physical_offset > self.end_offset:
+            return None
+        size = min(max_bytes, segment.end_offset - physical_offset)
+        return self.read(physical_offset, min(size, self.end_offset - physical_offset))
+
+    def entry_at(self, physical_offset: int) -> LogEntry | None:
+        """What dispatch knows of the record at an offset; None when no record starts there."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or not 0 <= physical_offset < self.end_offset:
+            return None
+        position = physical_offset - segment.base_offset
+        limit = min(self.end_offset - segment.base_offset, segment.size)
+        try:
+            return read_entry(
+                segment.view[:limit],
+                position,
+                physical_offset,
+                check_crc=False,
+                delay_times_ms=self.delay_times_ms,
+            )
+        except ProtocolError:
+            return None
+
+    def store_time_ms(self, physical_offset: int, size: int) -> int | None:
+        view = self.read(physical_offset, size)
+        return None if view is None or size < 64 + BLANK_BYTES else store_time_of(view)
+
+    def scan(self, physical_offset: int, *, check_crc: bool = True) -> Iterator[LogEntry]:
+        """The records from an offset to the end of the log, across fillers."""
+        while (
+            physical_offset < self.end_offset
+            and (segment := self.segment_at(physical_offset)) is not None
+        ):
+            limit = min(segment.size, self.end_offset - segment.base_offset)
+            scan = self.scan_segment(
+                segment,
+                physical_offset - segment.base_offset,
+                check_crc=check_crc,
+                limit=limit,
+            )
+            yield from scan
+            if scan.stop is ScanStop.INVALID:
+                return  # the end of a record that is not all there yet, or damage
+            physical_offset = segment.end_offset
+
+    def scan_segment(
+        self,
+        segment: Segment,
+        position: int = 0,
+        *,
+        check_crc: bool = True,
+        limit: int | None = None,
+    ) -> Scan:
+        return Scan(
+            segment.view if limit is None else segment.view[:limit],
+            segment.base_offset,
+            position=position,
+            check_crc=check_crc,
+            delay_times_ms=self.delay_times_ms,
+        )
+
+    # Shortening
+
+    def truncate(self, offset: int) -> None:
+        """Make ``offset`` the end: later segments go, the rest of its own reads as zeros.
+
+        Java leaves the old bytes; behind a new record of the same size they would read as records.
+        """
+        while self._segments and self._segments[-1].base_offset >= max(offset, 1):
+            self._segments.pop().delete()
+        segment = self.segment_at(offset)
+        if segment is not None:
+            segment.zero(offset - segment.base_offset, segment.size)
+            segment.sync()
+        self._allocator.discard()
+        self.end_offset = offset
+
+    def forget_first(self, count: int) -> list[Segment]:
+        """Take the oldest segments out of the log; the caller deletes their files."""
+        gone, self._segments = self._segments[:count], self._segments[count:]
+        return gone
+
+    def prepare_next(self) -> None:
+        """Have the segment made that an append will want next."""
+        segment = self.segment_at(self.end_offset)
+        self._allocator.prepare(self.end_offset if segment is None else segment.end_offset)
+
+    def stop_preparing(self) -> None:
+        """Shorten what the worker may be doing, before it is stopped."""
+        self._allocator.stop_prezeroing()
+        if self._zeros is not None:
+            self._zeros.stop()
+
+    def first_store_time_ms(self, segment: Segment) -> int | None:
+        """The store time of a segment's first record; None when it does not begin with one."""
+        try:
+            entry = read_entry(segment.view, 0, segment.base_offset, check_crc=False)
+        except ProtocolError:
+            return None
+        return entry.store_timestamp_ms

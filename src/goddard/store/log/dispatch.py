@@ -1,0 +1,96 @@
+"""From the commit log to what is derived from it: consume queues, key index, listeners.
+
+Dispatch takes entries in the order of the log, a group at a time. It never fails for a full or
+broken disk: queue and index entries wait in memory, ``trouble`` says why, and the store takes no
+more messages until ``write_pending`` has succeeded. Everything here can be made again from the log.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias, cast
+
+from goddard.store.errors import StoreDiskError
+from goddard.store.index.index import KeyIndex
+from goddard.store.log.records import PREPARED, LogEntry
+from goddard.store.queues.queue import ConsumeQueue
+from goddard.store.queues.table import QueueTable
+from goddard.store.runs import LogRun, Placed, has_runs
+
+ArrivalListener: TypeAlias = Callable[[Sequence[Placed]], None]
+
+
+class Dispatcher:
+    """Applies log entries; those below ``dispatched_offset`` have been."""
+
+    def __init__(self, queues: QueueTable, index: KeyIndex) -> None:
+        self._queues = queues
+        self._index = index
+        self.dispatched_offset = 0
+        self.dispatched_time_ms = 0
+        self.trouble: StoreDiskError | None = None
+        # Records whose queue offset does not fit their queue; recovery reports them.
+        self.misplaced: list[LogEntry] = []
+
+    def apply(self, entries: Sequence[Placed]) -> None:
+        if not entries:
+            return
+        if has_runs(entries):
+            self._put_mixed(entries)
+        else:
+            self._put_entries(cast(Sequence[LogEntry], entries))
+        try:
+            self._index.add(entries)
+        except StoreDiskError as error:
+            self.trouble = error
+        last = entries[-1]
+        self.dispatched_offset = last.end_offset
+        self.dispatched_time_ms = last.store_timestamp_ms
+
+    def _put_entries(self, entries: Iterable[LogEntry]) -> None:
+        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
+        for entry in entries:
+            if not entry[7] & PREPARED:
+                by_queue[entry[:2]].append(entry)
+        for key, its_entries in by_queue.items():
+            self._put_following(key, its_entries)
+
+    def _put_mixed(self, placed: Sequence[Placed]) -> None:
+        for kind, items in groupby(placed, type):
+            if kind is LogRun:
+                for run in cast(Iterator[LogRun], items):
+                    self._put_run(run)
+            else:
+                self._put_entries(cast(Iterator[LogEntry], items))
+
+    def _put_following(self, key: tuple[str, int], entries: Sequence[LogEntry]) -> None:
+        queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
+        try:
+            if not queue.put_following(entries):
+                self._put_each(queue, entries)
+        except StoreDiskError as error:
+            self.trouble = error
+
+    def _put_run(self, run: LogRun) -> None:
+        key = run.topic, run.queue_id
+        queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
+        try:
+            if not queue.put_run(run):
+                self._put_each(queue, run.entries)
+        except StoreDiskError as error:
+            self.trouble = error
+
+    def _put_each(self, queue: ConsumeQueue, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            _, _, queue_offset, physical_offset, size, tags_code, _, _, _ = entry
+            try:
+                if not queue.put(queue_offset, physical_offset, size, tags_code):
+                    self.misplaced.append(entry)
+            except StoreDiskError as error:
+                self.trouble = error
+
+    def write_pending(self) -> None:
+        """Put what waits in memory into the files; raises StoreDiskError and may be repeated."""
+        for queue in self._queues.waiting:
+            queue.write_pending()
+        self._index.write_pending()

@@ -1,0 +1,155 @@
+"""Making the commit log durable, and knowing what is.
+
+One sync covers every append before it; whoever waits for an offset is told once that offset is on
+disk (group commit). Flushing runs in the store's worker; appends go on meanwhile.
+
+After a failed sync the kernel may have dropped the dirty pages and calls them clean, so a second
+sync that succeeds proves nothing. The log then counts as failed: waiters get the error, appends are
+refused. ``prove`` reads the records of the unsynced range (CRC and all), writes the same bytes
+again, which makes their pages dirty, and syncs. Only then the log is trusted again; when the bytes
+no longer read as records, only opening anew (recovery) helps.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from goddard.errors import StoreError
+from goddard.store.errors import StoreDiskError, StoreUnavailableError
+from goddard.store.log.commitlog import CommitLog
+
+FlushCallback: TypeAlias = Callable[[StoreError | None], None]
+
+_REWRITE_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class LogFlusher:
+    """Bytes below ``flushed_offset`` are on disk."""
+
+    def __init__(self, log: CommitLog, on_flushed: Callable[[], None]) -> None:
+        self._log = log
+        self._on_flushed = on_flushed
+        self._flushing = threading.Lock()
+        self._guard = threading.Lock()
+        self._waiting: list[tuple[int, FlushCallback]] = []
+        self.flushed_offset = log.end_offset
+        self.flushed_time_ms = 0
+        self.failure: StoreDiskError | None = None
+
+    @property
+    def unflushed_bytes(self) -> int:
+        return self._log.end_offset - self.flushed_offset
+
+    @property
+    def has_waiters(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self, offset: int, callback: FlushCallback) -> None:
+        """Call back, from the flushing thread, when the log is on disk up to ``offset``.
+
+        The callback gets None, or the error that makes it unknown whether it ever will be.
+        """
+        failure: StoreError | None = None
+        with self._guard:
+            if offset > self.flushed_offset:
+                failure = self.failure
+                if failure is None:
+                    self._waiting.append((offset, callback))
+                    return
+        if failure is None:
+            self._on_flushed()  # the flushing thread may be about to
+        callback(failure)
+
+    def flush(self) -> None:
+        """Sync everything appended so far and answer who waited for it. Does not raise."""
+        with self._flushing:
+            if self.failure is None:
+                # The time first: records that follow may be younger than what gets synced.
+                time_ms = self._log.last_store_timestamp_ms
+                target = self._log.end_offset
+                try:
+                    self._sync(self.flushed_offset, target)
+                except StoreDiskError as error:
+                    self._fail(error)
+                else:
+                    self._advance(target, time_ms)
+
+    def prove(self) -> bool:
+        """Try to come back after a failed sync; True when the log is trusted again."""
+        with self._flushing:
+            if self.failure is None:
+                return True
+            time_ms = self._log.last_store_timestamp_ms
+            start, target = self.flushed_offset, self._log.end_offset
+            try:
+                self._rewrite(start, target)
+                self._sync(start, target)
+            except StoreDiskError as error:
+                self.failure = error
+                return False
+            self.failure = None
+            self._advance(target, time_ms)
+            return True
+
+    def fail_waiters(self, error: StoreError) -> None:
+        """Tell everyone who waits that there will be no answer (the store closes)."""
+        with self._guard:
+            waiting, self._waiting = self._waiting, []
+        _answer([callback for _, callback in waiting], error)
+
+    def _sync(self, start: int, end: int) -> None:
+        while start < end:
+            segment = self._log.segment_at(start)
+            if segment is None:
+                raise StoreDiskError(f"no segment of the commit log holds offset {start}")
+            segment.sync()
+            start = segment.end_offset
+
+    def _rewrite(self, start: int, end: int) -> None:
+        reached = start
+        for entry in self._log.scan(start):
+            reached = entry.end_offset
+        if reached < end and not self._ends_with_filler(reached, end):
+            raise StoreDiskError(f"the commit log no longer reads as records from {reached} on")
+        while start < end:
+            segment = self._log.segment_at(start)
+            if segment is None:
+                raise StoreDiskError(f"no segment of the commit log holds offset {start}")
+            position = start - segment.base_offset
+            stop = min(position + _REWRITE_BYTES, segment.size, end - segment.base_offset)
+            segment.write(position, bytes(segment.view[position:stop]))
+            start = segment.base_offset + stop
+
+    def _ends_with_filler(self, reached: int, end: int) -> bool:
+        segment = self._log.segment_at(reached)
+        return segment is not None and end == segment.end_offset
+
+    def _advance(self, offset: int, time_ms: int) -> None:
+        with self._guard:
+            self.flushed_offset = offset
+            self.flushed_time_ms = time_ms
+            ready = [callback for end, callback in self._waiting if end <= offset]
+            self._waiting = [item for item in self._waiting if item[0] > offset]
+        try:
+            self._on_flushed()
+        finally:  # whatever a listener does, who waited is answered
+            _answer(ready, None)
+
+    def _fail(self, error: StoreDiskError) -> None:
+        with self._guard:
+            self.failure = error
+            waiting, self._waiting = self._waiting, []
+        logger.error("the commit log takes no messages until it is proved: %s", error)
+        unknown = StoreUnavailableError(f"the message may not be on disk: {error}")
+        _answer([callback for _, callback in waiting], unknown)
+
+
+def _answer(callbacks: Sequence[FlushCallback], error: StoreError | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:  # a defect of one who waited must not keep the others waiting
+            logger.exception("answering a wait for the disk failed")
