@@ -87,7 +87,7 @@ def test_source_and_sink_on_a_cluster(tmp_path: Path) -> None:
         daemon(
             f"worker-{number}",
             tmp_path,
-            "Successfully executor_workers with master",
+            "Successfully registered with master",
             "org.apache.spark.deploy.worker.Worker",
             *(*common, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / "work")),
             url,

@@ -21,7 +21,7 @@ class ManualClock:
 
     def advance(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError("advance() needs a positive number; use jump() to set wall time back")
+            raise ValueError("advance() cannot go back; use jump() to set wall time back")
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds
 

@@ -168,7 +168,7 @@ async def inject_fault(broker: ProxiedBroker, fault: str) -> None:
         proxy.half_open()
         # Requests time out, and the consumers reconnect.
         await until(
-            lambda: proxy.connections_made > before, "another connection is before", TIMEOUT_SECONDS
+            lambda: proxy.connections_made > before, "another connection is made", TIMEOUT_SECONDS
         )
         proxy.heal()
     else:

@@ -50,10 +50,10 @@ def finish(job: Job, spark: SparkSession) -> str:
 
 def sample_lags(options: SourceOptions) -> list[GroupLag]:
     """How far every consumer group is behind in every topic that it consumes; the longest first."""
-    reach = options.connection
+    connection = options.connection
     lags: dict[tuple[str, str], int] = defaultdict(int)
     latest: dict[MessageQueue, int | None] = {}
-    with Admin(name_servers=reach.name_servers, **reach.keywords) as admin:
+    with Admin(name_servers=connection.name_servers, **connection.keywords) as admin:
         masters = [place for place in admin.brokers() if place.is_master]
         for place in masters:
             # By offsets and not by group: groups of Spark and of old clients are declared nowhere.
