@@ -354,7 +354,7 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize("line", UNSUPPORTED)
-def test_what_would_be_taken_for_granted_and_is_not_there_is_refused(line: str) -> None:
+def test_unsupported_settings_are_refused(line: str) -> None:
     config = BrokerConfig.from_properties(parse_properties(line))
     with pytest.raises(ConfigError, match=f"{line} is not supported yet: .* would .*; remove the"):
         config.check_supported()
