@@ -26,7 +26,7 @@ from bench.report import Report, Row
 from goddard import config
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     GetMaxOffsetRequest,
     PullRequest,
     SendRequest,

@@ -37,9 +37,6 @@ from goddard.protocol import (
     bodies_admin,
     bodies_client,
     fastjson,
-    headers_admin,
-    headers_cluster,
-    headers_message,
     ids,
     message,
     record,
@@ -47,7 +44,10 @@ from goddard.protocol import (
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.compression import CompressionKind, compress, decompress, with_compression
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.header import Header
+from goddard.protocol.headers import admin as headers_admin
+from goddard.protocol.headers import cluster as headers_cluster
+from goddard.protocol.headers import message as headers_message
+from goddard.protocol.headers.header import Header
 
 WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
 MAX_INPUT_BYTES: Final = 4096

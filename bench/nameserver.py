@@ -27,7 +27,7 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.headers_cluster import GetRouteRequest, RegisterBrokerRequest
+from goddard.protocol.headers.cluster import GetRouteRequest, RegisterBrokerRequest
 from goddard.protocol.responses import check
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until

@@ -31,7 +31,7 @@ from goddard.protocol.bodies import MessageQueue, encode_body
 from goddard.protocol.bodies_client import ConsumerData, HeartbeatData, LockQueuesBody
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.protocol.responses import ResponseError, check
 from goddard.testing.cluster import Cluster, Daemon

@@ -44,7 +44,7 @@ from goddard.errors import (
 from goddard.protocol.acl import verify
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import decode_send
+from goddard.protocol.headers.message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
 
 

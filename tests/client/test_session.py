@@ -39,8 +39,8 @@ from goddard.protocol.bodies_client import (
 )
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import GetProducerConnectionsRequest
-from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.headers.admin import GetProducerConnectionsRequest
+from goddard.protocol.headers.message import CheckTransactionRequest
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.testing.ports import lease_port

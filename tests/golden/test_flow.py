@@ -16,7 +16,7 @@ from goddard.broker.sending.transaction_checks import GROUP
 from goddard.broker.sending.transactions import Transactions, as_committed, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import CheckTransactionRequest, SendBackRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, SendBackRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import decode_properties
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC

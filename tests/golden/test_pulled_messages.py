@@ -17,7 +17,7 @@ from goddard.client.values import MessageQueue
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import decompress
 from goddard.protocol.frame import RemotingCommand, decode_frame
-from goddard.protocol.headers_message import PullRequest
+from goddard.protocol.headers.message import PullRequest
 from goddard.protocol.record import MAX_BODY_BYTES, iter_records
 
 DATA = Path(__file__).parent / "data"

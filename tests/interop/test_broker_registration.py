@@ -7,7 +7,7 @@ from tests.support.java import JavaPeers
 
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import SendRequestV2
+from goddard.protocol.headers.message import SendRequestV2
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_brokers, query_route

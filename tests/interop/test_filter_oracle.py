@@ -16,7 +16,7 @@ import pytest
 from tests.support.java import BRIEF_JVM_FLAGS
 from tests.support.peers import POM_DIR, RELEASES
 
-from goddard.protocol.filter import (
+from goddard.protocol.filters.expression import (
     FilterEvaluationError,
     FilterSyntaxError,
     bloom_positions,

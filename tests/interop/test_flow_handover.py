@@ -18,7 +18,7 @@ from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     CheckTransactionRequest,
     EndTransactionRequest,
     SendResponse,

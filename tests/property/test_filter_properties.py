@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from goddard.protocol.filter import (
+from goddard.protocol.filters.expression import (
     FilterEvaluationError,
     FilterSyntaxError,
     bloom_positions,

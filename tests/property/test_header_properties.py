@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.errors import HeaderError
-from goddard.protocol.header import Header
-from goddard.protocol.headers_message import SendRequest, SendRequestV2, decode_send
+from goddard.protocol.headers.header import Header
+from goddard.protocol.headers.message import SendRequest, SendRequestV2, decode_send
 
 KINDS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda k: k.__name__)
 

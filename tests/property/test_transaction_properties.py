@@ -24,7 +24,7 @@ from goddard.broker.sending.message_rules import Incoming
 from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.message import TransactionType
 from goddard.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 from goddard.protocol.record import decode_record

@@ -8,7 +8,7 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import HeartbeatData, ProducerData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     EndTransactionRequest,
     SendBackRequest,
     SendRequest,

@@ -24,7 +24,7 @@ from goddard.protocol.bodies_client import (
     SubscriptionData,
 )
 from goddard.protocol.codes import RequestCode, SerializeType
-from goddard.protocol.filter import parse_tags
+from goddard.protocol.filters.expression import parse_tags
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.record import Record, iter_records
 from goddard.store.tables import (

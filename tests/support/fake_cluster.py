@@ -18,7 +18,7 @@ from typing import Self
 from goddard.protocol.bodies import BrokerData, QueueData, TopicRoute, encode_body
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import decode_send
+from goddard.protocol.headers.message import decode_send
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

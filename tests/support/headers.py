@@ -6,11 +6,9 @@ For tests that decode any frame; handlers name their header class themselves.
 from collections.abc import Mapping
 from typing import Final
 
-from goddard.protocol import headers_admin as admin
-from goddard.protocol import headers_cluster as cluster
-from goddard.protocol import headers_message as message
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.header import Header
+from goddard.protocol.headers import admin, cluster, message
+from goddard.protocol.headers.header import Header
 
 REQUEST_HEADERS: Final[Mapping[RequestCode, type[Header]]] = {
     RequestCode.SEND_MESSAGE: message.SendRequest,

@@ -17,7 +17,7 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import RegisterBrokerRequest
+from goddard.protocol.headers.cluster import RegisterBrokerRequest
 from goddard.transport.client import Client
 
 _TIMEOUT_MS = 10_000

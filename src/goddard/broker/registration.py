@@ -30,7 +30,7 @@ from goddard.protocol.bodies import (
 from goddard.protocol.codes import Permission, RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.hashing import body_crc
-from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
+from goddard.protocol.headers.cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.protocol.responses import ResponseError, check
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection

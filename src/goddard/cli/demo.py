@@ -26,9 +26,9 @@ from goddard.nameserver.server import NameServer
 from goddard.protocol.bodies import TopicRoute, decode_body
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import CreateTopicRequest
-from goddard.protocol.headers_cluster import GetRouteRequest
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.admin import CreateTopicRequest
+from goddard.protocol.headers.cluster import GetRouteRequest
+from goddard.protocol.headers.message import (
     EndTransactionRequest,
     PullRequest,
     SendRequestV2,

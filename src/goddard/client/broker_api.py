@@ -31,9 +31,9 @@ from goddard.protocol.bodies_client import (
 )
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import MAX_FRAME_BYTES, RemotingCommand
-from goddard.protocol.header import Header
-from goddard.protocol.headers_cluster import GetRouteRequest
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.cluster import GetRouteRequest
+from goddard.protocol.headers.header import Header
+from goddard.protocol.headers.message import (
     EndTransactionRequest,
     GetConsumerListRequest,
     GetEarliestStoreTimeRequest,

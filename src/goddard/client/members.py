@@ -23,13 +23,13 @@ from goddard.protocol.bodies_client import (
 )
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     ConsumeDirectlyRequest,
     GetConsumerRunningInfoRequest,
     GetConsumerStatusRequest,
     ResetOffsetRequest,
 )
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     CheckTransactionRequest,
     NotifyConsumerIdsRequest,
     ReplyRequest,

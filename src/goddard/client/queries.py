@@ -22,7 +22,7 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol.bodies import BrokerData, ClusterInfo, TopicConfig, TopicRoute
 from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
-from goddard.protocol.headers_admin import CreateTopicRequest
+from goddard.protocol.headers.admin import CreateTopicRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.names import AUTO_CREATE_TOPIC
 from goddard.protocol.record import iter_records

@@ -29,7 +29,7 @@ from goddard.protocol import bodies
 from goddard.protocol.bodies import DataVersion, RegisterBrokerBody, decode_body, encode_body
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     BrokerHeartbeatRequest,
     GetBrokerMemberGroupRequest,
     QueryDataVersionRequest,

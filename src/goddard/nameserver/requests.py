@@ -19,7 +19,7 @@ from goddard.protocol import bodies
 from goddard.protocol.bodies import TopicRoute, decode_body, encode_body, encode_route
 from goddard.protocol.codes import VERSION_4_9_4, RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     AddWritePermissionRequest,
     AddWritePermissionResponse,
     DeleteKvRequest,

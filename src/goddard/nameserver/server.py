@@ -24,7 +24,7 @@ from goddard.nameserver.routes import MinBrokerIdChange, RoutePolicy, RouteTable
 from goddard.nameserver.settings import Settings
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import NotifyMinBrokerIdRequest
+from goddard.protocol.headers.cluster import NotifyMinBrokerIdRequest
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions

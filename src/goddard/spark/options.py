@@ -16,7 +16,7 @@ from goddard.client.name_servers import parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError
-from goddard.protocol.filter import compile_sql, parse_tags
+from goddard.protocol.filters.expression import compile_sql, parse_tags
 from goddard.protocol.names import group_problem, topic_problem
 from goddard.spark.reading import offsets
 from goddard.spark.reading.offsets import Offsets

@@ -24,7 +24,7 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import CheckClientBody, ConsumerData, HeartbeatData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import SendResponse
+from goddard.protocol.headers.message import SendResponse
 from goddard.protocol.responses import ResponseError
 from goddard.testing.cluster import Cluster, Daemon
 from goddard.transport.client import Client, ClientOptions

@@ -23,7 +23,7 @@ from goddard.nameserver.server import NameServer
 from goddard.protocol import fastjson
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_cluster import RegisterBrokerRequest
+from goddard.protocol.headers.cluster import RegisterBrokerRequest
 from goddard.protocol.responses import check
 from goddard.store.runs import Appendable, Placed
 from goddard.testing.cluster import Cluster

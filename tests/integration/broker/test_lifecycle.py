@@ -20,8 +20,8 @@ from goddard.errors import ConfigError, StoreError
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import CreateTopicRequest, DeleteTopicRequest
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.admin import CreateTopicRequest, DeleteTopicRequest
+from goddard.protocol.headers.message import (
     PullRequest,
     PullResponse,
     SendRequestV2,

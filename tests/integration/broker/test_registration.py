@@ -17,7 +17,7 @@ from goddard.protocol.bodies import KvTable, TopicConfig, decode_register_body, 
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.hashing import body_crc
-from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
+from goddard.protocol.headers.cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.store.tables import TopicTable
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

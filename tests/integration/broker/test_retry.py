@@ -10,7 +10,7 @@ from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import ReplyRequest, SendRequestV2, SendResponse
+from goddard.protocol.headers.message import ReplyRequest, SendRequestV2, SendResponse
 from goddard.protocol.message import decode_properties
 from goddard.protocol.responses import check
 from goddard.transport.client import Client, ClientOptions

@@ -12,7 +12,7 @@ from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.message import TransactionType, decode_properties
 from goddard.protocol.names import TRANS_OP_HALF_TOPIC
 from goddard.protocol.record import decode_record

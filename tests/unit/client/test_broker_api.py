@@ -13,7 +13,7 @@ from goddard.protocol.bodies import MAX_SLOW_BYTES, TopicList, encode_body
 from goddard.protocol.bodies_client import HeartbeatData, SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import EndTransactionRequest
+from goddard.protocol.headers.message import EndTransactionRequest
 
 ADDRESS = "10.0.0.1:10911"
 QUEUE = MessageQueue("T", "broker-a", 3)

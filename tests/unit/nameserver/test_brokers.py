@@ -21,7 +21,7 @@ from goddard.nameserver.settings import Settings
 from goddard.protocol.bodies import encode_register_body
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_cluster import RegisterBrokerRequest, UnregisterBrokerRequest
+from goddard.protocol.headers.cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.transport.handlers import Handlers
 
 MIB = 1024 * 1024

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from goddard.errors import GoddardError, ProtocolError
-from goddard.protocol.filter import (
+from goddard.protocol.filters.expression import (
     MAX_EXPRESSION_CHARS,
     MAX_EXPRESSION_DEPTH,
     FilterEvaluationError,

@@ -6,11 +6,13 @@ import pytest
 from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.errors import HeaderError
-from goddard.protocol import headers_admin, headers_cluster, headers_message
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.header import Header
-from goddard.protocol.headers_cluster import GetRouteRequest, RegisterBrokerRequest
-from goddard.protocol.headers_message import PullRequest, SendRequest, SendRequestV2, decode_send
+from goddard.protocol.headers import admin as headers_admin
+from goddard.protocol.headers import cluster as headers_cluster
+from goddard.protocol.headers import message as headers_message
+from goddard.protocol.headers.cluster import GetRouteRequest, RegisterBrokerRequest
+from goddard.protocol.headers.header import Header
+from goddard.protocol.headers.message import PullRequest, SendRequest, SendRequestV2, decode_send
 
 # Base classes, which no request code has.
 SHARED = {

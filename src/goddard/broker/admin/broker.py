@@ -24,7 +24,7 @@ from goddard.protocol.bodies_admin import HaStatus
 from goddard.protocol.bodies_client import RequestModeTable
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import GetBrokerConfigResponse, ViewBrokerStatsRequest
+from goddard.protocol.headers.admin import GetBrokerConfigResponse, ViewBrokerStatsRequest
 from goddard.protocol.responses import NoPermissionError, SystemFailedError
 from goddard.store.store import MessageStore
 from goddard.store.tables import DelayOffsetTable

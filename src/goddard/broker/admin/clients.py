@@ -29,7 +29,7 @@ from goddard.protocol.bodies_admin import (
 from goddard.protocol.bodies_client import ClientOffsets, GroupOffsets
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     ConsumeDirectlyRequest,
     GetConsumerConnectionsRequest,
     GetConsumerRunningInfoRequest,

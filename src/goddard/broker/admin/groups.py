@@ -29,7 +29,7 @@ from goddard.protocol.bodies_admin import (
 )
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     DeleteGroupRequest,
     GetAllGroupConfigRequest,
     GetAllGroupConfigResponse,

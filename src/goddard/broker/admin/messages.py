@@ -16,8 +16,8 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import ConsumeQueueAnswer, ConsumeQueueData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import MAX_FRAME_BYTES, RemotingCommand
-from goddard.protocol.headers_admin import QueryConsumeQueueRequest
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.admin import QueryConsumeQueueRequest
+from goddard.protocol.headers.message import (
     QueryMessageRequest,
     QueryMessageResponse,
     ViewMessageRequest,

@@ -36,7 +36,7 @@ from goddard.protocol.bodies_admin import (
 from goddard.protocol.bodies_client import QueueOffset, ResetOffsetBody, ResetOffsetList
 from goddard.protocol.codes import LanguageCode, RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     CloneGroupOffsetRequest,
     GetBrokerConsumeStatsRequest,
     GetConsumeStatsRequest,

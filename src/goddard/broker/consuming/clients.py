@@ -32,9 +32,9 @@ from goddard.protocol.bodies_client import (
     SubscriptionData,
 )
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
-from goddard.protocol.filter import FilterSyntaxError, is_tag_type
+from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     GetConsumerListRequest,
     HeartbeatResponse,
     NotifyConsumerIdsRequest,

@@ -19,7 +19,7 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import ProtocolError
 from goddard.protocol import names
 from goddard.protocol.bodies_client import SubscriptionData
-from goddard.protocol.filter import (
+from goddard.protocol.filters.expression import (
     ALL_TAGS,
     BLOOM_BITS,
     FilterSyntaxError,

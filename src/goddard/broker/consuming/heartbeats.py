@@ -3,7 +3,7 @@
 from typing import Final
 
 from goddard.protocol.bodies_client import HeartbeatData
-from goddard.protocol.filter import is_tag_type
+from goddard.protocol.filters.expression import is_tag_type
 from goddard.protocol.responses import InvalidParameterError
 
 # Far beyond any real client: a heartbeat is kept in memory until its connection ends.

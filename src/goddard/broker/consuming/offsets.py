@@ -16,7 +16,7 @@ from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import (
+from goddard.protocol.headers.message import (
     GetEarliestStoreTimeRequest,
     GetEarliestStoreTimeResponse,
     GetMaxOffsetRequest,

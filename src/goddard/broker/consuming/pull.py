@@ -44,9 +44,9 @@ from goddard.protocol.codes import (
     ResponseCode,
     SerializeType,
 )
-from goddard.protocol.filter import FilterSyntaxError, is_tag_type
+from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import PullRequest
+from goddard.protocol.headers.message import PullRequest
 from goddard.store.log.reading import GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection

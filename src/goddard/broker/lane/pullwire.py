@@ -26,7 +26,7 @@ from goddard.protocol.codes import (
     SerializeType,
 )
 from goddard.protocol.frame import MAX_HEADER_BYTES, decode_frame
-from goddard.protocol.headers_message import PullRequest
+from goddard.protocol.headers.message import PullRequest
 
 PULL: Final = int(RequestCode.PULL_MESSAGE)
 LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)

@@ -27,7 +27,7 @@ from goddard.protocol.codes import (
     RequestCode,
     SerializeType,
 )
-from goddard.protocol.headers_message import SendRequest, decode_send
+from goddard.protocol.headers.message import SendRequest, decode_send
 from goddard.protocol.message import PROPERTY_REGION, PROPERTY_TRACE
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE)

@@ -19,7 +19,7 @@ from goddard.errors import ProtocolError, RemotingError, StoreError
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import ReplyRequest, SendRequest, decode_send
+from goddard.protocol.headers.message import ReplyRequest, SendRequest, decode_send
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import (
     PROPERTY_PUSH_REPLY_TIME,

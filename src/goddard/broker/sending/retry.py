@@ -19,7 +19,7 @@ from goddard.errors import StoreError
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import SendBackRequest
+from goddard.protocol.headers.message import SendBackRequest
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import (
     PROPERTY_DELAY,

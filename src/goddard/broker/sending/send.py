@@ -31,7 +31,7 @@ from goddard.protocol import names
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import SendRequest, decode_send
+from goddard.protocol.headers.message import SendRequest, decode_send
 from goddard.protocol.ids import UniqueIds, offset_message_id
 from goddard.protocol.message import (
     PROPERTY_CLUSTER,

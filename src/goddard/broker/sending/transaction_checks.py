@@ -35,7 +35,7 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import ProtocolError, RemotingError, StoreError
 from goddard.protocol.codes import Permission, RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import (
     PROPERTY_CHECK_IMMUNITY_SECONDS,

@@ -29,8 +29,8 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_admin import ResumeCheckHalfMessageRequest
-from goddard.protocol.headers_message import EndTransactionRequest
+from goddard.protocol.headers.admin import ResumeCheckHalfMessageRequest
+from goddard.protocol.headers.message import EndTransactionRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import (
     PROPERTY_CHECK_IMMUNITY_SECONDS,

@@ -19,7 +19,7 @@ from goddard.client.admin.requests import (
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import AccessKey, AccessKeys, AclInfo, UserInfo
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     AclRequest,
     DeleteAccessKeyRequest,
     DeleteAclRequest,

@@ -34,13 +34,13 @@ from goddard.protocol.bodies_admin import (
     RocksdbProgress,
 )
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     CheckRocksdbProgressRequest,
     ExportRocksdbConfigRequest,
     SetReadAheadRequest,
     ViewBrokerStatsRequest,
 )
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     AddBrokerRequest,
     GetBrokerMemberGroupRequest,
     RemoveBrokerRequest,

@@ -32,7 +32,7 @@ from goddard.protocol.bodies_admin import (
 )
 from goddard.protocol.bodies_client import ConsumerRunningInfo, GroupOffsets
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     GetConsumerConnectionsRequest,
     GetConsumerRunningInfoRequest,
     GetConsumerStatusRequest,

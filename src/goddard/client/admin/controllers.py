@@ -16,7 +16,7 @@ from goddard.config import format_properties
 from goddard.protocol.bodies import BrokerMemberGroup, encode_body
 from goddard.protocol.bodies_admin import BrokerReplicas
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     CleanBrokerDataRequest,
     ElectMasterRequest,
     GetControllerMetadataResponse,

@@ -46,7 +46,7 @@ from goddard.protocol.bodies_admin import (
 )
 from goddard.protocol.bodies_client import SetRequestModeBody, SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     DeleteGroupRequest,
     GetAllGroupConfigRequest,
     GetAllGroupConfigResponse,

@@ -31,7 +31,7 @@ from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.bodies_admin import ConsumerConnections
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_admin import ConsumeDirectlyRequest, ResumeCheckHalfMessageRequest
+from goddard.protocol.headers.admin import ConsumeDirectlyRequest, ResumeCheckHalfMessageRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.names import TRACE_TOPIC
 

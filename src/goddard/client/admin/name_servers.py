@@ -13,7 +13,7 @@ from goddard.client.queries import each
 from goddard.config import format_properties
 from goddard.protocol.bodies import KvTable
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     AddWritePermissionRequest,
     AddWritePermissionResponse,
     DeleteKvRequest,

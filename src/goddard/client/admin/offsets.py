@@ -23,7 +23,7 @@ from goddard.protocol.bodies_admin import (
 )
 from goddard.protocol.bodies_client import ResetOffsetBody
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     CloneGroupOffsetRequest,
     QueryCorrectionOffsetRequest,
     ResetOffsetRequest,

@@ -35,7 +35,7 @@ from goddard.protocol.bodies import (
 )
 from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.header import Header
+from goddard.protocol.headers.header import Header
 from goddard.protocol.names import pop_retry_topic, retry_topic
 
 # The configuration of a broker has a few hundred properties of tens of bytes each.

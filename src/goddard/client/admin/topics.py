@@ -55,7 +55,7 @@ from goddard.protocol.bodies_admin import (
     TopicStatsTable,
 )
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
-from goddard.protocol.headers_admin import (
+from goddard.protocol.headers.admin import (
     CreateTopicListRequest,
     DeleteTopicRequest,
     GetAllTopicConfigRequest,
@@ -65,7 +65,7 @@ from goddard.protocol.headers_admin import (
     QueryConsumeQueueRequest,
     QueryTopicConsumersRequest,
 )
-from goddard.protocol.headers_cluster import (
+from goddard.protocol.headers.cluster import (
     DeleteTopicInNameServerRequest,
     GetTopicsByClusterRequest,
     RegisterTopicRequest,

@@ -24,9 +24,9 @@ from goddard.errors import ProtocolError
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import decompress, without_compression
-from goddard.protocol.filter import is_tag_type
+from goddard.protocol.filters.expression import is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import PullResponse
+from goddard.protocol.headers.message import PullResponse
 from goddard.protocol.message import SysFlag, iter_batch, join_properties
 from goddard.protocol.record import (
     MAGIC_V1,

@@ -19,8 +19,8 @@ from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.bodies_admin import ConsumerConnections
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode
-from goddard.protocol.filter import FilterSyntaxError, is_tag_type, parse_tags
-from goddard.protocol.headers_admin import GetConsumerConnectionsRequest
+from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type, parse_tags
+from goddard.protocol.headers.admin import GetConsumerConnectionsRequest
 
 SQL92: Final = "SQL92"
 

@@ -16,7 +16,7 @@ from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers_message import SendRequestV2
+from goddard.protocol.headers.message import SendRequestV2
 from goddard.protocol.message import (
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_DELAY,

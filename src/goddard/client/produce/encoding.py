@@ -19,7 +19,7 @@ from goddard.errors import ProtocolError
 from goddard.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import SendRequestV2
+from goddard.protocol.headers.message import SendRequestV2
 from goddard.protocol.message import (
     BATCH_ENTRY_BYTES,
     DELAY_PROPERTIES,

@@ -33,7 +33,7 @@ from goddard.client.trace.tracer import (
 )
 from goddard.client.values import MessageQueue, SendResult
 from goddard.errors import ConfigError, GoddardError, RemotingError
-from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest
 from goddard.protocol.names import group_problem
 from goddard.transport.tasks import Tasks, finish
 

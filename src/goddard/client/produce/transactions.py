@@ -35,7 +35,7 @@ from goddard.client.values import SendResult, SendStatus, TransactionState
 from goddard.client.workers import Threads, Worker
 from goddard.clock import Clock
 from goddard.errors import ConfigError, GoddardError
-from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import (
     PROPERTY_DELAY,

@@ -30,7 +30,7 @@ from goddard.client.values import MessageQueue
 from goddard.errors import ProtocolError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import PullResponse
+from goddard.protocol.headers.message import PullResponse
 from goddard.spark.arrays import Positions
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.inner_batches import INNER_BATCH_FLAGS, unwrap

@@ -20,7 +20,7 @@ from goddard.broker.lane.pullwire import AnswerNumbers, PullFields, PullReader, 
 from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
-from goddard.protocol.headers_message import PullRequest, PullResponse
+from goddard.protocol.headers.message import PullRequest, PullResponse
 from goddard.store.errors import StoreDiskError
 
 PULL = RequestCode.PULL_MESSAGE

@@ -16,7 +16,7 @@ from goddard.broker.sending.reply import Replies
 from goddard.broker.sending.send import Sends
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import ReplyRequest, SendRequest, SendRequestV2
+from goddard.protocol.headers.message import ReplyRequest, SendRequest, SendRequestV2
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.message import decode_properties, format_properties
 from goddard.store.errors import StoreUnavailableError

@@ -19,7 +19,7 @@ from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import SendBackRequest
+from goddard.protocol.headers.message import SendBackRequest
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.names import SCHEDULE_TOPIC
 from goddard.store.config import FlushMode

@@ -18,7 +18,7 @@ from goddard.broker.sending.transaction_checks import GROUP
 from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.headers_message import CheckTransactionRequest, EndTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.ids import offset_message_id, parse_offset_message_id
 from goddard.protocol.message import TransactionType, encode_properties
 from goddard.protocol.names import (

@@ -22,7 +22,7 @@ from goddard.errors import HeaderError, ProtocolError
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers_message import PullRequest
+from goddard.protocol.headers.message import PullRequest
 from goddard.protocol.record import MAGIC_V2, Host, Record, encode_record
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers

@@ -17,7 +17,7 @@ from goddard.client.session import Session
 from goddard.client.values import TransactionState
 from goddard.clock import SystemClock
 from goddard.errors import ConfigError
-from goddard.protocol.headers_message import CheckTransactionRequest
+from goddard.protocol.headers.message import CheckTransactionRequest
 from goddard.protocol.record import Host, Record
 
 HEADER = CheckTransactionRequest(tran_state_table_offset=1, commit_log_offset=2)

@@ -6,7 +6,7 @@ modules has no header.
 
 from collections.abc import Mapping
 
-from goddard.protocol.header import Header, Int32, Int64, wire
+from goddard.protocol.headers.header import Header, Int32, Int64, wire
 
 
 class RpcRequest(Header):

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from goddard.protocol.hashing import tag_code
-from goddard.protocol.sql92 import (
+from goddard.protocol.filters.sql92 import (
     MAX_EXPRESSION_CHARS,
     MAX_EXPRESSION_DEPTH,
     FilterEvaluationError,
@@ -17,6 +16,7 @@ from goddard.protocol.sql92 import (
     SqlFilter,
     compile_sql,
 )
+from goddard.protocol.hashing import tag_code
 
 __all__ = (
     "ALL_TAGS",

@@ -4,8 +4,8 @@ Fields are in RocketMQ's order. A request code without a class here or in the ot
 modules has no header.
 """
 
-from goddard.protocol.header import Header, Int32, Int64, wire
-from goddard.protocol.headers_message import RpcRequest, TopicRequest
+from goddard.protocol.headers.header import Header, Int32, Int64, wire
+from goddard.protocol.headers.message import RpcRequest, TopicRequest
 
 # --- Brokers --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from goddard.errors import HeaderError
-from goddard.protocol.header import Header, Int32, Int64, camel_case, wire
+from goddard.protocol.headers.header import Header, Int32, Int64, camel_case, wire
 
 
 class Example(Header):

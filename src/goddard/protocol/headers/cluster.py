@@ -3,7 +3,7 @@
 Fields are in RocketMQ's order. A request code without a class here has no header.
 """
 
-from goddard.protocol.header import Header, Int32, Int64, wire
+from goddard.protocol.headers.header import Header, Int32, Int64, wire
 
 # --- Routes ---------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from goddard.errors import ProtocolError
-from goddard.protocol.sql92_conditions import (
+from goddard.protocol.filters.conditions import (
     RELATIONS,
     TEXT_TESTS,
     Condition,

@@ -3,7 +3,7 @@
 import pytest
 
 from goddard.errors import ProtocolError
-from goddard.protocol.filter import (
+from goddard.protocol.filters.expression import (
     BLOOM_BITS,
     MAX_EXPRESSION_CHARS,
     FilterSyntaxError,

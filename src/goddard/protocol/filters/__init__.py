@@ -1,0 +1,1 @@
+"""Subscriptions: tag expressions and SQL92 conditions."""

@@ -1,0 +1,1 @@
+"""Typed header fields of requests and responses, by family."""
