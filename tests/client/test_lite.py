@@ -96,7 +96,7 @@ async def test_a_single_queue_is_refused_where_a_list_is_expected(site: Site) ->
     one: Any = queue
     async with consumer:
         for method in (consumer.pause, consumer.resume, consumer.assign):
-            with pytest.raises(TypeError, match="a list is wanted"):
+            with pytest.raises(TypeError, match="must be a list of"):
                 method(one)
         mistakes: list[Any] = [queue, topic, {topic: 1}, {queue: "1"}, {queue: True}]
         for wrong in mistakes:

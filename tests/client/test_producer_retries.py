@@ -512,7 +512,7 @@ async def test_invalid_messages_are_not_sent() -> None:
             with pytest.raises(TypeError, match="messages: one Message was given, a list is want"):
                 await producer.send_batch(one)
             text_alone: Any = "text"
-            with pytest.raises(TypeError, match="messages: a list of Message is wanted, not 'te"):
+            with pytest.raises(TypeError, match="messages must be a list of Message, not 'te"):
                 await producer.send_batch(text_alone)
             with pytest.raises(InvalidMessageError, match="it is empty"):
                 await producer.send_batch(iter([]))

@@ -1,8 +1,10 @@
-"""What is said to users who give one thing where several are meant, or something else. Pure.
+"""Checks of arguments, made before anything is done with them. Pure.
 
-A queue is a tuple and a text is a sequence of texts, so that Python itself would take either apart
-without a word. Wrong kinds of arguments are a TypeError, as in any Python function; kinds that are
-right and values that cannot be are a ConfigError.
+An argument of the wrong type is a TypeError, as in any Python function. A value that is not allowed
+is a ConfigError, and so is an option of the wrong type.
+
+Lists are checked because a MessageQueue is a tuple and a str is a sequence of str: given instead of
+a list, they would be split into their parts without an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,53 +17,75 @@ from goddard.protocol.names import group_problem, topic_problem
 # Of a topic on one broker.
 MAX_QUEUES: Final = 65_535
 DEFAULT_CONSUMER: Final = "DEFAULT_CONSUMER"
+MAX_INT: Final = 2**31 - 1
 
 T = TypeVar("T")
 
 
-def several(what: str, given: Any, kind: type[T]) -> list[T]:
-    """What was given, as a list; TypeError if it is no collection of such things."""
+def check_type(
+    option: str, value: object, kind: type[object], *, advice: str = "", is_secret: bool = False
+) -> None:
+    """ConfigError unless the value of an option is an instance of ``kind``.
+
+    The text does not contain a value that ``is_secret``, only its type.
+    """
+    if not isinstance(value, kind):
+        shown = f"of type {type(value).__name__}" if is_secret else f"{value!r:.200}"
+        ending = f": {advice}" if advice else ""
+        raise ConfigError(f"{option} is {shown}; it must be {kind.__name__}{ending}")
+
+
+def check_range(option: str, value: Any, low: int, high: int = MAX_INT) -> int:
+    """The value; ConfigError unless it is a whole number from ``low`` to ``high``."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{option} is {value!r:.200}; it must be a whole number")
+    if not low <= value <= high:
+        raise ConfigError(f"{option} is {value}; it must be {low} to {high}")
+    return value
+
+
+def check_list(name: str, given: Any, kind: type[T]) -> list[T]:
+    """A copy of a list; TypeError if it is not a collection of instances of ``kind``."""
+    expected = f"{name} must be a list of {kind.__name__}"
     if isinstance(given, kind):
-        raise TypeError(
-            f"{what}: one {kind.__name__} was given, a list is wanted: [{given!r:.200}]"
-        )
+        raise TypeError(f"{expected}, not one {kind.__name__}: write [{given!r:.200}]")
     if isinstance(given, str | bytes | MessageQueue) or not isinstance(given, Iterable):
-        raise TypeError(f"{what}: a list of {kind.__name__} is wanted, not {given!r:.200}")
-    found = list(given)
-    for each in found:
-        if not isinstance(each, kind):
-            raise TypeError(
-                f"{what}: a list of {kind.__name__} is wanted; {each!r:.200} in it is none"
-            )
-    return found
+        raise TypeError(f"{expected}, not {given!r:.200}")
+    items = list(given)
+    for item in items:
+        if not isinstance(item, kind):
+            raise TypeError(f"{expected}; it contains {item!r:.200}")
+    return items
 
 
-def check_hooks(what: str, given: Any) -> tuple[Any, ...]:
-    """Hooks that were given, which may be of any class; TypeError if it is no collection."""
+def check_hooks(name: str, given: Any) -> tuple[Any, ...]:
+    """A copy of a list of hooks, which may be of any class; TypeError if it is not a collection."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{what}: a list of hooks is wanted, not {given!r:.200}")
+        raise TypeError(f"{name} must be a list of hooks, not {given!r:.200}")
     return tuple(given)
 
 
 def check_queue(queue: object) -> MessageQueue:
-    """The queue; TypeError if it is none."""
+    """The queue; TypeError if it is not a MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise TypeError(
-            f"a MessageQueue(topic, broker_name, queue_id) is wanted, not {queue!r:.200}"
+            f"a queue must be MessageQueue(topic, broker_name, queue_id), not {queue!r:.200}"
         )
     return queue
 
 
-def table(what: str, given: Any, key: type[T], value: type[object]) -> Mapping[T, Any]:
-    """What was given; TypeError if it is no mapping of such keys to such values or None."""
-    wanted = f"{what}: a dict of {key.__name__} to {value.__name__} is wanted"
+def check_mapping(
+    name: str, given: Any, key_type: type[T], value_type: type[object]
+) -> Mapping[T, Any]:
+    """The mapping; TypeError if a key or a value has another type. A value may be None."""
+    expected = f"{name} must be a dict of {key_type.__name__} to {value_type.__name__}"
     if not isinstance(given, Mapping):
-        raise TypeError(f"{wanted}, not {given!r:.200}")
-    for own, its in given.items():
-        # Python's truth values are whole numbers; nobody means them.
-        is_right = isinstance(its, value) and not isinstance(its, bool)
-        if not isinstance(own, key) or not (is_right or its is None):
-            raise TypeError(f"{wanted}; {own!r:.200}: {its!r:.200} in it is none")
+        raise TypeError(f"{expected}, not {given!r:.200}")
+    for key, value in given.items():
+        # In Python bool is a subclass of int; no option takes True for 1.
+        is_right = isinstance(value, value_type) and not isinstance(value, bool)
+        if not isinstance(key, key_type) or not (is_right or value is None):
+            raise TypeError(f"{expected}; it contains {key!r:.200}: {value!r:.200}")
     return given
 
 

@@ -1,7 +1,8 @@
-"""Options that all clients share, checked when a client is made.
+"""Options that all clients share, checked when a client is created.
 
-A client class takes its own options as keywords and passes the rest (``SessionKeywords``) on to
-``session_options``. What is wrong is a ConfigError that names option, value and range.
+A client class takes its own options as keywords and passes the others (``SessionKeywords``) to
+``session_options``. A wrong option is a ConfigError that names the option, its value and what is
+allowed.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
+from goddard.client.checks import check_range, check_type
 from goddard.client.identity import local_ip, process_instance
 from goddard.client.name_servers import parse_name_servers
 from goddard.clock import Clock
@@ -16,14 +18,14 @@ from goddard.errors import ConfigError
 from goddard.transport.tls import TlsOptions
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
-_MAX_MS: Final = 2**31 - 1
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who signs the requests (RocketMQ's access control)."""
+    """The keys that requests are signed with (RocketMQ's access control)."""
 
     access_key: str
     secret_key: str
@@ -57,12 +59,13 @@ class SessionKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a session is made of; clients with equal ``client_id`` share one.
+    """The options of a session. Clients with the same ``client_id`` share a session.
 
-    ``name_servers`` empty: the list comes from ``name_server_endpoint``, an HTTP address that
-    answers with it. ``namespace`` is put before topics and groups; ``namespace_v2`` travels beside
-    them instead, for 5.x servers. ``vip_channel`` uses the broker's second port, two below the
-    first.
+    If ``name_servers`` is empty, the list is fetched from ``name_server_endpoint``, an HTTP
+    address. ``namespace`` is a prefix of topics and groups; ``namespace_v2`` is a separate header
+    field instead, for 5.x servers. ``vip_channel`` sends to the broker's second port, whose number
+    is two less than that of the first. ``unit_name`` and ``unit_mode`` are RocketMQ's, for units
+    of one service. ``api_timeout_ms`` is for requests about routes, heartbeats and members.
     """
 
     name_servers: tuple[str, ...] = ()
@@ -80,40 +83,70 @@ class SessionOptions:
     heartbeat_interval_ms: int = 30_000
     persist_offsets_interval_ms: int = 5_000
     rebalance_interval_ms: int = 20_000
-    # For routes, heartbeats, consumer lists and the like.
     api_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
 
     @property
     def client_id(self) -> str:
-        """``ip@instance``, and ``@unit`` if there is one."""
+        """``ip@instance``, or ``ip@instance@unit`` if there is a ``unit_name``."""
         unit = f"@{self.unit_name}" if self.unit_name else ""
         return f"{self.client_ip}@{self.instance_name}{unit}"
 
     def for_process(self) -> Self:
-        """With an instance name of this process's own, unless one was given.
+        """The same options with an instance name unique to this client, unless one was given.
 
-        Producers and clustering consumers have this; broadcasting consumers keep the plain name,
-        because the file of their offsets is named after it.
+        For producers and clustering consumers. Broadcasting consumers keep the default name,
+        because the path of their offsets file contains the client id.
         """
         if self.instance_name != DEFAULT_INSTANCE:
             return self
         return replace(self, instance_name=process_instance())
 
 
+# The types of options that are not numbers, and what to give instead of another type.
+_TYPES: Final[dict[str, tuple[type[object], str]]] = {
+    "namespace": (str, ""),
+    "namespace_v2": (str, ""),
+    "unit_name": (str, ""),
+    "unit_mode": (bool, ""),
+    "instance_name": (str, ""),
+    "client_ip": (str, ""),
+    "vip_channel": (bool, ""),
+    "tls": (
+        TlsOptions,
+        "give TlsOptions() to encrypt, TlsOptions(verify_peer=True, trust=Path('ca.pem')) to also "
+        "verify the servers",
+    ),
+    "credentials": (Credentials, "give Credentials('access key', 'secret key')"),
+    "name_server_endpoint": (str, ""),
+}
+_NULLABLE: Final = frozenset(
+    {"unit_name", "client_ip", "tls", "credentials", "name_server_endpoint"}
+)
+# The lowest values that are allowed.
+_INTERVALS: Final[dict[str, int]] = {
+    "poll_name_server_interval_ms": 10,
+    "heartbeat_interval_ms": 10,
+    "persist_offsets_interval_ms": 10,
+    "rebalance_interval_ms": 10,
+    "api_timeout_ms": 1,
+    "connect_timeout_ms": 1,
+}
+
+
 def session_options(name_servers: str | None, keywords: SessionKeywords) -> SessionOptions:
-    """Check the common keywords of a client; ``clock`` is left to the client itself."""
+    """Check the common keywords of a client; ``clock`` is not among the options."""
     given: dict[str, Any] = {name: value for name, value in keywords.items() if name != "clock"}
     unknown = given.keys() - SessionKeywords.__annotations__.keys()
     if unknown:
-        # As Python says it of any other function.
+        # Python's own text for an unknown keyword.
         raise TypeError(f"got an unexpected keyword argument {min(unknown)!r}")
-    for name in ("poll_name_server_interval_ms", "heartbeat_interval_ms"):
-        check_range(name, given.get(name, 30_000), 10, _MAX_MS)
-    check_range("persist_offsets_interval_ms", given.get("persist_offsets_interval_ms", 5_000), 10)
-    check_range("rebalance_interval_ms", given.get("rebalance_interval_ms", 20_000), 10)
-    check_range("api_timeout_ms", given.get("api_timeout_ms", 3_000), 1)
-    check_range("connect_timeout_ms", given.get("connect_timeout_ms", 3_000), 1)
+    for name, value in given.items():
+        if name in _INTERVALS:
+            check_range(name, value, _INTERVALS[name])
+        elif value is not None or name not in _NULLABLE:
+            kind, advice = _TYPES[name]
+            check_type(name, value, kind, advice=advice, is_secret=name == "credentials")
     endpoint = given.get("name_server_endpoint")
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise ConfigError(f"name_server_endpoint is {endpoint!r}; write it as http://host/path")
@@ -125,23 +158,8 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
 
 
 def split_options(kind: type[T], keywords: Mapping[str, Any]) -> tuple[T, SessionKeywords]:
-    """A client's own options, a dataclass of this kind, and the keywords of its session."""
+    """Split keywords into a client's own options, a dataclass of this kind, and its session's."""
     names = {field.name for field in fields(cast("Any", kind))}
     own = {name: value for name, value in keywords.items() if name in names}
     common = {name: value for name, value in keywords.items() if name not in names}
     return kind(**own), cast("SessionKeywords", common)
-
-
-def check_kind(option: str, value: object, kind: type[object]) -> None:
-    """ConfigError unless the value is of a class; None has to be let through before."""
-    if not isinstance(value, kind):
-        raise ConfigError(f"{option} is {value!r}; {kind.__name__} is wanted")
-
-
-def check_range(option: str, value: Any, low: int, high: int = _MAX_MS) -> int:
-    """The value, if it is a whole number within the range."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{option} is {value!r}; a whole number is wanted")
-    if not low <= value <= high:
-        raise ConfigError(f"{option} is {value}; it must be {low} to {high}")
-    return value

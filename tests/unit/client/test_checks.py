@@ -1,4 +1,4 @@
-"""One thing where several are meant: refused with what to write instead, nowhere taken apart."""
+"""Lists, hooks and queues of the wrong type are a TypeError that says what to write instead."""
 
 from typing import Any
 
@@ -17,28 +17,32 @@ QUEUE = MessageQueue("T", "b", 0)
 
 
 class Hook:
-    """Any object may be one."""
+    """A hook may be of any class."""
 
 
 @pytest.mark.parametrize(
     ("option", "given", "text"),
     [
-        ("topics", "TopicTest", r"topics: one str was given, a list is wanted: \['TopicTest'\]"),
-        ("topics", ["TopicTest", 5], "topics: a list of str is wanted; 5 in it is none"),
-        ("topics", b"TopicTest", "a list of str is wanted, not b'TopicTest'"),
-        ("retry_codes", 1, r"retry_codes: one int was given, a list is wanted: \[1\]"),
-        ("retry_codes", ["1"], "'1' in it is none"),
-        ("send_hooks", Hook(), "send_hooks: a list of hooks is wanted, not <"),
-        ("forbidden_hooks", Hook(), "forbidden_hooks: a list of hooks is wanted, not <"),
+        (
+            "topics",
+            "TopicTest",
+            r"a list of str, not one str: write \['TopicTest'\]",
+        ),
+        ("topics", ["TopicTest", 5], "topics must be a list of str; it contains 5"),
+        ("topics", b"TopicTest", "topics must be a list of str, not b'TopicTest'"),
+        ("retry_codes", 1, r"retry_codes must be a list of int, not one int: write \[1\]"),
+        ("retry_codes", ["1"], "retry_codes must be a list of int; it contains '1'"),
+        ("send_hooks", Hook(), "send_hooks must be a list of hooks, not <"),
+        ("forbidden_hooks", Hook(), "forbidden_hooks must be a list of hooks, not <"),
     ],
 )
-def test_lists_of_producers(option: str, given: object, text: str) -> None:
+def test_producer_lists_of_wrong_type(option: str, given: object, text: str) -> None:
     options: dict[str, Any] = {option: given}
     with pytest.raises(TypeError, match=text):
         Producer("group", name_servers=SERVER, **options)
 
 
-def test_what_was_given_to_a_producer_is_kept_as_it_was() -> None:
+def test_producer_copies_lists_it_was_given() -> None:
     topics, codes = ["A"], {1}
     options: dict[str, Any] = {"topics": topics, "retry_codes": codes}
     producer = Producer("group", name_servers=SERVER, **options)
@@ -48,15 +52,15 @@ def test_what_was_given_to_a_producer_is_kept_as_it_was() -> None:
     assert producer.options.retry_codes == frozenset({1})
 
 
-def test_hooks_of_consumers() -> None:
+def test_consumer_hooks_of_wrong_type() -> None:
     hook: Any = Hook()
     for consumer in (PushConsumer, LitePullConsumer):
-        with pytest.raises(TypeError, match="consume_hooks: a list of hooks is wanted"):
+        with pytest.raises(TypeError, match="consume_hooks must be a list of hooks"):
             consumer("group", name_servers=SERVER, consume_hooks=hook)
 
 
-class Undecided:
-    """A listener of transactions."""
+class UnknownState:
+    """A transaction listener that never knows the state."""
 
     def execute(self, message: object, argument: object) -> TransactionState:
         return TransactionState.UNKNOWN
@@ -65,22 +69,22 @@ class Undecided:
         return TransactionState.UNKNOWN
 
 
-def test_hooks_of_transactions() -> None:
+def test_transaction_hooks_of_wrong_type() -> None:
     hook: Any = Hook()
-    with pytest.raises(TypeError, match="end_hooks: a list of hooks is wanted"):
-        TransactionProducer("group", Undecided(), name_servers=SERVER, end_hooks=hook)
+    with pytest.raises(TypeError, match="end_hooks must be a list of hooks"):
+        TransactionProducer("group", UnknownState(), name_servers=SERVER, end_hooks=hook)
 
 
-def test_strategies() -> None:
+def test_allocation_strategies_check_their_lists() -> None:
     one: Any = QUEUE
-    with pytest.raises(TypeError, match="one MessageQueue was given, a list is wanted"):
+    with pytest.raises(TypeError, match="a list of MessageQueue, not one MessageQueue: write"):
         ByConfig(one)
-    with pytest.raises(TypeError, match=r"one str was given, a list is wanted: \['room'\]"):
+    with pytest.raises(TypeError, match=r"a list of str, not one str: write \['room'\]"):
         ByMachineRoom("room")
     assert ByMachineRoom({"room"}).rooms == {"room"}
 
 
-def test_subscriptions() -> None:
+def test_subscription_expressions_of_wrong_type() -> None:
     names: Any = ["A", "B"]
     with pytest.raises(
         TypeError, match=r'a tag is a str, as in Tags\("A", "B"\), not \[\'A\', \'B\'\]'

@@ -1,4 +1,4 @@
-"""Options: defaults, what is refused, client ids, lists of name servers."""
+"""Common options of clients: defaults, checks, client ids, lists of name servers; error texts."""
 
 import os
 import pickle
@@ -10,6 +10,7 @@ from goddard.client import options as options_module
 from goddard.client.admin.admin import Admin
 from goddard.client.blocking.admin import Admin as BlockingAdmin
 from goddard.client.blocking.producers import Producer as BlockingProducer
+from goddard.client.checks import check_range
 from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
@@ -23,7 +24,7 @@ from goddard.client.errors import (
 )
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
 from goddard.client.name_servers import NameServers, parse_name_servers
-from goddard.client.options import Credentials, SessionKeywords, check_range, session_options
+from goddard.client.options import Credentials, SessionKeywords, session_options
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
 from goddard.errors import ConfigError, RemotingError
@@ -37,7 +38,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
 
 
-def test_defaults_are_rocketmqs() -> None:
+def test_defaults_are_those_of_rocketmq() -> None:
     made = session_options("127.0.0.1:9876", {})
     assert made.name_servers == ("127.0.0.1:9876",)
     assert made.poll_name_server_interval_ms == made.heartbeat_interval_ms == 30_000
@@ -59,7 +60,10 @@ def test_defaults_are_rocketmqs() -> None:
     ("keywords", "text"),
     [
         ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms is 0; it must be 10 to"),
-        ({"poll_name_server_interval_ms": "x"}, "poll_name_server_interval_ms is 'x'; a whole"),
+        (
+            {"poll_name_server_interval_ms": "x"},
+            "poll_name_server_interval_ms is 'x'; it must be a",
+        ),
         ({"api_timeout_ms": 2**31}, "api_timeout_ms is 2147483648"),
         ({"api_timeout_ms": True}, "api_timeout_ms is True"),
         ({"name_server_endpoint": "ftp://x"}, "name_server_endpoint is 'ftp://x'"),
@@ -75,12 +79,12 @@ def test_defaults_are_rocketmqs() -> None:
         ({"max_timeout_per_try_ms": 0}, "max_timeout_per_try_ms is 0"),
     ],
 )
-def test_options_are_checked_when_a_client_is_made(keywords: dict[str, Any], text: str) -> None:
+def test_options_are_checked_when_a_client_is_created(keywords: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Producer("g", name_servers="127.0.0.1:9876", **cast("Any", keywords))
 
 
-def test_an_unknown_option_is_a_mistake() -> None:
+def test_unknown_option_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'retrys'"):
         Producer("g", **cast("Any", {"retrys": 1}))
 
@@ -94,12 +98,12 @@ def test_an_unknown_option_is_a_mistake() -> None:
         ("DEFAULT_PRODUCER", "producerGroup can not equal DEFAULT_PRODUCER"),
     ],
 )
-def test_groups_are_checked(group: str, text: str) -> None:
+def test_producer_group_is_checked(group: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Producer(group, name_servers="127.0.0.1:9876")
 
 
-def test_client_ids() -> None:
+def test_client_id_format() -> None:
     keywords: SessionKeywords = {"client_ip": "10.0.0.1", "instance_name": "app"}
     assert session_options("", keywords).client_id == "10.0.0.1@app"
     assert session_options("", {**keywords, "unit_name": "u"}).client_id == "10.0.0.1@app@u"
@@ -113,7 +117,7 @@ def test_client_ids() -> None:
     assert session_options("", {}).client_ip == local_ip()
 
 
-def test_secrets_are_not_shown() -> None:
+def test_repr_does_not_show_secrets() -> None:
     credentials = Credentials("user", "top-secret")
     assert "top-secret" not in repr(credentials)
     assert "top-secret" not in repr(session_options("", {"credentials": credentials}))
@@ -130,17 +134,17 @@ def test_secrets_are_not_shown() -> None:
         ("", ()),
     ],
 )
-def test_lists_of_name_servers(text: str, addresses: tuple[str, ...]) -> None:
+def test_name_server_list_is_parsed(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_name_servers(text) == addresses
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:9876;b"])
-def test_what_is_no_list_of_name_servers(text: str) -> None:
+def test_name_server_list_of_wrong_format(text: str) -> None:
     with pytest.raises(ConfigError, match=r"host:port|no valid port"):
         parse_name_servers(text)
 
 
-def test_the_environment_counts_if_nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_servers_come_from_the_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "e:1")
     assert session_options(None, {}).name_servers == ("e:1",)
     assert session_options("a:1", {}).name_servers == ("a:1",)
@@ -149,7 +153,7 @@ def test_the_environment_counts_if_nothing_is_given(monkeypatch: pytest.MonkeyPa
     assert session_options(None, endpoint).name_servers == ()
 
 
-def test_name_servers_are_used_in_turn() -> None:
+def test_next_name_server_is_used_after_a_failure() -> None:
     names = NameServers()
     with pytest.raises(NoNameServerError):
         names.chosen()
@@ -157,7 +161,7 @@ def test_name_servers_are_used_in_turn() -> None:
     assert names.replace(["a:1", "b:1", "c:1"])
     first = names.chosen()
     assert names.chosen() == first
-    # Only the first to notice moves on.
+    # A second failure of the same server does not skip another one.
     names.failed(first)
     second = names.chosen()
     names.failed(first)
@@ -165,7 +169,7 @@ def test_name_servers_are_used_in_turn() -> None:
     names.failed(second)
     names.failed(names.chosen())
     assert names.chosen() == first
-    # A new list keeps the one in use, if it can.
+    # A new list keeps the server in use, if it contains it.
     assert not names.replace(["c:1", "b:1", "a:1"])
     assert names.replace([first, "d:1"])
     assert names.chosen() == first
@@ -173,7 +177,7 @@ def test_name_servers_are_used_in_turn() -> None:
     assert names.chosen() == "d:1"
 
 
-def test_a_silent_name_server_is_news_once() -> None:
+def test_failed_name_server_is_reported_once() -> None:
     names = NameServers(["a:1", "b:1"])
     assert names.failed("a:1")
     assert names.failed("b:1")
@@ -183,7 +187,7 @@ def test_a_silent_name_server_is_news_once() -> None:
     assert not names.failed("b:1")
 
 
-def test_name_servers_are_chosen_at_random() -> None:
+def test_first_name_server_is_random() -> None:
     assert {NameServers(["a:1", "b:1", "c:1"]).chosen() for _ in range(200)} == {
         "a:1",
         "b:1",
@@ -191,15 +195,15 @@ def test_name_servers_are_chosen_at_random() -> None:
     }
 
 
-def test_unique_ids_hold_the_address() -> None:
+def test_unique_ids_contain_the_address() -> None:
     made = parse_unique_id(unique_ids("10.1.2.3").next(1_700_000_000_000))
     assert (made.ip, made.pid) == (bytes((10, 1, 2, 3)), os.getpid() & 0xFFFF)
-    # A client may be named after something that is no address.
+    # client_ip need not be an address.
     assert len(parse_unique_id(unique_ids("my-host").next(0)).ip) == 4
     assert len(parse_unique_id(unique_ids("::1").next(0)).ip) == 16
 
 
-def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_guard_raises_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = ProcessGuard()
     guard.check()
     monkeypatch.setattr(os, "getpid", lambda: 1)
@@ -208,16 +212,16 @@ def test_a_guard_knows_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, LitePullConsumer, BlockingProducer])
-def test_clients_stay_in_their_process(kind: Any) -> None:
+def test_clients_cannot_be_pickled(kind: Any) -> None:
     check_not_pickled(kind("group", name_servers="127.0.0.1:9876"))
 
 
 @pytest.mark.parametrize("kind", [Admin, BlockingAdmin])
-def test_administration_stays_in_its_process(kind: Any) -> None:
+def test_admin_cannot_be_pickled(kind: Any) -> None:
     check_not_pickled(kind("127.0.0.1:9876"))
 
 
-async def test_fork_is_refused_the_admin_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_admin_cannot_be_used_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     new = Admin("127.0.0.1:9876")
     async with Admin("127.0.0.1:9876") as running:
         with monkeypatch.context() as child:
@@ -234,37 +238,74 @@ def check_not_pickled(client: object) -> None:
         pickle.dumps(client)
 
 
-def test_a_second_start_is_told_what_to_do() -> None:
+def test_second_start_error_has_advice() -> None:
     text = str(already_started("producer", "SHUTDOWN_ALREADY"))
     assert text.startswith("The producer service state not OK, maybe started once, SHUTDOWN_ALRE")
     assert text.endswith("make a new one")
 
 
-def test_ranges() -> None:
+def test_check_range_accepts_its_limits() -> None:
     assert check_range("x", 5, 1, 5) == 5
     with pytest.raises(ConfigError, match="x is 6; it must be 1 to 5"):
         check_range("x", 6, 1, 5)
 
 
 @pytest.mark.parametrize("name_servers", [["127.0.0.1:9876"], 9876])
-def test_name_servers_are_text(name_servers: Any) -> None:
+def test_name_servers_must_be_text(name_servers: Any) -> None:
     with pytest.raises(ConfigError, match="write it as 'host:port;host:port'"):
         Producer("g", name_servers=name_servers)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("tls", True, r"tls is True; it must be TlsOptions: give TlsOptions\(\) to encrypt"),
+        ("credentials", ("user", "password"), r"credentials is of type tuple; it must be Creden"),
+        ("namespace", None, "namespace is None; it must be str"),
+        ("namespace_v2", 5, "namespace_v2 is 5; it must be str"),
+        ("unit_name", 5, "unit_name is 5; it must be str"),
+        ("unit_mode", "no", "unit_mode is 'no'; it must be bool"),
+        ("instance_name", 5, "instance_name is 5; it must be str"),
+        ("client_ip", 5, "client_ip is 5; it must be str"),
+        ("vip_channel", "false", "vip_channel is 'false'; it must be bool"),
+        ("name_server_endpoint", 5, "name_server_endpoint is 5; it must be str"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, LitePullConsumer, BlockingProducer])
+def test_common_options_of_wrong_type(kind: Any, option: str, value: object, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as error:
+        kind("g", name_servers="127.0.0.1:9876", **{option: value})
+    # An error text may end up in a log.
+    assert "password" not in str(error.value)
+
+
+def test_common_options_that_may_be_none() -> None:
+    made = session_options(
+        "127.0.0.1:9876",
+        {
+            "tls": None,
+            "credentials": None,
+            "unit_name": None,
+            "client_ip": None,
+            "name_server_endpoint": None,
+        },
+    )
+    assert made == session_options("127.0.0.1:9876", {})
+
+
 @pytest.mark.parametrize("option", ["avoid_slow_brokers", "back_pressure", "accumulate", "trace"])
-def test_options_of_a_kind(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option} is True; [A-Z][A-Za-z]+ is wanted"):
+def test_producer_option_objects_of_wrong_type(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is True; it must be [A-Z][A-Za-z]+"):
         ProducerOptions(**cast("Any", {option: True}))
 
 
 @pytest.mark.parametrize("group", [None, 3])
-def test_groups_are_text(group: Any) -> None:
+def test_producer_group_must_be_text(group: Any) -> None:
     with pytest.raises(ConfigError, match="it has to be text"):
         Producer(group)
 
 
-def test_why_there_is_no_route() -> None:
+def test_no_route_error_says_why() -> None:
     assert "create the topic" in str(NoRouteError("T"))
     unanswered = NoRouteError("T", NameServerError(["10.0.0.1:9876"]))
     assert str(unanswered) == (
@@ -278,7 +319,7 @@ def test_why_there_is_no_route() -> None:
     assert str(NoRouteError("T", RemotingError("cut"))).endswith("T, cut; code 10005")
 
 
-def test_errors_tell_code_address_and_advice() -> None:
+def test_error_text_has_code_address_and_advice() -> None:
     error = BrokerError(14, "service not available now", "127.0.0.1:10911")
     assert str(error) == (
         "SERVICE_NOT_AVAILABLE: service not available now; code 14; at 127.0.0.1:10911; "

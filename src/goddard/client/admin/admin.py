@@ -12,9 +12,10 @@ from goddard.client.admin.clients import ClientMethods
 from goddard.client.admin.controllers import ControllerMethods
 from goddard.client.admin.messages import MessageMethods
 from goddard.client.admin.offsets import OffsetMethods
+from goddard.client.checks import check_range
 from goddard.client.errors import NotRunningError, already_started
 from goddard.client.identity import ProcessGuard
-from goddard.client.options import SessionKeywords, check_range, session_options
+from goddard.client.options import SessionKeywords, session_options
 from goddard.client.session import Session
 from goddard.client.values import ServiceState
 from goddard.clock import Clock, SystemClock

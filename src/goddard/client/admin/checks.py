@@ -18,13 +18,13 @@ from typing import Annotated, Any, Final, ParamSpec, TypeAlias, TypeVar, Union, 
 
 from goddard.client.checks import (
     MAX_QUEUES,
+    check_list,
+    check_mapping,
     check_new_group,
     check_new_topic,
     check_queue,
-    several,
-    table,
+    check_range,
 )
-from goddard.client.options import check_range
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import TopicConfig
@@ -110,10 +110,10 @@ def _check_of(annotation: Any, where: str) -> Check:
     if origin in (Union, UnionType) and len(of) == 2 and of[1] is NoneType:
         return _or_none(_check_of(of[0], where))
     if origin is Iterable:
-        return lambda what, given: several(what, given, of[0])
+        return lambda what, given: check_list(what, given, of[0])
     if origin is Mapping:
         key, value = of[0], (get_args(of[1]) or of[1:])[0]
-        return lambda what, given: table(what, given, key, value)
+        return lambda what, given: check_mapping(what, given, key, value)
     if annotation in _BY_TYPE:
         return _BY_TYPE[annotation]
     if annotation in (int, float) or not isinstance(annotation, type):

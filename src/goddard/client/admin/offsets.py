@@ -11,8 +11,8 @@ from goddard.client.admin.groups import GroupMethods
 from goddard.client.admin.requests import ask, ask_each, broker_address, by_queue, group_addresses
 from goddard.client.admin.values import Rollback
 from goddard.client.broker_api import Boundary
+from goddard.client.checks import check_range
 from goddard.client.errors import BrokerError, BrokerNotFoundError
-from goddard.client.options import check_range
 from goddard.client.queries import each, queue_address, route, route_addresses
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_admin import (

@@ -11,7 +11,7 @@ from hashlib import md5
 from itertools import groupby
 from typing import Protocol, TypeVar
 
-from goddard.client.checks import several
+from goddard.client.checks import check_list
 from goddard.client.values import MessageQueue
 
 _T = TypeVar("_T")
@@ -75,7 +75,7 @@ class ByConfig:
     name = "CONFIG"
 
     def __init__(self, queues: Iterable[MessageQueue]) -> None:
-        self.queues = tuple(several("queues", queues, MessageQueue))
+        self.queues = tuple(check_list("queues", queues, MessageQueue))
 
     def allocate(
         self,
@@ -95,7 +95,7 @@ class ByMachineRoom:
     name = "MACHINE_ROOM"
 
     def __init__(self, rooms: Collection[str]) -> None:
-        self.rooms = frozenset(several("rooms", rooms, str))
+        self.rooms = frozenset(check_list("rooms", rooms, str))
 
     def allocate(
         self,

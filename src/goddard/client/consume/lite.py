@@ -12,7 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from goddard.client import broker_api
-from goddard.client.checks import check_new_topic, check_queue, several, table
+from goddard.client.checks import (
+    check_list,
+    check_mapping,
+    check_new_topic,
+    check_queue,
+    check_range,
+)
 from goddard.client.consume.consumer import GroupConsumer, GroupMember
 from goddard.client.consume.lite_queues import LiteQueues, QueueChanges
 from goddard.client.consume.offsets import master_address
@@ -30,7 +36,7 @@ from goddard.client.consume.subscriptions import Expression, Subscriptions
 from goddard.client.errors import ClientError, NotRunningError
 from goddard.client.listeners.hooks import with_hooks
 from goddard.client.message import ReceivedMessage
-from goddard.client.options import check_range, session_options, split_options
+from goddard.client.options import session_options, split_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, ServiceState
 from goddard.clock import SystemClock
@@ -242,7 +248,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
             noted = queues.delivered_offsets(queues.owned.keys())
         elif isinstance(offsets, Mapping):
             noted = {}
-            for queue, offset in table("offsets", offsets, MessageQueue, int).items():
+            for queue, offset in check_mapping("offsets", offsets, MessageQueue, int).items():
                 noted[self._inner(queue)] = check_range(f"the offset of {queue}", offset, 0, 2**62)
         else:
             noted = queues.delivered_offsets(self._inner_queues(offsets))
@@ -354,7 +360,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         return check_queue(queue)._replace(topic=with_namespace(queue.topic, self._namespace))
 
     def _inner_queues(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        return [self._inner(queue) for queue in several("queues", queues, MessageQueue)]
+        return [self._inner(queue) for queue in check_list("queues", queues, MessageQueue)]
 
 
 class LiteMember(GroupMember[PrefetchQueue]):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from goddard.client.checks import check_hooks
+from goddard.client.checks import check_hooks, check_range, check_type
 from goddard.client.consume.allocation import AllocationStrategy, Averagely
 from goddard.client.listeners.hooks import ConsumeHook
-from goddard.client.options import SessionKeywords, check_kind, check_range
+from goddard.client.options import SessionKeywords
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue
 from goddard.errors import ConfigError
@@ -107,8 +107,8 @@ class ConsumerOptions:
     consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
-        check_kind("message_model", self.message_model, MessageModel)
-        check_kind("consume_from", self.consume_from, ConsumeFrom)
+        check_type("message_model", self.message_model, MessageModel)
+        check_type("consume_from", self.consume_from, ConsumeFrom)
         if self.consume_timestamp_ms is not None:
             check_range("consume_timestamp_ms", self.consume_timestamp_ms, 0, 2**62)
         check_range("pull_batch_size", self.pull_batch_size, 1, 1_024)
@@ -177,7 +177,7 @@ class PushOptions(ConsumerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kind("orderly", self.orderly, bool)
+        check_type("orderly", self.orderly, bool)
         check_range("consume_threads", self.consume_threads, 1, 1_000)
         check_range("consume_batch_size", self.consume_batch_size, 1, 1_024)
         check_range("consume_timeout_ms", self.consume_timeout_ms, 1)
@@ -189,7 +189,7 @@ class PushOptions(ConsumerOptions):
         _check_topic_threshold("pull_threshold_mib_for_topic", self.pull_threshold_mib_for_topic)
         check_range("await_termination_ms", self.await_termination_ms, 0)
         if self.trace is not None:
-            check_kind("trace", self.trace, TraceOptions)
+            check_type("trace", self.trace, TraceOptions)
 
     @property
     def reconsume_limit(self) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goddard.client.checks import check_hooks, several
-from goddard.client.options import SessionKeywords, check_kind, check_range
+from goddard.client.checks import check_hooks, check_list, check_range, check_type
+from goddard.client.options import SessionKeywords
 from goddard.client.produce.broker_health import FaultTimes
 from goddard.client.produce.hooks import ForbiddenHook, SendHook
 from goddard.client.trace.tracer import TraceOptions
@@ -172,10 +172,10 @@ class ProducerOptions:
         for option, wanted in _KINDS.items():
             value = getattr(self, option)
             if value is not None:
-                check_kind(option, value, wanted)
+                check_type(option, value, wanted)
         lists = {
-            "topics": tuple(several("topics", self.topics, str)),
-            "retry_codes": frozenset(several("retry_codes", self.retry_codes, int)),
+            "topics": tuple(check_list("topics", self.topics, str)),
+            "retry_codes": frozenset(check_list("retry_codes", self.retry_codes, int)),
             "send_hooks": check_hooks("send_hooks", self.send_hooks),
             "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks),
         }

@@ -11,11 +11,11 @@ from typing import Any, Final, Self, Unpack
 
 from goddard.client import queries
 from goddard.client.broker_api import Boundary
-from goddard.client.checks import MAX_QUEUES, check_new_topic, several
+from goddard.client.checks import MAX_QUEUES, check_list, check_new_topic, check_range
 from goddard.client.errors import BatchFailedError, ClientError, NotRunningError, already_started
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.options import check_range, session_options, split_options
+from goddard.client.options import session_options, split_options
 from goddard.client.produce.encoding import (
     check_batch,
     check_batch_topic,
@@ -241,7 +241,7 @@ class Producer:
         before it.
         """
         running = self._check_running()
-        batch = several("messages", messages, Message)
+        batch = check_list("messages", messages, Message)
         check_batch(batch)
         first = batch[0]
         topic = running.check(first)

@@ -17,11 +17,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, Unpack
 
 from goddard.client import broker_api
-from goddard.client.checks import check_hooks
+from goddard.client.checks import check_hooks, check_range
 from goddard.client.errors import BrokerNotFoundError, NotRunningError
 from goddard.client.listeners.listener import is_async
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.options import check_range
 from goddard.client.produce.hooks import (
     EndTransactionContext,
     EndTransactionHook,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
 
+from goddard.client.checks import check_range
 from goddard.client.message import Message
-from goddard.client.options import check_range
 from goddard.client.trace.records import TraceRecord, encode_trace, trace_keys
 from goddard.client.values import SendResult
 from goddard.errors import ConfigError, GoddardError

@@ -228,7 +228,7 @@ async def test_invalid_topic_configurations_are_refused(config: TopicConfig) -> 
         await several([TopicConfig(topic_name="fine"), config], cluster="c")
     with pytest.raises(ConfigError):
         await static("a", config, TopicQueueMappingDetail())
-    with pytest.raises(TypeError, match="one TopicConfig was given, a list is wanted"):
+    with pytest.raises(TypeError, match="must be a list of TopicConfig, not one TopicConfig"):
         await several(config, cluster="c")
 
 
@@ -243,7 +243,7 @@ async def test_invalid_new_groups_are_refused() -> None:
     without_queues = SubscriptionGroupConfig(group_name="g", retry_queue_nums=-1)
     with pytest.raises(ConfigError, match="retry_queue_nums is -1"):
         await several([without_queues], cluster="c")
-    with pytest.raises(TypeError, match="a list of SubscriptionGroupConfig is wanted"):
+    with pytest.raises(TypeError, match="must be a list of SubscriptionGroupConfig"):
         await several(["g"], cluster="c")
 
 

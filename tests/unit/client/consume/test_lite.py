@@ -25,15 +25,15 @@ def lite(group: str = "G", **options: Any) -> LitePullConsumer:
         ({"max_span": 0}, "max_span is 0"),
         ({"poll_timeout_ms": -1}, "poll_timeout_ms is -1"),
         ({"auto_commit_interval_ms": 0}, "auto_commit_interval_ms is 0"),
-        ({"queue_check_interval_ms": 1.5}, "a whole number is wanted"),
+        ({"queue_check_interval_ms": 1.5}, "it must be a whole number"),
         ({"consume_timestamp_ms": -1}, "consume_timestamp_ms is -1"),
         ({"pull_timeout_ms": 100}, "it must be at least broker_suspend_ms, 20000"),
         ({"group": "DEFAULT_CONSUMER"}, "consumerGroup can not equal DEFAULT_CONSUMER"),
         ({"group": "a b"}, "contains illegal characters"),
         ({"group": ""}, "is blank"),
         ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms is 0"),
-        ({"message_model": "BROADCASTING"}, "; MessageModel is wanted"),
-        ({"consume_from": "first"}, "; ConsumeFrom is wanted"),
+        ({"message_model": "BROADCASTING"}, "; it must be MessageModel"),
+        ({"consume_from": "first"}, "; it must be ConsumeFrom"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], text: str) -> None:
@@ -68,11 +68,14 @@ QUEUE = MessageQueue("T", "b", 0)
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (QUEUE, r"queues: one MessageQueue was given, a list is wanted: \[MessageQueue\(topic='T'"),
-        ("T", "queues: a list of MessageQueue is wanted, not 'T'"),
-        (["T"], "queues: a list of MessageQueue is wanted; 'T' in it is none"),
-        ([QUEUE, ("T", "b", 0)], r"\('T', 'b', 0\) in it is none"),
-        (None, "queues: a list of MessageQueue is wanted, not None"),
+        (
+            QUEUE,
+            r"queues must be a list of MessageQueue, not one MessageQueue: write \[",
+        ),
+        ("T", "queues must be a list of MessageQueue, not 'T'"),
+        (["T"], "queues must be a list of MessageQueue; it contains 'T'"),
+        ([QUEUE, ("T", "b", 0)], r"it contains \('T', 'b', 0\)"),
+        (None, "queues must be a list of MessageQueue, not None"),
         (5, "not 5"),
     ],
 )

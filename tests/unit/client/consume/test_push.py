@@ -69,7 +69,7 @@ def test_a_listener_can_be_called() -> None:
 )
 def test_options_of_a_kind(option: str, value: object) -> None:
     options: dict[str, Any] = {option: value}
-    with pytest.raises(ConfigError, match=f"{option} is {value!r}; [A-Za-z]+ is wanted"):
+    with pytest.raises(ConfigError, match=f"{option} is {value!r}; it must be [A-Za-z]+"):
         PushConsumer("group", name_servers=SERVER, **options)
 
 
