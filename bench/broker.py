@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.support.peers import RELEASES
-
 from bench.loadgen import BenchError, Load, load, null_server
 from bench.report import Report, Row
 from goddard import config
@@ -36,6 +34,7 @@ from goddard.protocol.message import BatchEntry, encode_batch, format_properties
 from goddard.protocol.responses import check
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
+from tests.support.peers import RELEASES
 
 PEER_VERSION = "5.4.0"
 _TOPIC = "BenchTopic"

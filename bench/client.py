@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from tests.support import cpp
-from tests.support.java import JavaPeers, compile_java, start_java_broker
-from tests.support.peers import POM_DIR, RELEASES
-
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support import cpp
+from tests.support.java import JavaPeers, compile_java, start_java_broker
+from tests.support.peers import POM_DIR, RELEASES
 
 _PEER_VERSION = "5.4.0"
 _CONSUMED = 400_000

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.peers import POM_DIR, exclusive, missing_tools, peers_dir
-
 from bench.loadgen import BenchError
 from goddard.config import format_properties
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process, wait_until
+from tests.support.peers import POM_DIR, exclusive, missing_tools, peers_dir
 
 VERSION = "4.1.0"
 SPARK_VERSION = "4.2.0"

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.peers import RELEASES
-
 from bench.loadgen import SERVER_CORE, BenchError, Load, load, null_server, pinned
 from bench.report import Report, Row
 from goddard.protocol.bodies import (
@@ -31,6 +29,7 @@ from goddard.protocol.headers.cluster import GetRouteRequest, RegisterBrokerRequ
 from goddard.protocol.responses import check
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
+from tests.support.peers import RELEASES
 
 _PEER_VERSION = "5.4.0"
 _TOPICS = 5_000

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.support.peers import RELEASES
-
 from bench.broker import PEER_VERSION, start_java, start_ours
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
+from tests.support.peers import RELEASES
 
 _CLIENT_VERSION: Final = "4.9.4"
 _EXAMPLE_VERSION: Final = "4.7.0"

@@ -21,11 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.broker_client import BrokerClient
-from tests.support.consumer_harness import pull_fields, tags
-from tests.support.process_resources import descriptors, private_bytes
-from tests.support.send_harness import send_request
-
 from goddard.errors import GoddardError, RequestTimeoutError
 from goddard.protocol.bodies import MessageQueue, encode_body
 from goddard.protocol.bodies_client import ConsumerData, HeartbeatData, LockQueuesBody
@@ -39,6 +34,10 @@ from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.loop import run
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_harness import pull_fields, tags
+from tests.support.process_resources import descriptors, private_bytes
+from tests.support.send_harness import send_request
 
 TOPIC: Final = "Soak"
 QUEUES: Final = 8

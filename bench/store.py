@@ -17,9 +17,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.java import JavaPeers
-from tests.support.peers import RELEASES
-
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.clock import SystemClock
@@ -42,6 +39,8 @@ from goddard.store.log.records import (
 )
 from goddard.store.queues.table import QueueTable
 from goddard.store.store import MessageStore
+from tests.support.java import JavaPeers
+from tests.support.peers import RELEASES
 
 _PEER_VERSION = "5.4.0"
 _HOST = Host.parse("127.0.0.1:10911")

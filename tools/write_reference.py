@@ -16,9 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tools.source import ROOT, Function, Import, Source, source_of, tidy
-
 from goddard.client.blocking.methods import in_blocking_words
+from tools.source import ROOT, Function, Import, Source, source_of, tidy
 
 FOLDER: Final = ROOT / "docs" / "reference"
 PAGES: Final = {

@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered_topic import NumberedTopic
 
 from goddard.spark import spark_session
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
 
 BROKER = "broker-golden"
 _SECONDS = 300

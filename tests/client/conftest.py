@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.java import JavaPeers, start_java_broker
-from tests.support.process_resources import open_tcp_sockets
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, start_java_broker
+from tests.support.process_resources import open_tcp_sockets
 
 RELEASE = "5.4.0"
 LEGACY_RELEASE = "4.9.4"

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import ClientError, InvalidMessageError
 from goddard.client.message import Message
@@ -14,6 +13,7 @@ from goddard.client.produce.producer import Producer
 from goddard.client.values import SendStatus
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.topic_reader import TopicReader
 
 NEVER = AccumulatorOptions(max_delay_ms=30_000)
 

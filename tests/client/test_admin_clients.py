@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.values import TrackKind
@@ -26,6 +24,8 @@ from goddard.protocol.ids import offset_message_id
 from goddard.protocol.record import Host
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 
 @pytest.fixture

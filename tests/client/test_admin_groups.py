@@ -4,8 +4,6 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard.client.admin.admin import Admin
 from goddard.client.broker_api import Boundary
@@ -17,6 +15,8 @@ from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 CLUSTER = "DefaultCluster"
 

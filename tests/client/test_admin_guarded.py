@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.idle_consumer import eventually
-from tests.support.java import JavaPeers
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError
@@ -16,6 +14,8 @@ from goddard.client.options import Credentials
 from goddard.protocol.bodies_admin import AclInfo, Policy, PolicyEntry
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.ports import lease_port
+from tests.support.idle_consumer import eventually
+from tests.support.java import JavaPeers
 
 pytestmark = pytest.mark.java
 

@@ -3,13 +3,13 @@
 import time
 
 import pytest
-from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import BrokerError
 from goddard.protocol.codes import Permission, ResponseCode
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
 
 CLUSTER = "DefaultCluster"
 

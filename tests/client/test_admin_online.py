@@ -3,15 +3,15 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.idle_consumer import eventually
-from tests.support.push_consumers import Inbox, fill, push, texts
 
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.values import TrackKind
 from goddard.protocol.bodies import ConsumeResult, ConsumeType
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import eventually
+from tests.support.push_consumers import Inbox, fill, push, texts
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
@@ -21,6 +20,7 @@ from goddard.protocol.codes import Permission, ResponseCode
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
 
 CLUSTER = "DefaultCluster"
 

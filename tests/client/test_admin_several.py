@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.idle_consumer import IdleConsumer, eventually
 
 from goddard import Admin as BlockingAdmin
 from goddard.client.admin.admin import Admin
@@ -14,6 +12,8 @@ from goddard.errors import ConnectFailedError
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.idle_consumer import IdleConsumer, eventually
 
 NAMES = ("broker-a", "broker-b")
 CLUSTER = "DefaultCluster"

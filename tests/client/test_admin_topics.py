@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
 
 from goddard.client.admin.admin import Admin
 from goddard.client.errors import (
@@ -18,6 +17,7 @@ from goddard.protocol.bodies import BrokerData, QueueData, TopicConfig, TopicRou
 from goddard.protocol.codes import Permission, ResponseCode
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
 
 CLUSTER = "DefaultCluster"
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import FakeBroker, FakeCluster
-from tests.support.members import member_of
-from tests.support.polling import until
 
 from goddard.aio import (
     BrokerNotFoundError,
@@ -26,6 +23,9 @@ from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerList
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from tests.support.fake_cluster import FakeBroker, FakeCluster
+from tests.support.members import member_of
+from tests.support.polling import until
 
 KINDS = ("concurrent", "orderly", "lite")
 QUEUE = MessageQueue("T", "a", 0)

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.support.java import JavaPeers, JavaProgram
-from tests.support.java_clients import JavaClients, Outgoing, Queue, Received, Sent
 
 from goddard import (
     CompressionKind,
@@ -31,6 +29,8 @@ from goddard import (
 from goddard.client.consume.offsets import read_offsets
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, JavaProgram
+from tests.support.java_clients import JavaClients, Outgoing, Queue, Received, Sent
 
 pytestmark = pytest.mark.java
 

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-from tests.support.topic_reader import TopicReader
-
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.options import AccumulatorOptions
@@ -12,6 +10,7 @@ from goddard.client.produce.producer import Producer
 from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.values import ConsumeFrom, TransactionState
 from goddard.testing.site import Site
+from tests.support.topic_reader import TopicReader
 
 
 async def test_accumulated_sends(legacy_site: Site) -> None:

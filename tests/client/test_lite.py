@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.members import member_of
-from tests.support.polling import until
 
 from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.offsets import read_offsets
@@ -27,6 +24,9 @@ from goddard.protocol.compression import CompressionKind, compress, with_compres
 from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
+from tests.support.polling import until
 
 TIMEOUT_SECONDS = 30
 SHORT_INTERVALS: dict[str, Any] = {

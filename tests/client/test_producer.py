@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import (
     BrokerError,
@@ -28,6 +27,7 @@ from goddard.protocol.hashing import java_hash
 from goddard.protocol.ids import parse_offset_message_id, parse_unique_id
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.testing.site import Site
+from tests.support.topic_reader import TopicReader
 
 
 def producer_of(site: Site, label: str = "senders") -> Producer:

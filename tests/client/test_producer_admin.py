@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from tests.support.idle_consumer import eventually
 
 from goddard.client.broker_api import Boundary
 from goddard.client.errors import ClientError, NoRouteError, NotRunningError
@@ -14,6 +13,7 @@ from goddard.client.values import MessageQueue, ServiceState
 from goddard.errors import ConfigError
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.site import Site
+from tests.support.idle_consumer import eventually
 
 
 @pytest.mark.parametrize("namespace", ["", "space"])

@@ -7,8 +7,6 @@ import time
 from typing import Any, cast
 
 import pytest
-from tests.support.fake_cluster import Answerer, FakeCluster, mute
-from tests.support.polling import until
 
 from goddard.client.errors import (
     BatchFailedError,
@@ -46,6 +44,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
+from tests.support.fake_cluster import Answerer, FakeCluster, mute
+from tests.support.polling import until
 
 
 def refusing(code: int) -> Answerer:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.broker_client import BrokerClient
 
 from goddard.client.consume.offsets import BrokerOffsets, master_address, start_offset
 from goddard.client.consume.pull import Puller, PullResult, PullStatus
@@ -18,6 +17,7 @@ from goddard.clock import SystemClock
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
 
 TIMEOUT_SECONDS = 30
 

@@ -7,17 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.members import member_of
-from tests.support.polling import until
-from tests.support.push_consumers import (
-    TIMEOUT_SECONDS,
-    Inbox,
-    fill,
-    listener_threads,
-    push,
-    texts,
-)
 
 from goddard.client.consume.offsets import read_offsets
 from goddard.client.consume.subscriptions import Expression, Sql, Tags
@@ -30,6 +19,17 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
+from tests.support.polling import until
+from tests.support.push_consumers import (
+    TIMEOUT_SECONDS,
+    Inbox,
+    fill,
+    listener_threads,
+    push,
+    texts,
+)
 
 
 @pytest.fixture

@@ -5,17 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.members import member_of
-from tests.support.polling import until
-from tests.support.push_consumers import (
-    TIMEOUT_SECONDS,
-    Inbox,
-    fill,
-    listener_threads,
-    push,
-    texts,
-)
 
 from goddard.client.message import ReceivedMessage
 from goddard.protocol.bodies import ConsumeResult, decode_body
@@ -28,6 +17,17 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
+from tests.support.polling import until
+from tests.support.push_consumers import (
+    TIMEOUT_SECONDS,
+    Inbox,
+    fill,
+    listener_threads,
+    push,
+    texts,
+)
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.polling import until
-from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 from goddard.client.listeners.listener import ConsumeResult, OrderlyContext, Returned
 from goddard.client.message import ReceivedMessage
 from goddard.protocol.names import dlq_topic
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.polling import until
+from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 QUEUES = 4
 

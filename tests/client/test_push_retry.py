@@ -6,10 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.members import member_of
-from tests.support.polling import until
-from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.listeners.listener import ConsumeContext, ConsumeResult, Returned
@@ -25,6 +21,10 @@ from goddard.protocol.names import dlq_topic
 from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
+from tests.support.broker_client import BrokerClient
+from tests.support.members import member_of
+from tests.support.polling import until
+from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
 
 # One second: the shortest of the broker's delays.
 SOON = 1

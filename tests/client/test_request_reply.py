@@ -5,9 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.java import JavaPeers, JavaProgram
-from tests.support.java_clients import JavaClients, Outgoing
-from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
@@ -22,6 +19,9 @@ from goddard.client.produce.producer import Producer
 from goddard.client.produce.request_reply import create_reply
 from goddard.client.values import ConsumeFrom
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, JavaProgram
+from tests.support.java_clients import JavaClients, Outgoing
+from tests.support.topic_reader import TopicReader
 
 TIMEOUT_MS = 30_000
 

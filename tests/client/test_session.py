@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Unpack
 
 import pytest
-from tests.support.fake_cluster import FakeCluster
-from tests.support.polling import until
 
 from goddard.client.errors import (
     BrokerError,
@@ -47,6 +45,8 @@ from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
+from tests.support.fake_cluster import FakeCluster
+from tests.support.polling import until
 
 HOST = Host(bytes((127, 0, 0, 1)), 10911)
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.java import JavaPeers
 
 from goddard.client.errors import BrokerError, ClientError
 from goddard.client.message import Message
@@ -13,6 +12,7 @@ from goddard.client.values import SendStatus
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers
+from tests.support.java import JavaPeers
 
 pytestmark = pytest.mark.java
 

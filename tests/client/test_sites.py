@@ -2,10 +2,9 @@
 
 import asyncio
 
-from tests.support.process_resources import open_tcp_sockets
-
 from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.process_resources import open_tcp_sockets
 
 
 def test_a_site_serves_new_topics(site: Site) -> None:

@@ -5,7 +5,6 @@ import logging
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import FakeCluster
 
 from goddard.aio import (
     ClientError,
@@ -20,6 +19,7 @@ from goddard.aio import (
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerList, LockQueuesAnswer
 from goddard.protocol.codes import RequestCode
+from tests.support.fake_cluster import FakeCluster
 
 WAIT_SECONDS = 30
 

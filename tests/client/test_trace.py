@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
-from tests.support.java import JavaDriver, JavaPeers
-from tests.support.topic_reader import TopicReader
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
@@ -27,6 +25,8 @@ from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, SendStatus, TransactionState
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaDriver, JavaPeers
+from tests.support.topic_reader import TopicReader
 
 R = TypeVar("R", bound=TraceRecord)
 

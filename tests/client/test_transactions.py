@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pytest
-from tests.support.fake_cluster import FakeCluster
-from tests.support.polling import until
-from tests.support.topic_reader import TopicReader
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage
@@ -18,6 +15,9 @@ from goddard.client.values import ConsumeFrom, SendStatus, ServiceState, Transac
 from goddard.errors import ConfigError
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.site import Site
+from tests.support.fake_cluster import FakeCluster
+from tests.support.polling import until
+from tests.support.topic_reader import TopicReader
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_harness import Consumer, ConsumerHarness, records_of
-from tests.support.store import prepared
 
 from goddard.protocol import fastjson
 from goddard.protocol.codes import VERSION_5_0_0, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, decode_frame
 from goddard.protocol.record import Record
 from goddard.store.log.records import PreparedRecord
+from tests.support.consumer_harness import Consumer, ConsumerHarness, records_of
+from tests.support.store import prepared
 
 WIRE = Path(__file__).parent / "data" / "wire"
 FILES = sorted(

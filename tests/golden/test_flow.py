@@ -6,9 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
-from tests.support.clock import ManualClock
-from tests.support.memory import RawPeer, join_raw
 
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.retry import SendBacks
@@ -23,6 +20,9 @@ from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HA
 from goddard.protocol.record import Record, decode_record
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
 
 DATA = Path(__file__).parent / "data" / "store"
 NAMES = ("clean-5.4.0", "clean-4.9.4", "kill9-5.4.0")

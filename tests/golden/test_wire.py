@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.protocol import bodies, bodies_admin, bodies_client, fastjson
 from goddard.protocol.codes import VERSION_5_4_0, RequestCode, ResponseCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.headers.message import SendRequest, SendRequestV2, decode_send
+from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 WIRE: Final = Path(__file__).parent / "data" / "wire"
 FILES: Final = sorted(path for path in WIRE.glob("*/*") if ".jsonl" in path.name)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.java import JavaPeers, JavaProgram, start_java_broker
-from tests.support.java_clients import JavaClients
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, JavaProgram, start_java_broker
+from tests.support.java_clients import JavaClients
 
 CLIENT_VERSIONS = ("5.4.0", "4.9.4")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.java import JavaBroker, JavaPeers
 
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.java import JavaBroker, JavaPeers
 
 pytestmark = pytest.mark.java
 

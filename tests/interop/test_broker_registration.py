@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.support.java import JavaPeers
 
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
@@ -11,6 +10,7 @@ from goddard.protocol.headers.message import SendRequestV2
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
+from tests.support.java import JavaPeers
 
 pytestmark = pytest.mark.java
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 
 import pytest
-from tests.support.java_clients import JavaClients, Outgoing, PushConsumer, Queue, Received
 
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
+from tests.support.java_clients import JavaClients, Outgoing, PushConsumer, Queue, Received
 
 pytestmark = pytest.mark.java
 

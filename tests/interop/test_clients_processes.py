@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.java import JavaPeers
-from tests.support.java_clients import JavaClients, Outgoing, PushConsumer
 
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers
+from tests.support.java_clients import JavaClients, Outgoing, PushConsumer
 
 pytestmark = pytest.mark.java
 

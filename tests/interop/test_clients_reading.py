@@ -4,10 +4,10 @@ import contextlib
 import time
 
 import pytest
-from tests.support.java_clients import JavaClients, Outgoing, Producer, Queue, Received
 
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
+from tests.support.java_clients import JavaClients, Outgoing, Producer, Queue, Received
 
 pytestmark = pytest.mark.java
 

@@ -5,11 +5,11 @@ import random
 import time
 
 import pytest
-from tests.support.java_clients import JavaClients, Outgoing, Received, Sent
 
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.testing.process import ProcessError
 from goddard.testing.site import Site
+from tests.support.java_clients import JavaClients, Outgoing, Received, Sent
 
 pytestmark = pytest.mark.java
 

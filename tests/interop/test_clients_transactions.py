@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from tests.support.java_clients import JavaClients, Outgoing
 
 from goddard.testing.process import ProcessError, wait_until
 from goddard.testing.site import Site
+from tests.support.java_clients import JavaClients, Outgoing
 
 pytestmark = pytest.mark.java
 

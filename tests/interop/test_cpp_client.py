@@ -10,10 +10,10 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.support import cpp, peers
-from tests.support.cpp import CppClients
 
 from goddard.testing.site import Site
+from tests.support import cpp, peers
+from tests.support.cpp import CppClients
 
 pytestmark = pytest.mark.java
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from tests.support.java import JavaPeers
-from tests.support.java_clients import JavaClients, Received
 
 from goddard.testing.process import Process, ProcessError, wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers
+from tests.support.java_clients import JavaClients, Received
 
 pytestmark = pytest.mark.java
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pytest
-from tests.support.java import BRIEF_JVM_FLAGS
-from tests.support.peers import POM_DIR, RELEASES
 
 from goddard.protocol.filters.expression import (
     FilterEvaluationError,
@@ -23,6 +21,8 @@ from goddard.protocol.filters.expression import (
     compile_sql,
     parse_tags,
 )
+from tests.support.java import BRIEF_JVM_FLAGS
+from tests.support.peers import POM_DIR, RELEASES
 
 pytestmark = pytest.mark.java
 

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.java import BROKER_PROPERTIES, JavaPeers
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -31,6 +29,8 @@ from goddard.testing.ports import lease_port
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_client import BrokerClient
+from tests.support.java import BROKER_PROPERTIES, JavaPeers
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

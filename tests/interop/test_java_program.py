@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tests.support.java import JavaPeers
 
 pytestmark = pytest.mark.java

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.peers import POM_DIR, RELEASES
 
 from goddard.protocol.compression import CompressionKind, compress, with_compression
 from goddard.protocol.hashing import java_hash
@@ -19,6 +18,7 @@ from goddard.protocol.message import (
     encode_properties,
 )
 from goddard.protocol.record import Host, Record, encode_record
+from tests.support.peers import POM_DIR, RELEASES
 
 pytestmark = pytest.mark.java
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.java import JavaPeers, JavaProgram, start_java_broker
-from tests.support.java_clients import JavaClients, Outgoing, Queue, Sent
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, JavaProgram, start_java_broker
+from tests.support.java_clients import JavaClients, Outgoing, Queue, Sent
 
 pytestmark = pytest.mark.java
 

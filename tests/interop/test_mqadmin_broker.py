@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.support.java import BROKER_PROPERTIES, JavaDriver, JavaPeers
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.java import BROKER_PROPERTIES, JavaDriver, JavaPeers
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(480)]
 

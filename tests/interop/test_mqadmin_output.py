@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
-from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

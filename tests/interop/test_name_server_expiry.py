@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.support.java import JavaPeers
 
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers
+from tests.support.java import JavaPeers
 
 pytestmark = pytest.mark.java
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.java import JavaBroker, JavaDriver, JavaPeers
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.java import BROKER_PROPERTIES, JavaBroker, JavaDriver, JavaPeers
-from tests.support.store_writer import Notes, Order, running_writer, unique_key
 
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
@@ -28,6 +26,8 @@ from goddard.store.store import MessageStore
 from goddard.store.tables import ConsumerOffsetTable, SubscriptionGroupTable, TopicTable
 from goddard.testing.ports import lease_port
 from goddard.testing.process import ProcessError, wait_until
+from tests.support.java import BROKER_PROPERTIES, JavaBroker, JavaDriver, JavaPeers
+from tests.support.store_writer import Notes, Order, running_writer, unique_key
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

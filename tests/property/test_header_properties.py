@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.errors import HeaderError
 from goddard.protocol.headers.header import Header
 from goddard.protocol.headers.message import SendRequest, SendRequestV2, decode_send
+from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 KINDS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda k: k.__name__)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.clock import ManualClock
 
 from goddard.broker.consuming.filters import TagCodes
 from goddard.broker.consuming.longpoll import MAX_HOLD_MS, Hold, Holds
@@ -16,6 +15,7 @@ from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
+from tests.support.clock import ManualClock
 
 QUEUES = 3
 CONNECTIONS = 3

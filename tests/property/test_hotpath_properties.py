@@ -12,13 +12,13 @@ import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.clock import ManualClock
-from tests.support.send_harness import SendHarness, send_request
 
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
+from tests.support.clock import ManualClock
+from tests.support.send_harness import SendHarness, send_request
 
 # Mostly plain, with few special values: two in one request would hide each other.
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"

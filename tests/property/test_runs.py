@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.store import SmallStore
 
 from goddard.broker.lane.sendbatches import BatchMessages, read_batch, tags_codes_of
 from goddard.protocol.message import BatchEntry, encode_batch, iter_batch
 from goddard.protocol.record import Host
 from goddard.store.log.records import LogEntry, PreparedRecord, pack_host, tags_code_of
 from goddard.store.runs import Appendable, Placed, RecordRun, count_messages, each_entry
+from tests.support.store import SmallStore
 
 TOPIC = "TopicA"
 HOST = Host.parse("127.0.0.1:10911")

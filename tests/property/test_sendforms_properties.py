@@ -3,7 +3,6 @@
 import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.support.send_harness import send_request
 
 from goddard.broker.lane.sendforms import Form, Property, make_form
 from goddard.broker.lane.sendwire import (
@@ -15,6 +14,7 @@ from goddard.broker.lane.sendwire import (
 )
 from goddard.protocol.codes import RequestCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
+from tests.support.send_harness import send_request
 
 NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT", "a%b", "x-y", "名")
 VALUES = st.one_of(

@@ -12,15 +12,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.config import FlushMode
 from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 TOPICS = ("TopicA", "%RETRY%group", "x" * 140)
 SEGMENT_BYTES = 4096

@@ -15,10 +15,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.broker_parts import BrokerParts, broker_parts
-from tests.support.clock import ManualClock
-from tests.support.memory import RawPeer, join_raw
-from tests.support.store import HOST
 
 from goddard.broker.sending.message_rules import Incoming
 from goddard.broker.sending.transactions import Transactions, as_half
@@ -29,6 +25,10 @@ from goddard.protocol.message import TransactionType
 from goddard.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 from goddard.protocol.record import decode_record
 from goddard.transport.handlers import Handlers
+from tests.support.broker_parts import BrokerParts, broker_parts
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.store import HOST
 
 COMMIT, ROLLBACK = TransactionType.COMMIT, TransactionType.ROLLBACK
 UNKNOWN = TransactionType.NONE

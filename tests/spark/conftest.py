@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.java import JavaPeers, start_java_broker
 
 from goddard.spark.session import spark_session
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, start_java_broker
 
 RELEASE = "5.4.0"
 # The first test starts Java and several Python processes, which takes a minute on a busy machine.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered_topic import NumberedTopic, numbers
-from tests.support.spark_readers import retry_worker_start
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic, numbers
+from tests.support.spark_readers import retry_worker_start
 
 _DATA = Path(__file__).parents[1] / "golden" / "data"
 _SECONDS = 200

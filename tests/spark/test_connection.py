@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.certificates import make_identity
-from tests.support.spark_readers import ManualStream, read_rows, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.errors import GoddardError
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.certificates import make_identity
+from tests.support.spark_readers import ManualStream, read_rows, write_bodies
 
 
 def write(options: dict[str, str], *bodies: bytes) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard.spark.columns import COLUMNS
 from goddard.spark.log import parse_log, plan, read_split
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 _READS = 15
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from tests.support.spark_readers import ManualStream, read_numbers, read_rows, write_delayed
 
 from goddard import (
     Admin,
@@ -30,6 +29,7 @@ from goddard.spark.writing.writer import write_batches
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.wire import ask, query_route
+from tests.support.spark_readers import ManualStream, read_numbers, read_rows, write_delayed
 
 _SECONDS = 60
 

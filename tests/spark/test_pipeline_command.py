@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from tests.support.numbered_topic import NumberedTopic
 
 from goddard.cli.commands import goddard
 from goddard.testing.ports import lease_port
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
 
 _JOB = """
 name = "numbers"

@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
 from goddard.errors import ConfigError
@@ -17,6 +16,7 @@ from goddard.pipelines.ready.traffic import read_slots
 from goddard.pipelines.running import Pipeline, Progress
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 _SECONDS = 100
 

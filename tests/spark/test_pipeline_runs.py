@@ -14,7 +14,6 @@ import fastavro
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import Message, Producer
 from goddard.pipelines.checkpoints import Checkpoint
@@ -27,6 +26,7 @@ from goddard.pipelines.status import job_status
 from goddard.spark.rows import ROW_PROPERTY
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 AVRO = {
     "type": "record",

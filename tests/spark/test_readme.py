@@ -4,10 +4,9 @@ import re
 import sys
 from pathlib import Path
 
-from tests.support.numbered_topic import NumberedTopic
-
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
 
 README = Path(__file__).parents[2] / "README.md"
 _SECONDS = 200

@@ -8,9 +8,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.fake_cluster import FakeCluster, mute
-from tests.support.numbered_topic import NumberedTopic, numbers, table_numbers
-from tests.support.spark_readers import read_numbers, read_rows, retry_worker_start
 
 from goddard import Message, MessageQueue, Producer
 from goddard.aio import Producer as AsyncProducer
@@ -24,6 +21,9 @@ from goddard.spark.writing.writer import RowSender, write_batches
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.fake_cluster import FakeCluster, mute
+from tests.support.numbered_topic import NumberedTopic, numbers, table_numbers
+from tests.support.spark_readers import read_numbers, read_rows, retry_worker_start
 
 
 def write(frame: DataFrame, topic: NumberedTopic, **options: str) -> None:

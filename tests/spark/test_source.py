@@ -7,7 +7,6 @@ import time
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.numbered_topic import NumberedTopic, numbers
 
 from goddard import Message, MessageQueue, Producer
 from goddard.errors import ConfigError
@@ -29,6 +28,7 @@ from goddard.testing.site import Site
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.numbered_topic import NumberedTopic, numbers
 
 
 def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:

@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.java import BRIEF_JVM_FLAGS
-from tests.support.numbered_topic import NumberedTopic
-from tests.support.spark_job import READY
 
 from goddard.spark.java import provide_java
 from goddard.testing.cluster import Cluster
 from goddard.testing.ports import lease_port
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
+from tests.support.java import BRIEF_JVM_FLAGS
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_job import READY
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 240

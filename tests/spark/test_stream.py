@@ -9,8 +9,6 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.numbered_topic import NumberedTopic, table_numbers
-from tests.support.spark_readers import retry_worker_start
 
 from goddard import Admin, MessageQueue
 from goddard.spark import lag
@@ -19,6 +17,8 @@ from goddard.spark.reading.cluster import ClusterClient
 from goddard.spark.reading.offsets import from_json
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic, table_numbers
+from tests.support.spark_readers import retry_worker_start
 
 _SECONDS = 100
 

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.java import JavaPeers, start_java_broker
-from tests.support.numbered_topic import NumberedTopic
-from tests.support.spark_readers import ManualStream, read_numbers
 
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
@@ -18,6 +15,9 @@ from goddard.spark.reading.offsets import QueueRange
 from goddard.spark.reading.reader import read_range
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
+from tests.support.java import JavaPeers, start_java_broker
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_readers import ManualStream, read_numbers
 
 
 @pytest.fixture(

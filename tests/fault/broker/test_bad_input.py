@@ -12,12 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.consumer_harness import pull_fields, sql
-from tests.support.malformed_requests import malformed_requests, one_way
-from tests.support.process_resources import private_bytes
-from tests.support.send_harness import send_request
-from tests.support.stream_peer import StreamPeer
 
 from goddard.config import parse_properties
 from goddard.protocol.bodies import encode_body
@@ -28,6 +22,12 @@ from goddard.protocol.headers.message import SendResponse
 from goddard.protocol.responses import ResponseError
 from goddard.testing.cluster import Cluster, Daemon
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_harness import pull_fields, sql
+from tests.support.malformed_requests import malformed_requests, one_way
+from tests.support.process_resources import private_bytes
+from tests.support.send_harness import send_request
+from tests.support.stream_peer import StreamPeer
 
 MIB = 1 << 20
 # No answer takes longer than the longest hold of a pull.

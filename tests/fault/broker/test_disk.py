@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.faulty_files import FaultyFiles
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
@@ -17,6 +15,8 @@ from goddard.protocol.responses import ResponseError, check
 from goddard.store.store import MessageStore
 from goddard.testing.cluster import Cluster
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.faulty_files import FaultyFiles
 
 SEGMENT = 64 * 1024
 TRIES = 1_000

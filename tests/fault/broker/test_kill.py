@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.load import KeyedReader, KeyedSender
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.wire import query_route
 from goddard.transport.client import Client, ClientOptions
+from tests.support.load import KeyedReader, KeyedSender
 
 CYCLES = int(os.environ.get("GODDARD_KILL_CYCLES", "6"))
 QUEUES = 4

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.process_resources import descriptors, private_bytes
 
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
@@ -17,6 +15,8 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_route
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.process_resources import descriptors, private_bytes
 
 MIB = 1 << 20
 _LIST = 500

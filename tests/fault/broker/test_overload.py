@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.send_harness import send_request
-from tests.support.stream_peer import StreamPeer
 
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
@@ -20,6 +18,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.store.files import Data, SystemFiles
 from goddard.store.store import MessageStore
+from tests.support.send_harness import send_request
+from tests.support.stream_peer import StreamPeer
 
 SYNC_SECONDS = 0.4
 

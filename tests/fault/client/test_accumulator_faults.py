@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.topic_reader import TopicReader
-
 from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.produce.options import AccumulatorOptions
@@ -12,6 +10,7 @@ from goddard.client.produce.producer import Producer
 from goddard.client.values import SendResult
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.topic_reader import TopicReader
 
 ROUNDS = 150
 MESSAGES_PER_ROUND = 20

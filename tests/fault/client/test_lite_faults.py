@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.values import ConsumeFrom, MessageQueue
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.testing.cluster import Cluster
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fault_checks import (
     FAULTS,
@@ -24,16 +34,6 @@ from tests.support.fault_checks import (
     wait_for_progress,
 )
 from tests.support.polling import until
-
-from goddard.client.consume.lite import LitePullConsumer
-from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.record import Host, Record, encode_record
-from goddard.testing.cluster import Cluster
-from goddard.transport.connection import Connection
-from goddard.transport.handlers import Handlers
-from goddard.transport.server import Server, ServerOptions
 
 SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 100,

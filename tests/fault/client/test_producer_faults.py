@@ -7,11 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.fake_cluster import FakeCluster, mute
-from tests.support.idle_consumer import eventually
-from tests.support.process_resources import open_tcp_sockets
-from tests.support.proxy import FaultProxy
-from tests.support.topic_reader import TopicReader
 
 from goddard.client.errors import ClientError, NoRouteError, SendFailedError
 from goddard.client.message import Message
@@ -21,6 +16,11 @@ from goddard.errors import ConnectionLostError, RequestTimeoutError
 from goddard.protocol.codes import RequestCode
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.fake_cluster import FakeCluster, mute
+from tests.support.idle_consumer import eventually
+from tests.support.process_resources import open_tcp_sockets
+from tests.support.proxy import FaultProxy
+from tests.support.topic_reader import TopicReader
 
 MANY = 2_000
 

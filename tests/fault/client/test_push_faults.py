@@ -11,6 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from goddard.client.consume.push import PushConsumer
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_client import ConsumerList
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record, encode_record
+from goddard.protocol.responses import check
+from goddard.testing.cluster import Cluster
+from goddard.transport.connection import Connection
+from goddard.transport.handlers import Handlers
+from goddard.transport.server import Server, ServerOptions
 from tests.support.fault_checks import (
     FAULTS,
     QUEUES,
@@ -26,18 +38,6 @@ from tests.support.fault_checks import (
 from tests.support.name_server_client import NameServerClient
 from tests.support.polling import until
 from tests.support.push_consumers import listener_threads, push
-
-from goddard.client.consume.push import PushConsumer
-from goddard.protocol.bodies import encode_body
-from goddard.protocol.bodies_client import ConsumerList
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.record import Host, Record, encode_record
-from goddard.protocol.responses import check
-from goddard.testing.cluster import Cluster
-from goddard.transport.connection import Connection
-from goddard.transport.handlers import Handlers
-from goddard.transport.server import Server, ServerOptions
 
 PULLED = {
     "nextBeginOffset": "8",

@@ -4,14 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.topic_reader import TopicReader
-
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.values import TransactionState
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process
 from goddard.testing.site import BROKER_PROPERTIES, Site
+from tests.support.topic_reader import TopicReader
 
 TOPIC = "accounts"
 GROUP = "transfers"

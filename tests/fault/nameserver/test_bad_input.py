@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.name_server_client import NameServerClient
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
+from tests.support.name_server_client import NameServerClient
 
 IDENTITY = {
     "brokerName": "broker-a",

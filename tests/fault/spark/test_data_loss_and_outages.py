@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.java import JavaPeers
-from tests.support.numbered_topic import NumberedTopic
-from tests.support.spark_readers import ManualStream, read_numbers, write_bodies
 
 from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
@@ -29,6 +26,9 @@ from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.java import JavaPeers
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_readers import ManualStream, read_numbers, write_bodies
 
 _SECONDS = 60
 _FILE_BYTES = 1024 * 1024

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.numbered_topic import NumberedTopic
-from tests.support.spark_job import READY
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
+from tests.support.spark_job import READY
 
 CYCLES = int(os.environ.get("GODDARD_SPARK_CYCLES", "2"))
 _SECONDS = 240

@@ -19,11 +19,11 @@ from typing import Any
 import deltalake
 import pytest
 from pyiceberg.catalog import load_catalog
-from tests.support.numbered_topic import NumberedTopic
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
 
 CYCLES = int(os.environ.get("GODDARD_SPARK_CYCLES", "1"))
 KINDS = ("lake", "parquet") if "GODDARD_SPARK_CYCLES" in os.environ else ("lake",)

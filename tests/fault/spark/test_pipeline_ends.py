@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.numbered_topic import NumberedTopic
 
 from goddard.cli.commands import goddard
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.site import Site
+from tests.support.numbered_topic import NumberedTopic
 
 _SECONDS = 300
 

@@ -5,8 +5,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.support.name_server_client import NameServerClient
-from tests.support.spark_readers import ManualStream
 
 from goddard import Admin, Message, MessageQueue, Producer
 from goddard.client.errors import ClientError
@@ -16,6 +14,8 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
+from tests.support.name_server_client import NameServerClient
+from tests.support.spark_readers import ManualStream
 
 _SECONDS = 60
 _QUEUES = 2

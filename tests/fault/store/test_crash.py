@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
-from tests.support.store_writer import Notes, Order, running_writer
 
 from goddard.errors import StoreError
 from goddard.protocol.bodies import TopicConfig
@@ -27,6 +24,9 @@ from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import LogEntry
 from goddard.store.store import MessageStore
 from goddard.store.tables import TopicTable
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
+from tests.support.store_writer import Notes, Order, running_writer
 
 CYCLES = int(os.environ.get("GODDARD_CRASH_CYCLES", "40"))
 CYCLES_PER_STORE = 10

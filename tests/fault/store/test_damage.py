@@ -5,9 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.protocol.record import decode_record, read_summary
@@ -15,6 +12,9 @@ from goddard.store.config import FlushMode
 from goddard.store.errors import StoreCorruptError, StoreLayoutError
 from goddard.store.log.records import LogEntry
 from goddard.store.store import MessageStore
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 SEGMENT = 4096
 

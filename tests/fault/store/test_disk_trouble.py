@@ -4,8 +4,6 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.protocol.record import decode_record
@@ -18,6 +16,8 @@ from goddard.store.errors import (
 )
 from goddard.store.jsonfile import JsonFile
 from goddard.store.store import MessageStore
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.support.faulty_files import Fault, FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.config import FlushMode
 from goddard.store.errors import StoreCorruptError, StoreDiskError, StoreFullError
 from goddard.store.store import MessageStore
+from tests.support.faulty_files import Fault, FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 _SIZES: dict[str, Any] = {"segment_bytes": 4096, "queue_file_bytes": 200, "index_entries": 2000}
 _TOPICS = ("T0", "T1", "T2")

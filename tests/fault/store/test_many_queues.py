@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.store import MessageStore
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 QUEUES = 2_000
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.record import decode_record
 from goddard.store.config import FlushMode
 from goddard.store.store import MessageStore
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 _SIZES: dict[str, Any] = {"segment_bytes": 1024, "queue_file_bytes": 4000, "index_entries": 1000}
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.store import SmallStore, prepared
-from tests.support.store_writer import Notes, Order, running_writer
 
 from goddard.store.check.damage import Damage, Kind, Report
 from goddard.store.check.inspect import ENTRY_BYTES, INDEX_HEADER, StoreView
 from goddard.store.check.verify import verify
 from goddard.store.log.records import LogEntry
+from tests.support.store import SmallStore, prepared
+from tests.support.store_writer import Notes, Order, running_writer
 
 TOPIC = "TopicA"
 QUEUES = 2

@@ -7,12 +7,12 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.polling import until
 
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.client import Client
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.polling import until
 
 ECHO = 1
 BIG = 2

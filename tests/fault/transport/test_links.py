@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.polling import until
-from tests.support.proxy import FaultProxy
 
 from goddard.errors import (
     ConnectFailedError,
@@ -17,6 +15,8 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.polling import until
+from tests.support.proxy import FaultProxy
 
 ECHO = 1
 SILENT = 2

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_client import BrokerClient
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -22,6 +21,7 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import ask, query_route
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 UPDATE = RequestCode.UPDATE_BROKER_CONFIG

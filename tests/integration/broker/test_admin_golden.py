@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.consumer_harness import pull_fields
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -25,6 +23,8 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame
 from goddard.protocol.responses import check
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.consumer_harness import pull_fields
 
 WIRE: Final = Path(__file__).parents[2] / "golden" / "data" / "wire"
 TIMEOUT_MS: Final = 5_000

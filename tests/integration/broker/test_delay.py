@@ -5,13 +5,12 @@ import re
 import time
 from pathlib import Path
 
-from tests.support.broker_client import BrokerClient
-from tests.support.clock import ManualClock
-
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.testing.cluster import Cluster
 from goddard.transport.client import Client, ClientOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.clock import ManualClock
 
 
 def config(folder: Path, **properties: str) -> BrokerConfig:

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.clock import ManualClock
 
 from goddard.broker import settings
 from goddard.broker.broker import Broker
@@ -33,6 +31,8 @@ from goddard.transport.client import Client, ClientOptions, split_address
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.broker_client import BrokerClient
+from tests.support.clock import ManualClock
 
 SEGMENT = 1 << 20
 

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.proxy import FaultProxy
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -38,6 +37,7 @@ from goddard.transport.client import Client
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.proxy import FaultProxy
 
 _TIMEOUT_MS = 5_000
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.support.consumer_harness import tags
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -20,6 +19,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.consumer_harness import tags
 
 TIMEOUT_MS = 10_000
 

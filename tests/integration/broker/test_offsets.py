@@ -4,9 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.consumer_harness import pull_fields
-from tests.support.polling import until
-
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol import fastjson
@@ -14,6 +11,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
 from goddard.transport.client import Client, ClientOptions
+from tests.support.consumer_harness import pull_fields
+from tests.support.polling import until
 
 TIMEOUT_MS = 10_000
 

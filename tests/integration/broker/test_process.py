@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.commands import daemon, environment, run_to_end
 
 from goddard.config import parse_properties
 from goddard.testing.cluster import Cluster
 from goddard.testing.wire import query_brokers
+from tests.support.commands import daemon, environment, run_to_end
 
 BROKER = [sys.executable, "-m", "goddard.cli.main", "broker"]
 MQBROKER = [sys.executable, "-c", "from goddard.cli.main import mqbroker; mqbroker()"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_harness import bodies_of, pull_fields
 
 from goddard.broker.broker import Broker
 from goddard.broker.consuming import longpoll as holds
@@ -17,6 +16,7 @@ from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.responses import check
 from goddard.transport.client import Client, ClientOptions
+from tests.support.consumer_harness import bodies_of, pull_fields
 
 TIMEOUT_MS = 10_000
 

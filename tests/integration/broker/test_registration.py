@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.polling import until
 
 from goddard.broker.registration import Registration
 from goddard.broker.settings import BrokerConfig, Settings
@@ -22,6 +21,7 @@ from goddard.store.tables import TopicTable
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.polling import until
 
 _TIMEOUT_SECONDS = 10.0
 

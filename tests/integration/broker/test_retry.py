@@ -3,9 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.broker_client import BrokerClient
-from tests.support.clock import ManualClock
-
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -16,6 +13,8 @@ from goddard.protocol.responses import check
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_client import BrokerClient
+from tests.support.clock import ManualClock
 
 
 def config(folder: Path, **properties: str) -> BrokerConfig:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.send_harness import send_request
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -19,6 +18,7 @@ from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, 
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.protocol.record import decode_record, iter_records
 from goddard.transport.client import Client, ClientOptions
+from tests.support.send_harness import send_request
 
 WIRE = Path(__file__).parents[2] / "golden" / "data" / "wire"
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from tests.support.broker_client import BrokerClient
-from tests.support.clock import ManualClock
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
@@ -21,6 +19,8 @@ from goddard.testing.cluster import Cluster
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_client import BrokerClient
+from tests.support.clock import ManualClock
 
 COMMIT = TransactionType.COMMIT
 ROLLBACK = TransactionType.ROLLBACK

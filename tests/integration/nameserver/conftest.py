@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.name_server_client import NameServerClient
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
+from tests.support.clock import ManualClock
+from tests.support.name_server_client import NameServerClient
 
 
 @pytest.fixture

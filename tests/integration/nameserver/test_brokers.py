@@ -7,10 +7,6 @@ import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.name_server_client import NameServerClient, loads, registration
-from tests.support.polling import until
-from tests.support.stream_peer import StreamPeer
 
 from goddard.nameserver.routes import RouteTable
 from goddard.nameserver.server import NameServer
@@ -20,6 +16,10 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.clock import ManualClock
+from tests.support.name_server_client import NameServerClient, loads, registration
+from tests.support.polling import until
+from tests.support.stream_peer import StreamPeer
 
 Start = Callable[..., Awaitable[NameServer]]
 Connect = Callable[[NameServer], NameServerClient]

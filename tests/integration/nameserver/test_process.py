@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.commands import daemon, environment, run_to_end
 
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask
+from tests.support.commands import daemon, environment, run_to_end
 
 NAMESRV = [sys.executable, "-m", "goddard.cli.main", "namesrv"]
 MQNAMESRV = [sys.executable, "-c", "from goddard.cli.main import mqnamesrv; mqnamesrv()"]

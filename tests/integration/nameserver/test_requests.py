@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.name_server_client import NameServerClient, loads
 
 from goddard.config import parse_properties
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
+from tests.support.clock import ManualClock
+from tests.support.name_server_client import NameServerClient, loads
 
 Start = Callable[..., Awaitable[NameServer]]
 Connect = Callable[[NameServer], NameServerClient]

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.name_server_client import NameServerClient
 
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
+from tests.support.name_server_client import NameServerClient
 
 
 class Raw:

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.support.polling import until
 
 from goddard.nameserver.server import NameServer
+from tests.support.polling import until
 
 
 def _threads() -> list[str]:

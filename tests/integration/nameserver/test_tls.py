@@ -6,14 +6,13 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.support.certificates import make_identity
-from tests.support.name_server_client import NameServerClient
-
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.tls import TlsOptions
+from tests.support.certificates import make_identity
+from tests.support.name_server_client import NameServerClient
 
 
 async def shown_certificate(port: int) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.support.proxy import FaultProxy
 
 from goddard.errors import (
     ConnectFailedError,
@@ -19,6 +18,7 @@ from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.proxy import FaultProxy
 
 ECHO, LATER = 1, 2
 

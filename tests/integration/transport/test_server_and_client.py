@@ -14,9 +14,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.memory import MemoryTransport
-from tests.support.polling import until
 
 from goddard.errors import ConnectFailedError, ConnectionLostError
 from goddard.protocol.codes import ResponseCode
@@ -27,6 +24,9 @@ from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.loop import run
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.server import Server, ServerOptions
+from tests.support.clock import ManualClock
+from tests.support.memory import MemoryTransport
+from tests.support.polling import until
 
 ECHO = 1
 GATED = 2

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import Identity, make_identity
 
 from goddard.errors import ConfigError, ConnectFailedError, RemotingError
 from goddard.protocol.frame import RemotingCommand
@@ -15,6 +14,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tls import TlsMode, TlsOptions
+from tests.support.certificates import Identity, make_identity
 
 ECHO = 1
 

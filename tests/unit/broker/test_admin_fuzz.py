@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness
-from tests.support.consumer_harness import tags
-from tests.support.headers import REQUEST_HEADERS
 
 from goddard.broker.admin import clients as admin_clients
 from goddard.protocol.codes import RequestCode
+from tests.support.admin_harness import AdminHarness
+from tests.support.consumer_harness import tags
+from tests.support.headers import REQUEST_HEADERS
 
 CODES = (
     12, 17, 18, 21, 25, 26, 28, 33, 43, 45, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225,

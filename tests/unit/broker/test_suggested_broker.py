@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 from goddard.protocol.codes import RequestCode
+from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 
 @pytest.mark.parametrize(("is_readable", "suggested"), [("true", "1"), ("false", "0")])

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.store import SmallStore, prepared
 
 from goddard.cli.commands import goddard
 from goddard.cli.render import bytes_text, time_text
 from goddard.store.errors import StoreLayoutError
+from tests.support.store import SmallStore, prepared
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from operator import length_hint
 
 import pytest
-from tests.support.polling import until
 
 from goddard.client.workers import Coroutines, Threads, Worker
 from goddard.clock import SystemClock
+from tests.support.polling import until
 
 TIMEOUT_SECONDS = 30
 

@@ -9,9 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.memory import RawPeer, join_raw
-from tests.support.name_server_client import registration
 
 from goddard.config import NameServerConfig
 from goddard.nameserver.brokers import Brokers
@@ -23,6 +20,9 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers.cluster import RegisterBrokerRequest, UnregisterBrokerRequest
 from goddard.transport.handlers import Handlers
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.name_server_client import registration
 
 MIB = 1024 * 1024
 

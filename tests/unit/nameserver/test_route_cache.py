@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.support.memory import RawPeer, join_raw
 
 from goddard.nameserver.route_cache import RouteResponseCache
 from goddard.protocol.codes import RequestCode
@@ -11,6 +10,7 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
+from tests.support.memory import RawPeer, join_raw
 
 KIB = 1024
 

@@ -3,7 +3,6 @@
 import inspect
 
 import pytest
-from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from goddard.errors import HeaderError
 from goddard.protocol.codes import RequestCode
@@ -13,6 +12,7 @@ from goddard.protocol.headers import message as headers_message
 from goddard.protocol.headers.cluster import GetRouteRequest, RegisterBrokerRequest
 from goddard.protocol.headers.header import Header
 from goddard.protocol.headers.message import PullRequest, SendRequest, SendRequestV2, decode_send
+from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 # Base classes, which no request code has.
 SHARED = {

@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.store.check.inspect import StoreView
@@ -25,6 +22,9 @@ from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.store.threads import ThreadWorker
 from goddard.testing.process import wait_until
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 
 def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:

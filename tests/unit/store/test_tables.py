@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
 
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
@@ -24,6 +22,8 @@ from goddard.store.tables import (
     SubscriptionGroupTable,
     TopicTable,
 )
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
 
 JAVA_5_OFFSETS = b"""{
 \t"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1794732933492},

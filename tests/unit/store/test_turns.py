@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.store import SmallStore, prepared
 
 from goddard.store.files import SystemFiles
 from goddard.store.log import maintenance as upkeep
+from tests.support.store import SmallStore, prepared
 
 _QUEUES = 50
 _TURN_SECONDS = 0.002

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+
 from tests.support.memory import join
 
 

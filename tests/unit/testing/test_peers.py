@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from tests.support import peers
 
 MAVEN = """#!/bin/sh

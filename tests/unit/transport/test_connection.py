@@ -5,7 +5,6 @@ import logging
 import struct
 
 import pytest
-from tests.support.memory import join_connections, join_raw
 
 from goddard.errors import (
     ConnectionLostError,
@@ -18,6 +17,7 @@ from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions
+from tests.support.memory import join_connections, join_raw
 
 ECHO = 1
 HELD = 2

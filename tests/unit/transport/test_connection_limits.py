@@ -5,7 +5,6 @@ import gc
 from types import NoneType
 
 import pytest
-from tests.support.memory import RawPeer, join, join_connections, join_raw
 
 from goddard.errors import ConnectionLostError, OverloadedError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
@@ -13,6 +12,7 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions
+from tests.support.memory import RawPeer, join, join_connections, join_raw
 
 BIG = 1
 GATED = 2

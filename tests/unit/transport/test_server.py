@@ -3,9 +3,9 @@
 import logging
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.transport.server import LimitedWarnings
+from tests.support.clock import ManualClock
 
 
 def test_ten_warnings_per_second_are_logged_and_the_rest_counted(

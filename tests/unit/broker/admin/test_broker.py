@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
 
 from goddard.broker.admin.broker import size_text
 from goddard.config import parse_properties
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import FrameDecoder, decode_frame
+from tests.support.admin_harness import AdminHarness, body_of
 
 UPDATE = RequestCode.UPDATE_BROKER_CONFIG
 READ = RequestCode.GET_BROKER_CONFIG

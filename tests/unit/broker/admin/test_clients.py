@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
-from tests.support.consumer_harness import Consumer, records_of, tags
 
 from goddard.broker.admin import clients as admin_clients
 from goddard.protocol.bodies import ConsumeType, MessageModel
@@ -14,6 +12,8 @@ from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.ids import offset_message_id
 from goddard.protocol.record import Host
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import Consumer, records_of, tags
 
 CONSUMERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
-from tests.support.consumer_harness import tags
 
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig, SubscriptionGroupList
 from goddard.protocol.codes import RequestCode, ResponseCode
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import tags
 
 CREATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 CREATE_LIST = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
-from tests.support.consumer_harness import bodies_of, records_of, sql, tags
 
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import bodies_of, records_of, sql, tags
 
 QUERY = RequestCode.QUERY_MESSAGE
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID

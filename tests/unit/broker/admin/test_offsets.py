@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
-from tests.support.consumer_harness import bodies_of, pull_fields, tags
 
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
+from tests.support.admin_harness import AdminHarness, body_of
+from tests.support.consumer_harness import bodies_of, pull_fields, tags
 
 PROGRESS = RequestCode.GET_CONSUME_STATS
 ALL_PROGRESS = RequestCode.GET_BROKER_CONSUME_STATS

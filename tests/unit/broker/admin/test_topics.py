@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.admin_harness import AdminHarness, body_of
 
 from goddard.broker.tables.attributes import (
     GROUP_ATTRIBUTES,
@@ -16,6 +15,7 @@ from goddard.broker.tables.attributes import (
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
 from goddard.protocol.codes import RequestCode, ResponseCode
+from tests.support.admin_harness import AdminHarness, body_of
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 CREATE_LIST = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST

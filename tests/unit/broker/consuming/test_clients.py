@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.consumer_harness import Consumer, ConsumerHarness, sql, tags
 
 from goddard.broker.consuming.filters import ConsumerFilters
 from goddard.broker.settings import BrokerConfig, Settings
@@ -17,6 +15,8 @@ from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from goddard.store.tables import ConsumerFilter, ConsumerFilterTable
+from tests.support.clock import ManualClock
+from tests.support.consumer_harness import Consumer, ConsumerHarness, sql, tags
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.support.consumer_harness import ConsumerHarness, tags
 
 from goddard.broker.consuming.locks import LOCK_LIFE_MS, QueueLocks
 from goddard.protocol import fastjson
 from goddard.protocol.bodies import MessageQueue
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from tests.support.consumer_harness import ConsumerHarness, tags
 
 QUEUES = [MessageQueue(broker_name="b", queue_id=number, topic="T") for number in range(3)]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_harness import ConsumerHarness, bodies_of, pull_fields, sql, tags
 
 from goddard.broker.consuming import longpoll as holds_module
 from goddard.broker.consuming.longpoll import Hold
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.store.config import FlushMode
+from tests.support.consumer_harness import ConsumerHarness, bodies_of, pull_fields, sql, tags
 
 PULL = RequestCode.PULL_MESSAGE
 

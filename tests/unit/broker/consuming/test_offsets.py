@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET

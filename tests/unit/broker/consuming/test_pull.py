@@ -7,6 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from goddard.broker.lane.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
+from goddard.protocol.bodies import ConsumeType, MessageModel
+from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
+from goddard.protocol.headers.message import PullRequest, PullResponse
+from goddard.store.errors import StoreDiskError
 from tests.support.consumer_harness import (
     ConsumerHarness,
     bodies_of,
@@ -15,13 +22,6 @@ from tests.support.consumer_harness import (
     sql,
     tags,
 )
-
-from goddard.broker.lane.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
-from goddard.protocol.bodies import ConsumeType, MessageModel
-from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
-from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
-from goddard.protocol.headers.message import PullRequest, PullResponse
-from goddard.store.errors import StoreDiskError
 
 PULL = RequestCode.PULL_MESSAGE
 LITE_PULL = RequestCode.LITE_PULL_MESSAGE

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.memory import RawPeer
-from tests.support.send_harness import SendHarness, send_request
 
 from goddard.broker.lane import hotpath
 from goddard.broker.lane.sendwire import BinarySends, read_long, read_short
@@ -26,6 +23,9 @@ from goddard.protocol.frame import (
 )
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.store.config import FlushMode
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer
+from tests.support.send_harness import SendHarness, send_request
 
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
 PLAIN = f"KEYS\x01k1\x02UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02"

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.broker.sending import appender
 from goddard.broker.sending.appender import Appender, Done, FlushTimeoutError, LateError
@@ -22,6 +19,9 @@ from goddard.store.errors import (
 from goddard.store.log.records import LogEntry
 from goddard.store.runs import Appendable, Placed
 from goddard.store.store import MessageStore
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 
 class Outcomes:

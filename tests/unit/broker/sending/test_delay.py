@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
-from tests.support.clock import ManualClock
-from tests.support.store import HOST, prepared
 
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.message_rules import Incoming
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.log.records import LogEntry, PreparedRecord
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
+from tests.support.clock import ManualClock
+from tests.support.store import HOST, prepared
 
 
 class CountingStats:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.store import SmallStore
 
 from goddard.broker.sending.appender import Appender, FlushTimeoutError
 from goddard.broker.sending.message_rules import (
@@ -28,6 +27,7 @@ from goddard.store.errors import (
     StoreUnavailableError,
 )
 from goddard.store.store import MessageStore
+from tests.support.store import SmallStore
 
 PEER = Host.parse("10.0.0.7:50001")
 

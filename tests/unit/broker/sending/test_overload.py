@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.faulty_files import FaultyFiles
-from tests.support.send_harness import SendHarness, send_request
 
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import encode_frame
 from goddard.store.config import FlushMode
+from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
+from tests.support.send_harness import SendHarness, send_request
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
-from tests.support.memory import RawPeer, join_raw
 
 from goddard.broker.sending.overload import Admission
 from goddard.broker.sending.reply import Replies
@@ -23,6 +21,8 @@ from goddard.store.errors import StoreUnavailableError
 from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
+from tests.support.memory import RawPeer, join_raw
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = {

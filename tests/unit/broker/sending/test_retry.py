@@ -9,9 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
-from tests.support.memory import RawPeer, join_raw
-from tests.support.store import HOST, prepared
 
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.retry import SendBacks
@@ -26,6 +23,9 @@ from goddard.store.config import FlushMode
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.log.records import LogEntry
 from goddard.transport.handlers import Handlers
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
+from tests.support.memory import RawPeer, join_raw
+from tests.support.store import HOST, prepared
 
 BORN = 1_600_000_000_000
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.send_harness import SendHarness, send_request
 
 from goddard.broker.sending.message_rules import Incoming
 from goddard.broker.sending.send import MAX_BATCH_MESSAGES
@@ -17,6 +15,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, decode_properties, encode_batch
 from goddard.store.config import FlushMode
+from tests.support.clock import ManualClock
+from tests.support.send_harness import SendHarness, send_request
 
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
 COMMON = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}

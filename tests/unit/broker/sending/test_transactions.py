@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
-from tests.support.clock import ManualClock
-from tests.support.memory import RawPeer, join_raw
-from tests.support.store import HOST, prepared
 
 from goddard.broker.sending.message_rules import Incoming
 from goddard.broker.sending.transaction_checks import GROUP
@@ -32,6 +28,10 @@ from goddard.store.errors import StoreUnavailableError
 from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
+from tests.support.clock import ManualClock
+from tests.support.memory import RawPeer, join_raw
+from tests.support.store import HOST, prepared
 
 COMMIT = TransactionType.COMMIT
 ROLLBACK = TransactionType.ROLLBACK

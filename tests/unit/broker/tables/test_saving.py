@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.broker.tables.saving import TableSaver
 from goddard.errors import StoreError
 from goddard.protocol.bodies import TopicConfig
 from goddard.store.jsonfile import JsonFile
 from goddard.store.tables import TopicTable
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture

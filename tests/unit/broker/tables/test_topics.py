@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics, topic_text
@@ -12,6 +11,7 @@ from goddard.protocol import names
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.store.tables import SubscriptionGroupTable, TopicTable
+from tests.support.clock import ManualClock
 
 _REMOTE = "127.0.0.1:5000"
 

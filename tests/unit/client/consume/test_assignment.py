@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.client.consume.allocation import Averagely
 from goddard.client.consume.assignment import compute_share, to_release
@@ -22,6 +21,7 @@ from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import BrokerData, TopicRoute, encode_body
 from goddard.protocol.bodies_client import ConsumerList
 from goddard.protocol.frame import RemotingCommand
+from tests.support.clock import ManualClock
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(2)]
 ROUTE = TopicRoute(broker_datas=[BrokerData(broker_name="a", broker_addrs={0: "a:1"})])

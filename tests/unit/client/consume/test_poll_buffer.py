@@ -3,13 +3,12 @@
 import asyncio
 import threading
 
-from tests.support.clock import ManualClock
-
 from goddard.client.consume.poll_buffer import PollBuffer, ThreadBatch
 from goddard.client.consume.queue_buffer import PrefetchQueue
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.protocol.record import Host, Record
+from tests.support.clock import ManualClock
 
 QUEUE = MessageQueue("TopicA", "broker-a", 0)
 OTHER = MessageQueue("TopicA", "broker-a", 1)

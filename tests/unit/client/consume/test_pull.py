@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.support.memory import join_connections
 
 from goddard.client.consume.pull import (
     PendingPull,
@@ -26,6 +25,7 @@ from goddard.protocol.headers.message import PullRequest
 from goddard.protocol.record import MAGIC_V2, Host, Record, encode_record
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.memory import join_connections
 
 QUEUE = MessageQueue("TopicA", "broker-a", 1)
 V4 = Host.parse("127.0.0.1:10911")

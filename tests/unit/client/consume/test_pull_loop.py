@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.polling import until
 
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.pull import PullAnswer, PullResult
@@ -22,6 +20,8 @@ from goddard.errors import ConnectionLostError, GoddardError
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from tests.support.clock import ManualClock
+from tests.support.polling import until
 
 QUEUE = MessageQueue("T", "a", 0)
 WAIT_SECONDS = 30

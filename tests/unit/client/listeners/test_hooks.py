@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.client.listeners.hooks import ConsumeHookContext, with_hooks
 from goddard.client.listeners.listener import (
@@ -17,6 +16,7 @@ from goddard.client.listeners.listener import (
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import ConsumeOutcome
 from goddard.client.values import MessageQueue
+from tests.support.clock import ManualClock
 
 TIMEOUT_MS = 1000
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
-from tests.support.clock import ManualClock
-from tests.support.polling import until
 
 from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
@@ -20,6 +18,8 @@ from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.protocol.record import Host, Record
+from tests.support.clock import ManualClock
+from tests.support.polling import until
 
 QUEUE = MessageQueue("T", "a", 0)
 HOST = Host(bytes(4), 1)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.clock import ManualClock
 
 from goddard.client.errors import InvalidMessageError
 from goddard.client.message import Message
@@ -20,6 +19,7 @@ from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
 from goddard.errors import ConfigError, ConnectFailedError
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, decode_batch, decode_properties
+from tests.support.clock import ManualClock
 
 QUEUE = MessageQueue("T", "broker-a", 1)
 

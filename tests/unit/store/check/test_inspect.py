@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.store import SmallStore, prepared
 
 from goddard.store.check.inspect import (
     ENTRY_BYTES,
@@ -19,6 +18,7 @@ from goddard.store.check.inspect import (
 )
 from goddard.store.check.repair import CopyError, copy_store, guess_config
 from goddard.store.recovery.scan import FileEnd, FileScan, chain_end, record_positions
+from tests.support.store import SmallStore, prepared
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.support.store import SmallStore, prepared
 
 from goddard.protocol.hashing import index_hash
 from goddard.protocol.record import decode_record
 from goddard.store.errors import StoreLayoutError
 from goddard.store.store import MessageStore
+from tests.support.store import SmallStore, prepared
 
 SLOTS = 16
 ENTRIES = 40

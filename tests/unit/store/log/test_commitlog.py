@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.store import HOST, SmallStore, prepared
 
 from goddard.protocol.record import (
     MAGIC_BLANK,
@@ -16,6 +15,7 @@ from goddard.protocol.record import (
 )
 from goddard.store.errors import MessageIllegalError
 from goddard.store.log.records import PreparedRecord, is_topic_name
+from tests.support.store import HOST, SmallStore, prepared
 
 V6 = Host.parse("[2001:db8::1]:9000")
 

@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import InlineWorker
 
 from goddard.store.errors import StoreFullError, StoreLayoutError
 from goddard.store.files import Data, DiskUsage, SystemFiles
 from goddard.store.log.segment import Segment, SegmentAllocator, create_segment, load_offsets
 from goddard.store.threads import ThreadWorker
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import InlineWorker
 
 
 def blocks(path: Path) -> int:

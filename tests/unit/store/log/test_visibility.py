@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
 
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import SmallStore, prepared
 
 TIMEOUT = 30.0
 

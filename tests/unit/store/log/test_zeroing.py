@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.faulty_files import FaultyFiles
-from tests.support.store import InlineWorker
 
 from goddard.store.files import Data, SystemFiles
 from goddard.store.log.segment import Segment, create_segment
 from goddard.store.log.zeroing import ZeroAhead
 from goddard.store.threads import ThreadWorker, Worker
+from tests.support.faulty_files import FaultyFiles
+from tests.support.store import InlineWorker
 
 PAGE = 4096
 SIZE = 64 * PAGE

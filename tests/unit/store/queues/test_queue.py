@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.support.store import SmallStore, prepared
 
 from goddard.store.config import StoreConfig
 from goddard.store.files import SystemFiles
@@ -12,6 +11,7 @@ from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import SCHEDULE_TOPIC
 from goddard.store.queues.entry import BLANK_SIZE, ENTRY, QueueEntry, count_few, count_many
 from goddard.store.queues.queue import Boundary, ConsumeQueue, QueueFiles
+from tests.support.store import SmallStore, prepared
 
 
 @pytest.fixture
