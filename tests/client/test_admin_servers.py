@@ -192,7 +192,7 @@ async def test_nothing_works_before_start_or_after_stop(site: Site) -> None:
     with pytest.raises(NotRunningError, match="SHUTDOWN_ALREADY"):
         await admin.topics()
     await admin.stop()
-    with pytest.raises(NotRunningError, match="make a new one"):
+    with pytest.raises(NotRunningError, match="create a new one"):
         await admin.start()
 
 

@@ -1,6 +1,6 @@
-"""Producers, consumers and administration against any RocketMQ cluster.
+"""Producers, consumers and administration for any RocketMQ cluster.
 
-The classes here are asyncio's; ``goddard`` has the blocking ones over them and ``goddard.aio`` is
-the short way to these. A Session (connections, routes, heartbeats) is shared by all clients of one
-client id; everything of a client runs on the loop that it was started on.
+The classes in this package are for asyncio; ``goddard.aio`` exports them. ``goddard`` exports the
+blocking classes, which use them. Clients with the same client id share a Session (connections,
+routes, heartbeats). A client runs on the event loop that it was started on.
 """

@@ -1,8 +1,9 @@
-"""The requests that clients make, one function each: typed values in, typed values out.
+"""The requests that clients make to brokers and name servers, one function for each.
 
-Every function takes who makes the request (``Caller``, usually the Session) and where it goes. A
-broker that refuses is a BrokerError; an answer that cannot be read is a ProtocolError; a request
-that got no answer is a RemotingError. Nothing is kept here, nothing is retried.
+Every function takes the object that makes the request (``Caller``, usually the Session) and the
+address to send it to. A response with an error code raises BrokerError, one that cannot be decoded
+ProtocolError, and a request without a response RemotingError. The functions have no state and do
+not retry. The numbers in their docstrings are request codes.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ T = TypeVar("T")
 
 
 class Caller(Protocol):
-    """Who makes requests to brokers."""
+    """Makes requests to brokers."""
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
@@ -69,13 +70,13 @@ class Caller(Protocol):
     async def call(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        """The response that says success; BrokerError for any other."""
+        """The response, if its code is SUCCESS; otherwise BrokerError."""
 
     async def oneway(self, address: str, command: RemotingCommand) -> None: ...
 
 
 class NameServerCaller(Protocol):
-    """Who makes requests to whichever name server answers."""
+    """Makes requests to the first name server that answers."""
 
     async def request_name_server(
         self, command: RemotingCommand, timeout_ms: int
@@ -84,7 +85,7 @@ class NameServerCaller(Protocol):
 
 
 class Boundary(enum.StrEnum):
-    """Which of several messages stored in the same millisecond a search by time means."""
+    """Which message a search by time finds if several were stored in the same millisecond."""
 
     LOWER = "LOWER"
     UPPER = "UPPER"
@@ -92,7 +93,7 @@ class Boundary(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """What a broker's index knows of a key: stored records back to back, and how fresh it is."""
+    """The records found in a broker's index, one after the other, and its last update."""
 
     records: bytes
     index_last_update_timestamp_ms: int
@@ -103,14 +104,15 @@ def command(code: RequestCode, header: Header | None = None, body: bytes = b"") 
     return RemotingCommand(code, header.encode() if header is not None else None, body)
 
 
-def refusal(response: RemotingCommand, address: str) -> BrokerError:
-    """The error that a response which does not say success stands for."""
+def broker_error(response: RemotingCommand, address: str) -> BrokerError:
+    """The error for a response whose code is not SUCCESS."""
     return BrokerError(response.code, response.remark or "", address)
 
 
 async def read(response: RemotingCommand, kind: type[T]) -> T:
-    """The JSON body of a response; a long one is read by a thread, as fastjson's dialect is slow to
-    read."""
+    """Decode the JSON body of a response. A long one is decoded in a thread, because the decoder
+    of fastjson's dialect is slow.
+    """
     if len(response.body) <= MAX_SLOW_BYTES:
         return decode_body(response.body, kind)
     return await asyncio.to_thread(
@@ -124,7 +126,7 @@ async def read(response: RemotingCommand, kind: type[T]) -> T:
 async def topic_route(
     caller: NameServerCaller, topic: str, *, timeout_ms: int = API_TIMEOUT_MS
 ) -> TopicRoute | None:
-    """Where a topic lives (105); None if the name server does not know it."""
+    """The route of a topic (105); None if the name server does not know the topic."""
     header = GetRouteRequest(topic=topic, accept_standard_json_only=True)
     response = await caller.request_name_server(
         command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header), timeout_ms
@@ -132,7 +134,7 @@ async def topic_route(
     if response.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     if response.code != ResponseCode.SUCCESS:
-        raise refusal(response, "")
+        raise broker_error(response, "")
     if not response.body:
         return None
     return await read(response, TopicRoute)
@@ -146,7 +148,7 @@ async def cluster_info(
         command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms
     )
     if response.code != ResponseCode.SUCCESS:
-        raise refusal(response, "")
+        raise broker_error(response, "")
     return await read(response, ClusterInfo)
 
 
@@ -156,7 +158,7 @@ async def cluster_info(
 async def max_offset(
     caller: Caller, address: str, queue: MessageQueue, *, timeout_ms: int = API_TIMEOUT_MS
 ) -> int:
-    """The queue offset that the next message gets (30); 0 of a queue that does not exist."""
+    """The queue offset that the next message will get (30); 0 if the queue does not exist."""
     header = GetMaxOffsetRequest(
         topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name, committed=True
     )
@@ -167,7 +169,7 @@ async def max_offset(
 async def min_offset(
     caller: Caller, address: str, queue: MessageQueue, *, timeout_ms: int = API_TIMEOUT_MS
 ) -> int:
-    """The queue offset of the oldest message that is kept (31)."""
+    """The queue offset of the oldest message still stored (31)."""
     header = GetMinOffsetRequest(
         topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
     )
@@ -184,7 +186,7 @@ async def search_offset(
     boundary: Boundary = Boundary.LOWER,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> int:
-    """The queue offset of the first message stored at a time or later (29)."""
+    """The queue offset of the first message stored at or after a time (29)."""
     header = SearchOffsetRequest(
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -201,7 +203,7 @@ async def search_offset(
 async def earliest_store_time_ms(
     caller: Caller, address: str, queue: MessageQueue, *, timeout_ms: int = API_TIMEOUT_MS
 ) -> int:
-    """When the oldest message of a queue was stored (32); -1 if there is none."""
+    """The store time of the oldest message of a queue (32); -1 if the queue is empty."""
     header = GetEarliestStoreTimeRequest(
         topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
     )
@@ -223,10 +225,10 @@ async def query_consumer_offset(
     set_zero_if_not_found: bool | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> int | None:
-    """Where a group stands in a queue (14); None if the broker knows of no offset.
+    """The offset of a group in a queue (14); None if the broker has none.
 
-    Unless ``set_zero_if_not_found`` is False a broker answers 0 for a group that is new to a queue
-    whose first message is still in memory.
+    Unless ``set_zero_if_not_found`` is False, a broker answers 0 for a group without an offset if
+    the first message of the queue is still in memory.
     """
     header = QueryConsumerOffsetRequest(
         consumer_group=group,
@@ -241,7 +243,7 @@ async def query_consumer_offset(
     if response.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     if response.code != ResponseCode.SUCCESS:
-        raise refusal(response, address)
+        raise broker_error(response, address)
     return OffsetResponse.decode(response.fields).offset
 
 
@@ -265,14 +267,16 @@ async def update_consumer_offset(
     *,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> None:
-    """Say where a group stands in a queue (15), and wait for the broker to know."""
+    """Commit the offset of a group in a queue (15), and wait for the response."""
     await caller.call(address, _update_offset_command(group, queue, offset), timeout_ms)
 
 
 async def update_consumer_offset_oneway(
     caller: Caller, address: str, group: str, queue: MessageQueue, offset: int
 ) -> None:
-    """Say where a group stands in a queue (15), as consumers do every few seconds."""
+    """Commit the offset of a group in a queue (15) without a response, as consumers do every few
+    seconds.
+    """
     await caller.oneway(address, _update_offset_command(group, queue, offset))
 
 
@@ -282,7 +286,7 @@ async def update_consumer_offset_oneway(
 async def heartbeat(
     caller: Caller, address: str, data: HeartbeatData, *, timeout_ms: int = API_TIMEOUT_MS
 ) -> tuple[int, HeartbeatResponse]:
-    """Tell a broker who we are (34); gives its version, and what it says about subscriptions."""
+    """Register a client at a broker (34); returns the broker's version and its response header."""
     response = await caller.call(
         address, command(RequestCode.HEART_BEAT, body=encode_body(data)), timeout_ms
     )
@@ -298,7 +302,7 @@ async def unregister_client(
     consumer_group: str | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> None:
-    """Leave groups of a broker (35)."""
+    """Remove a client from its groups at a broker (35)."""
     header = UnregisterClientRequest(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )
@@ -310,7 +314,7 @@ async def consumer_ids(
 ) -> list[str]:
     """The client ids of a group's consumers (38).
 
-    A broker that knows none refuses with SYSTEM_ERROR: that is a BrokerError here too.
+    BrokerError with SYSTEM_ERROR if the broker knows no consumer of the group.
     """
     header = GetConsumerListRequest(consumer_group=group)
     response = await caller.call(
@@ -329,7 +333,7 @@ async def check_client_config(
     namespace: str | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> None:
-    """Have a broker compile a subscription's expression (46); BrokerError if it cannot."""
+    """Have a broker compile a subscription's expression (46); BrokerError if it is not valid."""
     body = CheckClientBody(
         client_id=client_id, group=group, namespace=namespace, subscription_data=subscription
     )
@@ -364,7 +368,7 @@ async def lock_queues(
     only_this_broker: bool = False,
     timeout_ms: int = 1_000,
 ) -> set[MessageQueue]:
-    """Lock queues for an orderly consumer (41), for 60 s; gives those that are ours now."""
+    """Lock queues for an orderly consumer (41) for 60 s; returns those that were locked."""
     body = _lock_body(group, client_id, queues, only_this_broker)
     response = await caller.call(address, command(RequestCode.LOCK_BATCH_MQ, body=body), timeout_ms)
     if not response.body:
@@ -383,7 +387,7 @@ async def unlock_queues(
     only_this_broker: bool = False,
     timeout_ms: int = 1_000,
 ) -> None:
-    """Give locked queues back (42), and wait for the broker to know."""
+    """Unlock queues (42), and wait for the response."""
     body = _lock_body(group, client_id, queues, only_this_broker)
     await caller.call(address, command(RequestCode.UNLOCK_BATCH_MQ, body=body), timeout_ms)
 
@@ -397,7 +401,7 @@ async def unlock_queues_oneway(
     *,
     only_this_broker: bool = False,
 ) -> None:
-    """Give locked queues back (42)."""
+    """Unlock queues (42) without a response."""
     body = _lock_body(group, client_id, queues, only_this_broker)
     await caller.oneway(address, command(RequestCode.UNLOCK_BATCH_MQ, body=body))
 
@@ -419,9 +423,10 @@ async def send_back(
     unit_mode: bool = False,
     timeout_ms: int = 5_000,
 ) -> None:
-    """Have a broker deliver a message again later (36).
+    """Send a message back, so that the broker delivers it again later (36).
 
-    ``delay_level`` 0 lets the broker choose by the tries so far; below 0 is the dead-letter topic.
+    With ``delay_level`` 0 the broker chooses the delay by the number of deliveries so far; below 0
+    the message goes to the dead-letter topic.
     """
     header = SendBackRequest(
         offset=physical_offset,
@@ -439,13 +444,14 @@ async def send_back(
 async def end_transaction_oneway(
     caller: Caller, address: str, header: EndTransactionRequest, *, remark: str | None = None
 ) -> None:
-    """Commit or roll back (37), as producers do: the broker asks again if it does not arrive.
+    """Commit or roll back a transaction (37) without a response, as producers do: if the request is
+    lost, the broker checks the transaction again.
 
-    ``remark`` says why, if the listener failed.
+    ``remark`` is the error of a listener that failed.
     """
-    ending = command(RequestCode.END_TRANSACTION, header)
-    ending.remark = remark
-    await caller.oneway(address, ending)
+    request = command(RequestCode.END_TRANSACTION, header)
+    request.remark = remark
+    await caller.oneway(address, request)
 
 
 async def view_message(
@@ -479,7 +485,7 @@ async def query_messages(
     index_type: str | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> FoundRecords:
-    """Records that a broker's index has under a key (12); may include others of the same hash.
+    """The records with a key in a broker's index (12), and any other records with the same hash.
 
     ``index_type`` is K for keys, U for unique keys, T for tags (from 5.4 on).
     """
@@ -494,7 +500,7 @@ async def query_messages(
     )
     response = await caller.request(address, command(RequestCode.QUERY_MESSAGE, header), timeout_ms)
     if response.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-        raise refusal(response, address)
+        raise broker_error(response, address)
     if response.code == ResponseCode.QUERY_NOT_FOUND and not response.fields:
         return FoundRecords(b"", 0, 0)
     freshness = QueryMessageResponse.decode(response.fields)

@@ -1,8 +1,8 @@
-"""What a client raises. Each error carries the code, the address and what to do about it.
+"""The errors of clients. Each has a code, an address and advice, where there are any.
 
-Codes from 10001 on are RocketMQ's own client codes; the others are those a broker answered with.
-Texts are RocketMQ's where it has one. Transport errors (``goddard.errors.RemotingError``) surface
-as the cause of these.
+Codes from 10001 on are those of RocketMQ's client; other codes come from a broker or name server.
+Where RocketMQ has a text for an error, it is used. A transport error
+(``goddard.errors.RemotingError``) is the ``__cause__`` of the client's error.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from goddard.protocol.codes import ResponseCode
 
 
 class ClientCode(IntEnum):
-    """Codes that no broker sends: what went wrong on the client's side."""
+    """Codes for errors that the client itself detects; no broker sends them."""
 
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -27,21 +27,23 @@ class ClientCode(IntEnum):
 
 
 _ADVICE: Final[dict[int, str]] = {
-    ResponseCode.SYSTEM_BUSY: "the broker is overloaded: send fewer at a time, or later",
-    ResponseCode.MESSAGE_ILLEGAL: "the broker does not take such a message",
-    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker takes no messages now: is its disk full, or "
-    "is it a slave?",
+    ResponseCode.SYSTEM_BUSY: "the broker is overloaded: limit the number of concurrent "
+    "sends, or retry later",
+    ResponseCode.MESSAGE_ILLEGAL: "the broker does not accept this message",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker does not accept messages now: check whether "
+    "its disk is full, or whether it is a slave",
     ResponseCode.NO_PERMISSION: "check the permissions of topic and broker, and the credentials",
-    ResponseCode.TOPIC_NOT_EXIST: "create the topic, or let brokers create topics by themselves "
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic, or let brokers create topics automatically "
     "(autoCreateTopicEnable)",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or let brokers create groups by "
-    "themselves (autoCreateSubscriptionGroup)",
-    ResponseCode.GO_AWAY: "the broker is shutting down: send again when it, or another one, runs",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker's version does not know this request",
-    ClientCode.CONNECT_BROKER: "is the broker running, and reachable from here?",
-    ClientCode.ACCESS_BROKER_TIMEOUT: "the broker is slow or the link is; raise the time-out or "
-    "look at the broker",
-    ClientCode.BROKER_NOT_EXIST: "the broker left the name server: is it running?",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or let brokers create groups "
+    "automatically (autoCreateSubscriptionGroup)",
+    ResponseCode.GO_AWAY: "the broker is shutting down: retry when it or another broker is running",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server's version does not support this request",
+    ClientCode.CONNECT_BROKER: "check that the broker is running and reachable from this machine",
+    ClientCode.ACCESS_BROKER_TIMEOUT: "the broker or the network is slow: use a longer timeout, or "
+    "check the broker",
+    ClientCode.BROKER_NOT_EXIST: "the name server does not know the broker: check that the "
+    "broker is running",
     ClientCode.NO_NAME_SERVER: "give name_servers='host:9876', or set NAMESRV_ADDR",
     ClientCode.NOT_FOUND_TOPIC: "create the topic, and check that its brokers are registered with "
     "this name server",
@@ -49,7 +51,7 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 class ClientError(GoddardError):
-    """Base of what clients raise. ``code`` is 0 when there is none."""
+    """The base class of client errors. ``code`` is 0 if there is none."""
 
     def __init__(
         self, message: str, *, code: int = 0, address: str = "", advice: str | None = None
@@ -72,30 +74,30 @@ class ClientError(GoddardError):
 
 
 class NotRunningError(ClientError):
-    """The client was not started, was started twice, or is stopped."""
+    """The client is not started, already started, or stopped."""
 
 
 class NoNameServerError(ClientError):
-    """No name server is known."""
+    """The client has no name server address."""
 
     def __init__(self) -> None:
         super().__init__("No name server address, please set it.", code=ClientCode.NO_NAME_SERVER)
 
 
 class NameServerError(ClientError):
-    """None of the name servers answers; why the last one did not is the cause."""
+    """No name server answered. The cause is the failure of the last one."""
 
     def __init__(self, addresses: Iterable[str], failure: GoddardError | None = None) -> None:
         why = "" if failure is None else f"{failure}; "
         super().__init__(
             "no name server answers",
             address=";".join(addresses),
-            advice=f"{why}is one running, and reachable from here?",
+            advice=f"{why}check that a name server is running and reachable from this machine",
         )
 
 
 class NoRouteError(ClientError):
-    """The name servers know no broker that has the topic; or, for a ``reason``, they do not say."""
+    """The name servers know no broker with the topic; or the request failed, for a ``reason``."""
 
     def __init__(self, topic: str, reason: GoddardError | None = None) -> None:
         text = f"No route info of this topic: {topic}"
@@ -104,25 +106,25 @@ class NoRouteError(ClientError):
             text = f"{text}, {getattr(reason, 'message', reason)}"
             address, advice = getattr(reason, "address", ""), getattr(reason, "advice", "")
             if getattr(reason, "code", 0) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                advice = "is this the address of a name server, and not of a broker?"
+                advice = "check that this is the address of a name server, not of a broker"
         super().__init__(text, code=ClientCode.NOT_FOUND_TOPIC, address=address, advice=advice)
         self.topic = topic
 
 
 class BrokerNotFoundError(ClientError):
-    """A queue's broker has no address in any route."""
+    """No route has an address of a queue's broker."""
 
     def __init__(self, broker_name: str) -> None:
         super().__init__(f"The broker[{broker_name}] not exist", code=ClientCode.BROKER_NOT_EXIST)
         self.broker_name = broker_name
 
 
-# What a broker says of conditions, by the code of any other failure.
-_NO_CONDITIONS: Final = "does not support consumer to filter message by SQL92"
+# The remark of a broker that does not allow SQL92 filters. Its code is SYSTEM_ERROR.
+_SQL92_DISABLED: Final = "does not support consumer to filter message by SQL92"
 
 
 class BrokerError(ClientError):
-    """A broker or name server refused: ``code`` and ``remark`` are its own."""
+    """A broker or name server rejected a request; ``code`` and ``remark`` are from its response."""
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         self.remark = remark or ""
@@ -131,18 +133,18 @@ class BrokerError(ClientError):
         except ValueError:
             name = "unknown code"
         advice = None
-        if self.refuses_conditions:
+        if self.is_sql92_disabled:
             advice = "set enablePropertyFilter=true in the broker's configuration"
         super().__init__(f"{name}: {self.remark}", code=code, address=address, advice=advice)
 
     @property
-    def refuses_conditions(self) -> bool:
-        """Whether the broker takes no SQL92 conditions, from anybody."""
-        return _NO_CONDITIONS in self.remark
+    def is_sql92_disabled(self) -> bool:
+        """Whether the reason is that the broker does not allow SQL92 filters."""
+        return _SQL92_DISABLED in self.remark
 
 
 class SendFailedError(ClientError):
-    """A message was not acknowledged by any broker that was tried; the last reason is the cause."""
+    """No broker acknowledged the message. The cause is the failure of the last attempt."""
 
     def __init__(self, message: str, *, code: int, tries: int, address: str = "") -> None:
         super().__init__(message, code=code, address=address)
@@ -150,10 +152,11 @@ class SendFailedError(ClientError):
 
 
 class BatchFailedError(SendFailedError):
-    """A batch was too long for one request, and of its parts one failed.
+    """A batch was split into several requests, and one of them failed.
 
-    ``results`` are those of the messages before it, in order. What came after it was not sent; of
-    the part itself the cause says why, and if it had no answer it may have been stored.
+    ``results`` has the results of the messages in earlier requests, in order. Messages in later
+    requests were not sent. If the failed request had no response, its messages may be stored. The
+    cause is its failure.
     """
 
     def __init__(self, failure: ClientError, results: Sequence[SendResult]) -> None:
@@ -168,51 +171,51 @@ class BatchFailedError(SendFailedError):
 
 
 class InvalidMessageError(ClientError, ValueError):
-    """A message that no broker would take; found before anything is sent."""
+    """The message is not valid; nothing was sent."""
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message, code=ResponseCode.MESSAGE_ILLEGAL, advice=advice)
 
 
 class TooManyRequestsError(ClientError):
-    """Too much is under way already, or no time was left to send; nothing was sent."""
+    """Too many sends are pending, or the timeout passed while waiting; nothing was sent."""
 
 
 class RequestReplyTimeoutError(ClientError):
-    """A request message was delivered, but its reply did not come in time."""
+    """A request message was sent, but no reply arrived before the timeout."""
 
     def __init__(self, topic: str, timeout_ms: int) -> None:
         super().__init__(
             f"send request message to <{topic}> OK, but wait reply message timeout, "
             f"{timeout_ms} ms.",
             code=ClientCode.REQUEST_TIMEOUT,
-            advice="does a consumer of the topic reply, and soon enough?",
+            advice="check that a consumer of the topic replies before the timeout",
         )
 
 
 class NoReplyAddressError(ClientError):
-    """The message to reply to does not say where: it was not sent as a request."""
+    """The message cannot be replied to, because it was not sent as a request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=ClientCode.CREATE_REPLY_MESSAGE)
 
 
 class OffsetNotFoundError(ClientError):
-    """The group has no offset for the queue yet."""
+    """The group has no offset for the queue."""
 
 
 class ForkedError(ClientError):
-    """The process was forked after the client was made; its sockets belong to the parent."""
+    """The client was created before this process was forked; its sockets belong to the parent."""
 
     def __init__(self) -> None:
         super().__init__(
             "this client belongs to the parent process",
-            advice="create clients after the fork, one set for each process",
+            advice="create clients after the fork, separate ones for each process",
         )
 
 
 class ClusterNotFoundError(ClientError):
-    """The name servers know no cluster of that name."""
+    """The name servers know no cluster with this name."""
 
     def __init__(self, cluster: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(known)) or "none"
@@ -225,9 +228,10 @@ class ClusterNotFoundError(ClientError):
 
 
 class PartialFailureError(ClientError):
-    """Of several servers asked, some failed: ``failures`` says which and why, by address.
+    """A request to several servers failed at some of them.
 
-    ``results`` has what the others answered; what was asked of them is done.
+    ``failures`` has the errors by address. ``results`` has the answers of the other servers, which
+    did what was requested.
     """
 
     def __init__(self, failures: Mapping[str, GoddardError], results: Mapping[str, Any]) -> None:
@@ -236,15 +240,15 @@ class PartialFailureError(ClientError):
         super().__init__(
             f"{len(failures)} of {len(failures) + len(results)} failed: {reasons}",
             code=first.code if isinstance(first, ClientError) else 0,
-            advice="the others did what was asked" if results else "",
+            advice="the other servers did what was requested" if results else "",
         )
         self.failures = dict(failures)
         self.results = dict(results)
 
 
 def already_started(kind: str, state: str) -> NotRunningError:
-    """A client was to be started that was started before."""
+    """The error of starting a client a second time."""
     return NotRunningError(
         f"The {kind} service state not OK, maybe started once, {state}",
-        advice="a client starts once, and not again after its stop: make a new one",
+        advice="a client can be started only once: create a new one",
     )

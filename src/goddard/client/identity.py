@@ -1,6 +1,6 @@
-"""Who this client is: its address, its process and loop, and whether a fork made it another.
+"""The identity of a client: address, instance name, message ids, process and event loop.
 
-The pid and the address are the process's own and are asked for again after a fork.
+A client belongs to the process and the event loop that it was created on; the guards check that.
 """
 
 import asyncio
@@ -14,22 +14,23 @@ from typing import Final, NoReturn
 from goddard.client.errors import ForkedError, NotRunningError
 from goddard.protocol.ids import UniqueIds
 
-# Where a packet to this address would leave; nothing is sent. It is reserved for documentation.
-_ELSEWHERE: Final = ("192.0.2.1", 9)
+# An address reserved for documentation. Connecting a UDP socket to it sends nothing, but selects
+# the local address for packets to other networks.
+_REMOTE: Final = ("192.0.2.1", 9)
 
 
 def local_ip() -> str:
-    """The address that this machine would use to reach others; 127.0.0.1 without a network."""
+    """This machine's address for connections to others; 127.0.0.1 without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE)
+            probe.connect(_REMOTE)
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
 def process_instance() -> str:
-    """An instance name that no other client of this machine has."""
+    """An instance name that is unique on this machine."""
     return f"{os.getpid()}#{time.monotonic_ns()}"
 
 
@@ -38,14 +39,14 @@ def unique_ids(client_ip: str) -> UniqueIds:
     try:
         packed = ipaddress.ip_address(client_ip).packed
     except ValueError:
-        # A client may be named after anything; ids hold an address.
+        # ``client_ip`` can be any text, but message ids contain an address.
         packed = ipaddress.ip_address(local_ip()).packed
     process_hash = int.from_bytes(secrets.token_bytes(4), signed=True)
     return UniqueIds(packed, os.getpid() & 0xFFFF, process_hash)
 
 
 class ProcessGuard:
-    """Remembers the process it was made in."""
+    """Checks that a client is used in the process that created it."""
 
     __slots__ = ("_pid",)
 
@@ -53,10 +54,10 @@ class ProcessGuard:
         self._pid = os.getpid()
 
     def __reduce__(self) -> NoReturn:
-        """Whatever has a guard stays where it is; multiprocessing and Spark come here."""
+        """TypeError: multiprocessing and Spark cannot pickle an object that has a guard."""
         raise TypeError(
-            "a client cannot be pickled: it has connections of this process; make one where it is "
-            "used"
+            "a client cannot be pickled: its connections belong to this process; create one in "
+            "each process"
         )
 
     def check(self) -> None:
@@ -66,7 +67,7 @@ class ProcessGuard:
 
 
 class LoopGuard(ProcessGuard):
-    """Remembers the event loop as well."""
+    """Also checks the event loop."""
 
     __slots__ = ("_loop",)
 
@@ -75,10 +76,10 @@ class LoopGuard(ProcessGuard):
         self._loop = asyncio.get_running_loop()
 
     def check_loop(self) -> None:
-        """The same, and NotRunningError on any other loop: who waits there is never woken."""
+        """As ``check``; and NotRunningError on another loop, where an await would never return."""
         self.check()
         if asyncio.get_running_loop() is not self._loop:
             raise NotRunningError(
                 "this client belongs to another event loop",
-                advice="use it on the loop that started it: inside one asyncio.run, one thread",
+                advice="use it on the loop that it was started on: in the same asyncio.run",
             )

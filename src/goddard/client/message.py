@@ -1,8 +1,8 @@
-"""Messages: what a producer gives, and what a consumer gets.
+"""Messages to send and received messages.
 
-A ReceivedMessage is cheap to make, because thousands are made each second and few are looked at
-closely: it keeps its record as it came, until asked for what is in it.
-Neither class is shared between threads while it is changed.
+Consumers create many thousands of ReceivedMessage objects per second. To be cheap, one keeps the
+encoded record and decodes a field when the field is first read.
+Neither class may be used by other threads while one thread changes it.
 """
 
 import struct
@@ -40,8 +40,8 @@ _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
-# Producers may be allowed more than a frame holds when they compress; a body that claims to be
-# longer than this is refused.
+# A compressed body can be longer than a frame once it is decompressed. A body that would be longer
+# than this is rejected.
 MAX_DECOMPRESSED_BYTES: Final = 4 * MAX_BODY_BYTES
 
 
@@ -52,38 +52,38 @@ def _int_of(properties: Mapping[str, str], name: str) -> int | None:
 
 def _check_text(name: object, value: object) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"the property {name!r}: names and values are text, not {value!r}")
+        raise TypeError(f"the name and value of the property {name!r} must be str, not {value!r}")
 
 
 def _tag(tags: object) -> str:
     if not isinstance(tags, str):
-        raise TypeError(f"tags is one text, not {tags!r}")
+        raise TypeError(f"tags must be one str, not {tags!r}")
     return tags
 
 
 def _mapping(properties: object) -> Mapping[str, str]:
     if not isinstance(properties, Mapping):
-        raise TypeError(f"properties are a dict of names and values, not {properties!r}")
+        raise TypeError(f"properties must be a dict of str to str, not {properties!r}")
     return properties
 
 
-def _whole(number: object) -> int:
+def _integer(number: object) -> int:
     if not isinstance(number, int):
-        raise TypeError(f"a delay, level or time is a whole number, not {number!r}")
+        raise TypeError(f"a delay, level or time must be a whole number, not {number!r}")
     return number
 
 
 class Message:
     """A message to send.
 
-    ``body`` is bytes; text is to be encoded by who knows how (``"text".encode()``). ``properties``
-    are the user's own: names that RocketMQ uses itself are refused, and have arguments and
-    attributes here instead. ``delay_level`` is one of the broker's delay levels (1 to 18 unless
-    configured otherwise); ``deliver_at_ms``, ``delay_ms`` and ``delay_seconds`` ask for any time,
-    which brokers from 5.0 on can do. A message with ``wait_store_ok=False`` is acknowledged before
-    it is flushed to disk, whatever the broker's setting.
+    ``body`` is bytes; encode text first (``"text".encode()``). ``properties`` are the user's own:
+    RocketMQ's reserved names are not allowed there; their values are arguments and attributes of
+    this class. ``delay_level`` is one of the broker's delay levels (1 to 18 unless configured
+    otherwise); ``deliver_at_ms``, ``delay_ms`` and ``delay_seconds`` are arbitrary times, which
+    need RocketMQ 5.0 or newer. A message with ``wait_store_ok=False`` is acknowledged before it is
+    flushed to disk, whatever the broker's setting.
 
-    ``message_id`` is given to it when it is sent, unless it has one.
+    Sending a message sets its ``message_id``, unless it has one.
     """
 
     __slots__ = ("body", "flag", "properties", "topic", "transaction_id")
@@ -130,7 +130,7 @@ class Message:
                 self.put(name, value)
 
     def put(self, name: str, value: str) -> None:
-        """Set a property of your own."""
+        """Set a user property."""
         if name in RESERVED_PROPERTIES:
             raise InvalidMessageError(
                 f"The Property<{name}> is used by system, input another please"
@@ -144,12 +144,12 @@ class Message:
         self.properties[name] = value
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """A property, your own or the system's."""
+        """The value of a user or system property."""
         return self.properties.get(name, default)
 
     @property
     def message_id(self) -> str | None:
-        """The unique id (UNIQ_KEY); None before the message was sent."""
+        """The unique id (UNIQ_KEY); None before the message is sent."""
         return self.properties.get(PROPERTY_UNIQUE_ID)
 
     @property
@@ -170,7 +170,7 @@ class Message:
             try:
                 keys = KEY_SEPARATOR.join(keys)
             except TypeError:
-                raise TypeError(f"keys are text, or several texts, not {keys!r}") from None
+                raise TypeError(f"keys must be one str or a list of str, not {keys!r}") from None
         self._set(PROPERTY_KEYS, keys.strip() or None)
 
     @property
@@ -187,8 +187,8 @@ class Message:
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
-        if _whole(level) < 0:
-            raise InvalidMessageError(f"a delay level is 0 (none) or more, not {level}")
+        if _integer(level) < 0:
+            raise InvalidMessageError(f"a delay level must be 0 (no delay) or more, not {level}")
         self._set(PROPERTY_DELAY, str(level) if level else None)
 
     @property
@@ -209,7 +209,7 @@ class Message:
 
     @property
     def deliver_at_ms(self) -> int | None:
-        """When to deliver, in milliseconds since 1970."""
+        """The delivery time in milliseconds since 1970."""
         return _int_of(self.properties, PROPERTY_TIMER_DELIVER_MS)
 
     @deliver_at_ms.setter
@@ -218,7 +218,7 @@ class Message:
 
     @property
     def sharding_key(self) -> str | None:
-        """What keeps messages of one kind in one queue; see ``selectors.by_sharding_key``."""
+        """Messages with the same key go to the same queue; see ``selectors.by_sharding_key``."""
         return self.properties.get(PROPERTY_SHARDING_KEY)
 
     @sharding_key.setter
@@ -235,8 +235,8 @@ class Message:
         if value is None:
             self._set(name, None)
             return
-        if _whole(value) < 0:
-            raise InvalidMessageError(f"a time or delay is 0 or more, not {value}")
+        if _integer(value) < 0:
+            raise InvalidMessageError(f"a time or delay must be 0 or more, not {value}")
         self._set(name, str(value))
 
     def __repr__(self) -> str:
@@ -247,7 +247,7 @@ class Message:
 
 
 RecordHead: TypeAlias = tuple[Any, ...]
-"""The numbers of a record in its own order, as one ``struct`` unpacks them:
+"""The fixed fields of a record, in the order in which ``struct`` unpacks them:
 
 total_size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
 born_timestamp_ms, born_ip, born_port, store_timestamp_ms, store_ip, store_port, reconsume_times,
@@ -259,25 +259,26 @@ RECORD_HEAD: Final = struct.Struct(">iIiiiqqiq4siq4siiqi")
 _HEAD_BYTES: Final = RECORD_HEAD.size
 
 
-# Without the garbage collector's attention, which all the thousands that wait would cost: nothing
-# that a message refers to refers back to it.
+# gc=False: the garbage collector does not track messages, because scanning thousands of buffered
+# ones is slow. It is safe because nothing that a message refers to refers back to it.
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     """A message from a broker.
 
-    ``queue`` is the queue it was read from; its topic may differ from ``topic``, which for a retry
-    is the topic that the message was first sent to. ``stored_body_bytes`` is how long the body is
-    as it is stored: compressed, if it is.
+    ``queue`` is the queue that it was read from. ``topic`` is the topic that it was first sent to,
+    which differs from the queue's topic for a retry. ``stored_body_bytes`` is the length of the
+    body as stored, that is, after compression.
     """
 
     queue_offset: int
     topic: str
     queue: MessageQueue
     stored_body_bytes: int
-    # A whole record of the kind that RECORD_HEAD reads; or a stored body, the rest being given.
+    # A whole record in the layout of RECORD_HEAD; or only the stored body, if ``_head`` and
+    # ``_raw_properties`` are given.
     _record: bytes
-    # Properties that came with the pull.
+    # Properties from the response to the pull.
     _added_properties: bytes = b""
-    # What was looked at already.
+    # Decoded on first use.
     _head: RecordHead | None = None
     _body: bytes | None = None
     _raw_properties: bytes | None = None
@@ -312,7 +313,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
             _raw_properties=record.properties,
         )
 
-    def _numbers(self) -> RecordHead:
+    def _fixed_fields(self) -> RecordHead:
         head = self._head
         if head is None:
             head = self._head = RECORD_HEAD.unpack_from(self._record)
@@ -320,14 +321,14 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body(self) -> bytes:
-        """The body as its producer gave it, decompressed by whoever asks first.
+        """The body, decompressed on first use.
 
-        ProtocolError if it is damaged, or longer than ``MAX_DECOMPRESSED_BYTES``.
+        ProtocolError if it is corrupt or longer than ``MAX_DECOMPRESSED_BYTES``.
         """
         body = self._body
         if body is None:
             body = self._stored_body()
-            sys_flag = self._numbers()[7]
+            sys_flag = self._fixed_fields()[7]
             if sys_flag & _COMPRESSED:
                 body = decompress(body, sys_flag, MAX_DECOMPRESSED_BYTES)
             self._body = body
@@ -335,7 +336,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     def _stored_body(self) -> bytes:
         length = self.stored_body_bytes
-        # A record is longer than its body.
+        # A whole record is longer than its body.
         if len(self._record) == length:
             return self._record
         return self._record[_HEAD_BYTES : _HEAD_BYTES + length]
@@ -346,65 +347,65 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body_crc(self) -> int:
-        return int(self._numbers()[2])
+        return int(self._fixed_fields()[2])
 
     @property
     def queue_id(self) -> int:
-        return int(self._numbers()[3])
+        return int(self._fixed_fields()[3])
 
     @property
     def flag(self) -> int:
-        return int(self._numbers()[4])
+        return int(self._fixed_fields()[4])
 
     @property
     def physical_offset(self) -> int:
-        return int(self._numbers()[6])
+        return int(self._fixed_fields()[6])
 
     @property
     def sys_flag(self) -> int:
-        """The system's flags; not the one of a compressed body, as ``body`` is not."""
-        return without_compression(self._numbers()[7])
+        """The system flags, without the flag of a compressed body, as ``body`` is decompressed."""
+        return without_compression(self._fixed_fields()[7])
 
     @property
     def born_timestamp_ms(self) -> int:
-        return int(self._numbers()[8])
+        return int(self._fixed_fields()[8])
 
     @property
     def born_host(self) -> str:
         """``ip:port`` of the producer."""
-        return str(Host(*self._numbers()[9:11]))
+        return str(Host(*self._fixed_fields()[9:11]))
 
     @property
     def store_timestamp_ms(self) -> int:
-        return int(self._numbers()[11])
+        return int(self._fixed_fields()[11])
 
     @property
     def store_host(self) -> str:
-        """``ip:port`` of the broker that stored it."""
-        return str(Host(*self._numbers()[12:14]))
+        """``ip:port`` of the broker that stored the message."""
+        return str(Host(*self._fixed_fields()[12:14]))
 
     @property
     def reconsume_times(self) -> int:
-        """How many times the message was given back already; 0 the first time."""
-        return int(self._numbers()[14])
+        """How many times the message was sent back before; 0 on the first delivery."""
+        return int(self._fixed_fields()[14])
 
-    def count_try(self) -> None:
-        """One more try, by a consumer that keeps the message to consume it again itself."""
-        head = self._numbers()
+    def increment_reconsume_times(self) -> None:
+        """Count one more delivery, for a consumer that consumes the message again locally."""
+        head = self._fixed_fields()
         self._head = (*head[:14], head[14] + 1, *head[15:])
 
     @property
     def prepared_transaction_offset(self) -> int:
-        return int(self._numbers()[15])
+        return int(self._fixed_fields()[15])
 
     @property
     def store_size_bytes(self) -> int:
-        """Bytes that it takes in the broker's log."""
-        return int(self._numbers()[0])
+        """The size of the record in the broker's commit log."""
+        return int(self._fixed_fields()[0])
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, the system's among them. Yours to change: the broker does not see it."""
+        """User and system properties. Changes are local; the broker does not see them."""
         properties = self._properties
         if properties is None:
             properties = self._properties = decode_properties(self._stored_properties())
@@ -413,8 +414,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     def get(self, name: str, default: str | None = None) -> str | None:
         return self.properties.get(name, default)
 
-    def _one(self, name: bytes) -> str | None:
-        """One property, without reading the others."""
+    def _property(self, name: bytes) -> str | None:
+        """One property, without decoding the others."""
         if self._properties is not None:
             return self._properties.get(name.decode())
         found = find_property(self._stored_properties(), name)
@@ -422,22 +423,22 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def message_id(self) -> str:
-        """The unique id that the producer gave it, else the broker's id."""
-        return self._one(_UNIQUE_ID) or self.offset_message_id
+        """The unique id assigned by the producer, or else the broker's id."""
+        return self._property(_UNIQUE_ID) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: its address and the physical offset."""
-        head = self._numbers()
+        """The id assigned by the broker: its address and the physical offset."""
+        head = self._fixed_fields()
         return offset_message_id(Host(head[12], head[13]), head[6])
 
     @property
     def tags(self) -> str | None:
-        return self._one(_TAGS)
+        return self._property(_TAGS)
 
     @property
     def keys(self) -> list[str]:
-        return (self._one(_KEYS) or "").split()
+        return (self._property(_KEYS) or "").split()
 
     @property
     def delay_level(self) -> int:
@@ -446,16 +447,16 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def transaction_id(self) -> str | None:
-        return self.get(PROPERTY_TRANSACTION_ID) or self._one(_UNIQUE_ID)
+        return self.get(PROPERTY_TRANSACTION_ID) or self._property(_UNIQUE_ID)
 
     def to_message(self) -> Message:
-        """A new message of the same topic, body, flag and properties, to send on."""
+        """A new message with the same topic, body, flag and properties, to send again."""
         message = Message(self.topic, self.body, flag=self.flag)
         message.properties = dict(self.properties)
         return message
 
     def raw_properties(self) -> bytes:
-        """The properties as a record holds them, changes included."""
+        """The properties as encoded in a record, including changes."""
         if self._properties is None:
             return self._stored_properties()
         return encode_properties(self._properties)

@@ -1,7 +1,8 @@
-"""The list of name servers: where it comes from, and which of them is asked.
+"""The list of name servers: where it comes from, and which server is used.
 
-A list is ``host:port`` parted by ``;``. It is given, or taken from NAMESRV_ADDR, or fetched from an
-HTTP address. One server, chosen at random, is asked until it fails; then the next one is.
+A list is ``host:port`` separated by ``;``. It is given as an option, taken from the environment
+variable NAMESRV_ADDR, or fetched from an HTTP address. One server, chosen at random, is used until
+it fails; then the next one in the list.
 """
 
 import importlib
@@ -15,11 +16,11 @@ from goddard.errors import ConfigError
 from goddard.transport.client import split_address
 
 ENVIRONMENT_VARIABLE: Final = "NAMESRV_ADDR"
-_MAX_ANSWER_BYTES: Final = 64 * 1024
+_MAX_LIST_BYTES: Final = 64 * 1024
 
 
 def parse_name_servers(text: str | None, *, use_environment: bool = True) -> tuple[str, ...]:
-    """The addresses of a list; without one, those of the environment."""
+    """The addresses of a list; if it is None, of the list in the environment."""
     if text is None and use_environment:
         text = os.environ.get(ENVIRONMENT_VARIABLE)
     return _addresses(text or "")
@@ -30,7 +31,7 @@ def _addresses(text: object) -> tuple[str, ...]:
         raise ConfigError(f"name_servers is {text!r}; write it as 'host:port;host:port'")
     addresses: dict[str, None] = {}
     for part in text.replace(",", ";").split(";"):
-        # RocketMQ's clients take the scheme that its cloud consoles show, and drop it.
+        # As in RocketMQ's clients: cloud consoles show addresses with a scheme.
         address = part.strip().removeprefix("http://").rstrip("/")
         if address:
             split_address(address)
@@ -39,31 +40,35 @@ def _addresses(text: object) -> tuple[str, ...]:
 
 
 def fetch_name_servers(endpoint: str, timeout_ms: int) -> tuple[str, ...]:
-    """Ask an HTTP address for the list. Blocking: not for the loop's thread."""
-    # Few need it, and it takes as long to import as most of the client.
+    """Fetch the list from an HTTP address. Blocks: not to be called on an event loop."""
+    # Imported when needed: few clients need it, and it is slow to import.
     http: Any = importlib.import_module("urllib.request")
     try:
         with http.urlopen(endpoint, timeout=timeout_ms / 1000) as answer:
-            text: bytes = answer.read(_MAX_ANSWER_BYTES + 1)
+            text: bytes = answer.read(_MAX_LIST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise ClientError(f"no name servers from {endpoint}: {error}", address=endpoint) from error
-    if len(text) > _MAX_ANSWER_BYTES:
-        raise ClientError(f"the list of name servers from {endpoint} is absurdly long")
+        raise ClientError(
+            f"the list of name servers cannot be fetched from {endpoint}: {error}", address=endpoint
+        ) from error
+    if len(text) > _MAX_LIST_BYTES:
+        raise ClientError(
+            f"the list of name servers from {endpoint} is longer than {_MAX_LIST_BYTES} bytes"
+        )
     try:
         return _addresses(text.decode("utf-8", "replace").strip())
     except ConfigError as error:
-        raise ClientError(f"no list of name servers from {endpoint}: {error}") from error
+        raise ClientError(f"{endpoint} did not return a list of name servers: {error}") from error
 
 
 class NameServers:
-    """The addresses, and the one in use."""
+    """The addresses of the name servers, and the one in use."""
 
-    __slots__ = ("_addresses", "_position", "_silent")
+    __slots__ = ("_addresses", "_failed", "_position")
 
     def __init__(self, addresses: Sequence[str] = ()) -> None:
         self._addresses: tuple[str, ...] = ()
         self._position = 0
-        self._silent: set[str] = set()
+        self._failed: set[str] = set()
         self.replace(addresses)
 
     @property
@@ -71,7 +76,7 @@ class NameServers:
         return self._addresses
 
     def replace(self, addresses: Sequence[str]) -> bool:
-        """Take a new list; True if it differs. The server in use is kept if it is still there."""
+        """Use a new list; True if it differs. The server in use stays in use if the list has it."""
         new = tuple(addresses)
         if set(new) == set(self._addresses):
             return False
@@ -89,12 +94,14 @@ class NameServers:
         return self._addresses[self._position]
 
     def answered(self, address: str) -> None:
-        self._silent.discard(address)
+        self._failed.discard(address)
 
     def failed(self, address: str) -> bool:
-        """Go on to the next, unless somebody else did already. True if it answered so far."""
-        is_news = address not in self._silent
-        self._silent.add(address)
+        """Use the next server, unless it is in use already. True for the first failure since the
+        server last answered.
+        """
+        is_first = address not in self._failed
+        self._failed.add(address)
         if self._addresses and self._addresses[self._position] == address:
             self._position = (self._position + 1) % len(self._addresses)
-        return is_news
+        return is_first

@@ -1,6 +1,7 @@
-"""Routes: from what a name server says about a topic to the queues to write to and to read from.
+"""Routes: which queues a topic has to write to and to read from, according to the name server.
 
-``KnownRoutes`` keeps what was said, and what was made of it. Pure: no clock, no network.
+``KnownRoutes`` keeps the last route of each topic and the queues derived from it. Pure: no clock,
+no network.
 """
 
 from collections.abc import Mapping
@@ -13,16 +14,16 @@ from goddard.protocol.codes import Permission
 
 MASTER_ID: Final = 0
 VIP_PORT_DISTANCE: Final = 2
-# No topic has more; a route that says so is not believed.
+# More queues than a topic can have. A route with more is cut to this number.
 MAX_QUEUES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class PublishRoute:
-    """The queues of a topic that can be written to, in the order of their brokers and numbers.
+    """The queues of a topic to write to, sorted by broker and number.
 
-    ``by_broker`` holds the same queues by broker. ``is_ordered``: the topic has a fixed number of
-    queues on each broker, which the name server was told (orderTopicConf).
+    ``by_broker`` has the same queues by broker name. ``is_ordered``: the name server has a fixed
+    number of queues for each broker (orderTopicConf).
     """
 
     topic: str
@@ -44,7 +45,7 @@ class PublishRoute:
 
 
 def publish_route(topic: str, route: TopicRoute) -> PublishRoute:
-    """What to write to: writable queues of brokers that have a master."""
+    """The queues to write to: those with write permission on brokers that have a master."""
     if route.order_topic_conf:
         queues = _ordered_queues(topic, route.order_topic_conf)
         return PublishRoute(topic, tuple(queues), is_ordered=True)
@@ -59,7 +60,7 @@ def publish_route(topic: str, route: TopicRoute) -> PublishRoute:
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """What to read from: readable queues; a slave alone can serve them."""
+    """The queues to read from: those with read permission; their broker may have only a slave."""
     queues: list[MessageQueue] = []
     for data in route.queue_datas:
         if data.perm & Permission.READ:
@@ -68,13 +69,16 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 
 
 def vip_address(address: str) -> str:
-    """The address of a broker's second port, which its producers may have to themselves."""
+    """The address of a broker's second port, for clients with ``vip_channel``."""
     host, separator, port = address.rpartition(":")
     return f"{host}{separator}{int(port) - VIP_PORT_DISTANCE}" if port.isdigit() else address
 
 
-def default_route(route: TopicRoute, queue_count: int) -> TopicRoute:
-    """The route of the topic that new ones are made after, as one of these will be made."""
+def auto_create_route(route: TopicRoute, queue_count: int) -> TopicRoute:
+    """The route that a topic will get when a broker creates it automatically.
+
+    ``route`` is that of the topic whose settings the broker copies.
+    """
     datas = [
         QueueData(
             broker_name=data.broker_name,
@@ -88,77 +92,78 @@ def default_route(route: TopicRoute, queue_count: int) -> TopicRoute:
     return TopicRoute(queue_datas=datas, broker_datas=route.broker_datas)
 
 
-def comparable(route: TopicRoute) -> tuple[list[QueueData], list[BrokerData], str | None, bool]:
-    """What makes two routes differ; the order in which a name server lists things does not."""
+def comparison_key(route: TopicRoute) -> tuple[list[QueueData], list[BrokerData], str | None, bool]:
+    """The same for two routes that differ only in the order of queues and brokers."""
     return (
         sorted(route.queue_datas, key=lambda data: data.broker_name),
         sorted(route.broker_datas, key=lambda data: data.broker_name),
         route.order_topic_conf,
-        # A topic may become a static one while it is read.
+        # A topic can become a static topic at any time.
         bool(route.topic_queue_mapping_by_broker),
     )
 
 
 class KnownRoutes:
-    """What name servers said last about topics, and where brokers therefore are.
+    """The last known routes of topics, and the addresses of the brokers in them.
 
-    ``brokers`` is broker name -> broker id -> address, of all brokers in any route.
+    ``brokers`` is broker name -> broker id -> address.
     """
 
     def __init__(self) -> None:
         self.brokers: dict[str, dict[int, str]] = {}
         self._routes: dict[str, TopicRoute] = {}
-        # Made of the routes when somebody asks.
-        self._published: dict[str, PublishRoute] = {}
-        self._subscribed: dict[str, list[MessageQueue]] = {}
+        # Computed from the routes on first use.
+        self._publish_routes: dict[str, PublishRoute] = {}
+        self._subscribe_queues: dict[str, list[MessageQueue]] = {}
 
     def get(self, topic: str) -> TopicRoute | None:
         return self._routes.get(topic)
 
     def set(self, topic: str, route: TopicRoute) -> bool:
-        """Note a route; True if it says something new about the topic."""
+        """Keep a route; True if it differs from the last one of the topic."""
         for broker in route.broker_datas:
             self.brokers[broker.broker_name] = dict(broker.broker_addrs)
         old = self._routes.get(topic)
-        if old is not None and comparable(old) == comparable(route):
+        if old is not None and comparison_key(old) == comparison_key(route):
             return False
         self._routes[topic] = route
-        self._published.pop(topic, None)
-        self._subscribed.pop(topic, None)
+        self._publish_routes.pop(topic, None)
+        self._subscribe_queues.pop(topic, None)
         return True
 
-    def expect(self, topic: str, pattern: TopicRoute, queue_count: int) -> None:
-        """Write to a topic that is not there yet as to what its brokers will make of it."""
-        self._published[topic] = publish_route(topic, default_route(pattern, queue_count))
+    def expect_creation(self, topic: str, template: TopicRoute, queue_count: int) -> None:
+        """Publish to a topic that does not exist yet, by the route that it will get."""
+        route = publish_route(topic, auto_create_route(template, queue_count))
+        self._publish_routes[topic] = route
 
-    def to_publish(self, topic: str) -> PublishRoute | None:
-        """The queues to write to; None if the topic is not known, or has no such queues."""
-        route = self._published.get(topic) or self.published(topic)
-        return route if route is not None and route.queues else None
+    def publish_route(self, topic: str) -> PublishRoute | None:
+        """The queues to write to; None if the topic is not known or has no such queues."""
+        route = self._publish_routes.get(topic)
+        if route is None:
+            found = self._routes.get(topic)
+            if found is None:
+                return None
+            route = self._publish_routes[topic] = publish_route(topic, found)
+        return route if route.queues else None
 
-    def published(self, topic: str) -> PublishRoute | None:
-        """The same, even if there are none."""
-        route = self._published.get(topic)
-        found = self._routes.get(topic)
-        if route is None and found is not None:
-            route = self._published[topic] = publish_route(topic, found)
-        return route
-
-    def to_subscribe(self, topic: str) -> list[MessageQueue]:
-        """The queues to read from; none if the topic is not known."""
-        queues = self._subscribed.get(topic)
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues to read from; an empty list if the topic is not known."""
+        queues = self._subscribe_queues.get(topic)
         if queues is None:
             found = self._routes.get(topic)
             if found is None:
                 return []
-            queues = self._subscribed[topic] = subscribe_queues(topic, found)
+            queues = self._subscribe_queues[topic] = subscribe_queues(topic, found)
         return list(queues)
 
     def find_broker(
         self, broker_name: str, broker_id: int, *, only_this: bool
     ) -> tuple[str, bool] | None:
-        """An address to read from, and whether it is a slave's: that of the id wanted, for a slave
-        the next one, else any (unless ``only_this``)."""
+        """An address of a broker to read from, and whether it is a slave's.
+
+        It is the replica with this id. If there is none, it is the one with the next id (for a
+        slave), or else any other one, unless ``only_this``.
+        """
         addresses = self.brokers.get(broker_name)
         if not addresses:
             return None
@@ -172,8 +177,8 @@ class KnownRoutes:
         other_id, address = next(iter(addresses.items()))
         return address, other_id != MASTER_ID
 
-    def drop_offline(self) -> list[str]:
-        """Forget brokers that are in no route any more; gives their names."""
+    def remove_offline_brokers(self) -> list[str]:
+        """Remove the brokers that are not in any route; returns their names."""
         routed = {
             broker.broker_name for route in self._routes.values() for broker in route.broker_datas
         }
@@ -184,11 +189,11 @@ class KnownRoutes:
 
 
 def _queues_of(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
-    return [MessageQueue(topic, broker_name, each) for each in range(min(count, MAX_QUEUES))]
+    return [MessageQueue(topic, broker_name, number) for number in range(min(count, MAX_QUEUES))]
 
 
 def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
-    """``broker:count;broker:count``; parts that say nothing sensible are left out."""
+    """The queues in a text ``broker:count;broker:count``; malformed parts are left out."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         broker_name, _, count = part.strip().rpartition(":")

@@ -102,7 +102,7 @@ class Session:
         self._known = KnownRoutes()
         # Without a detour, as every message asks: the queues of a topic to write to, if it is known
         # and has any.
-        self.known_publish_route = self._known.to_publish
+        self.known_publish_route = self._known.publish_route
         self._fetching: dict[str, asyncio.Task[TopicRoute | GoddardError | None]] = {}
         self._heartbeat_lock = asyncio.Lock()
         self._greeting: set[str] = set()
@@ -266,7 +266,7 @@ class Session:
                 # Not only is the topic unknown: nothing of the kind can be made, or soon will be.
                 pattern = await self._fetch(default_topic)
                 if pattern is not None:
-                    self._known.expect(topic, pattern, default_queues)
+                    self._known.expect_creation(topic, pattern, default_queues)
         except _NO_ANSWER as error:
             raise NoRouteError(topic, error) from error
         route = self.known_publish_route(topic)
@@ -283,7 +283,7 @@ class Session:
                 if self._known.get(topic) is None:
                     raise NoRouteError(topic, error) from error
                 _logger.warning("the route of %s is not refreshed: %s", topic, error)
-        queues = self._known.to_subscribe(topic)
+        queues = self._known.subscribe_queues(topic)
         if not queues:
             raise NoRouteError(topic)
         return queues
@@ -339,7 +339,7 @@ class Session:
         _logger.info("the route of %s changed", topic)
         for consumer in list(self.members.consumers.values()):
             if topic in consumer.subscribed_topics():
-                consumer.route_changed(topic, self._known.to_subscribe(topic))
+                consumer.route_changed(topic, self._known.subscribe_queues(topic))
 
     async def _refresh_all(self) -> None:
         for topic in sorted(self.members.topics()):
@@ -427,7 +427,7 @@ class Session:
             self._greeting.discard(address)
 
     async def _clean_and_greet(self) -> None:
-        for name in self._known.drop_offline():
+        for name in self._known.remove_offline_brokers():
             _logger.info("the broker[%s] is offline, remove it", name)
         await self.heartbeat()
 

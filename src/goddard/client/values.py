@@ -1,4 +1,4 @@
-"""Small immutable values of the client's interface."""
+"""Immutable values in the client's public API."""
 
 from enum import Enum
 from typing import NamedTuple, Self
@@ -19,7 +19,7 @@ __all__ = (
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker. Sorts as RocketMQ sorts: topic, broker, number."""
+    """One queue of a topic on one broker. Sorted as in RocketMQ: by topic, broker, number."""
 
     topic: str
     broker_name: str
@@ -33,18 +33,21 @@ class MessageQueue(NamedTuple):
 
     @classmethod
     def from_body(cls, queue: bodies.MessageQueue) -> Self:
-        """The queue that a request or a response names."""
+        """The queue from the body of a request or response."""
         return cls(queue.topic, queue.broker_name, queue.queue_id)
 
     def to_body(self) -> bodies.MessageQueue:
-        """The queue as requests and responses write it."""
+        """The queue for the body of a request or response."""
         return bodies.MessageQueue(
             broker_name=self.broker_name, queue_id=self.queue_id, topic=self.topic
         )
 
 
 class SendStatus(Enum):
-    """How far a message got. Anything but SEND_OK is stored, but less safe than was asked for."""
+    """How safely a message is stored.
+
+    With any status but SEND_OK it is stored, but was not flushed to disk or replicated in time.
+    """
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -53,7 +56,7 @@ class SendStatus(Enum):
 
 
 class SendMode(Enum):
-    """How a message is sent: waiting for the result, with a future, or without an answer."""
+    """How a message is sent: synchronously, asynchronously, or without a response."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
@@ -61,10 +64,11 @@ class SendMode(Enum):
 
 
 class SendResult(NamedTuple):
-    """Where a message went.
+    """Where a message is stored.
 
-    ``message_id`` is the unique id that the client gave it (of a batch: all, joined by commas);
-    ``offset_message_id`` is the broker's, and says where the message is stored.
+    ``message_id`` is the unique id assigned by the client; for a batch, the ids of all messages,
+    separated by commas. ``offset_message_id`` is assigned by the broker and contains its address
+    and the physical offset.
     """
 
     status: SendStatus
@@ -86,7 +90,7 @@ class SendResult(NamedTuple):
 
 
 class ConsumeFrom(Enum):
-    """Where a new group starts to read; the values travel in heartbeats."""
+    """Where a group without offsets starts. The values are those in heartbeats."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -94,16 +98,16 @@ class ConsumeFrom(Enum):
 
 
 class TransactionState(Enum):
-    """What becomes of a half message. The values are RocketMQ's names."""
+    """The state of a transaction. The values are RocketMQ's names."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
-    # Not known yet: the broker asks later.
+    # Not known yet: the broker checks again later.
     UNKNOWN = "UNKNOW"
 
 
 class ServiceState(Enum):
-    """The life of every client. The values are RocketMQ's names, which its texts show."""
+    """The states of a client. The values are RocketMQ's names, which error texts contain."""
 
     CREATED = "CREATE_JUST"
     START_FAILED = "START_FAILED"

@@ -1,4 +1,4 @@
-"""What the calls send, and what they make of answers; a script stands for the network."""
+"""The requests that the functions send, and the results from responses, without a network."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,8 +19,8 @@ ADDRESS = "10.0.0.1:10911"
 QUEUE = MessageQueue("T", "broker-a", 3)
 
 
-class Script:
-    """Gives one answer to everything, and remembers what it was asked."""
+class FakeCaller:
+    """A caller that returns the same response to every request, and records the requests."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Script:
         body: bytes = b"",
     ) -> None:
         self.answer = RemotingCommand(code, fields, body, remark="because", version=493)
-        self.asked: list[RemotingCommand] = []
+        self.requests: list[RemotingCommand] = []
         self.oneways: list[RemotingCommand] = []
 
     async def request(
@@ -37,7 +37,7 @@ class Script:
     ) -> RemotingCommand:
         assert address == ADDRESS
         assert timeout_ms > 0
-        self.asked.append(command)
+        self.requests.append(command)
         return self.answer
 
     async def call(
@@ -63,50 +63,50 @@ def only(commands: list[RemotingCommand]) -> RemotingCommand:
     return command
 
 
-async def test_offsets_of_a_queue_are_asked_for_by_topic_and_number() -> None:
-    script = Script(fields={"offset": "7", "timestamp": "9"})
-    assert await broker_api.max_offset(script, ADDRESS, QUEUE) == 7
-    assert await broker_api.min_offset(script, ADDRESS, QUEUE) == 7
-    assert await broker_api.earliest_store_time_ms(script, ADDRESS, QUEUE) == 9
+async def test_queue_offset_requests_have_topic_and_number() -> None:
+    caller = FakeCaller(fields={"offset": "7", "timestamp": "9"})
+    assert await broker_api.max_offset(caller, ADDRESS, QUEUE) == 7
+    assert await broker_api.min_offset(caller, ADDRESS, QUEUE) == 7
+    assert await broker_api.earliest_store_time_ms(caller, ADDRESS, QUEUE) == 9
     boundary = broker_api.Boundary.UPPER
-    assert await broker_api.search_offset(script, ADDRESS, QUEUE, 12, boundary=boundary) == 7
-    assert [command.code for command in script.asked] == [30, 31, 32, 29]
-    for command in script.asked:
-        named = {key: command.fields[key] for key in ("topic", "queueId", "bname")}
-        assert named == {"topic": "T", "queueId": "3", "bname": "broker-a"}
-    assert script.asked[-1].fields["timestamp"] == "12"
-    assert script.asked[-1].fields["boundaryType"] == "UPPER"
+    assert await broker_api.search_offset(caller, ADDRESS, QUEUE, 12, boundary=boundary) == 7
+    assert [command.code for command in caller.requests] == [30, 31, 32, 29]
+    for command in caller.requests:
+        queue_fields = {key: command.fields[key] for key in ("topic", "queueId", "bname")}
+        assert queue_fields == {"topic": "T", "queueId": "3", "bname": "broker-a"}
+    assert caller.requests[-1].fields["timestamp"] == "12"
+    assert caller.requests[-1].fields["boundaryType"] == "UPPER"
 
 
-async def test_an_answer_without_its_field_is_refused() -> None:
+async def test_response_without_its_field_is_rejected() -> None:
     with pytest.raises(HeaderError, match="offset"):
-        await broker_api.max_offset(Script(), ADDRESS, QUEUE)
+        await broker_api.max_offset(FakeCaller(), ADDRESS, QUEUE)
     with pytest.raises(HeaderError, match="offset"):
-        await broker_api.max_offset(Script(fields={"offset": "many"}), ADDRESS, QUEUE)
+        await broker_api.max_offset(FakeCaller(fields={"offset": "many"}), ADDRESS, QUEUE)
 
 
-async def test_only_one_code_means_that_there_is_no_offset() -> None:
-    found = Script(fields={"offset": "0"})
+async def test_only_query_not_found_means_no_offset() -> None:
+    found = FakeCaller(fields={"offset": "0"})
     assert await broker_api.query_consumer_offset(found, ADDRESS, "g", QUEUE) == 0
-    assert "setZeroIfNotFound" not in only(found.asked).fields
-    none = Script(ResponseCode.QUERY_NOT_FOUND)
-    known = broker_api.query_consumer_offset(none, ADDRESS, "g", QUEUE, set_zero_if_not_found=False)
-    assert await known is None
-    assert only(none.asked).fields["setZeroIfNotFound"] == "false"
+    assert "setZeroIfNotFound" not in only(found.requests).fields
+    none = FakeCaller(ResponseCode.QUERY_NOT_FOUND)
+    query = broker_api.query_consumer_offset(none, ADDRESS, "g", QUEUE, set_zero_if_not_found=False)
+    assert await query is None
+    assert only(none.requests).fields["setZeroIfNotFound"] == "false"
     with pytest.raises(BrokerError) as failure:
         await broker_api.query_consumer_offset(
-            Script(ResponseCode.SYSTEM_ERROR), ADDRESS, "g", QUEUE
+            FakeCaller(ResponseCode.SYSTEM_ERROR), ADDRESS, "g", QUEUE
         )
     assert (failure.value.code, failure.value.remark) == (1, "because")
     assert failure.value.address == ADDRESS
 
 
-async def test_offsets_are_noted_with_and_without_waiting() -> None:
-    script = Script()
-    await broker_api.update_consumer_offset(script, ADDRESS, "g", QUEUE, 5)
-    await broker_api.update_consumer_offset_oneway(script, ADDRESS, "g", QUEUE, 5)
-    assert only(script.asked).fields == only(script.oneways).fields
-    assert only(script.oneways).fields == {
+async def test_offsets_are_committed_with_and_without_response() -> None:
+    caller = FakeCaller()
+    await broker_api.update_consumer_offset(caller, ADDRESS, "g", QUEUE, 5)
+    await broker_api.update_consumer_offset_oneway(caller, ADDRESS, "g", QUEUE, 5)
+    assert only(caller.requests).fields == only(caller.oneways).fields
+    assert only(caller.oneways).fields == {
         "topic": "T",
         "queueId": "3",
         "bname": "broker-a",
@@ -115,40 +115,40 @@ async def test_offsets_are_noted_with_and_without_waiting() -> None:
     }
 
 
-async def test_a_heartbeat_gives_the_version_of_the_broker() -> None:
-    script = Script(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"})
-    version, answer = await broker_api.heartbeat(script, ADDRESS, HeartbeatData(client_id="c"))
+async def test_heartbeat_returns_the_broker_version() -> None:
+    caller = FakeCaller(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"})
+    version, answer = await broker_api.heartbeat(caller, ADDRESS, HeartbeatData(client_id="c"))
     assert (version, answer.supports_v2, answer.subscription_changed) == (493, True, False)
-    assert b'"clientID":"c"' in bytes(only(script.asked).body)
+    assert b'"clientID":"c"' in bytes(only(caller.requests).body)
 
 
-async def test_membership() -> None:
-    script = Script(body=b'{"consumerIdList":["a","b"]}')
-    assert await broker_api.consumer_ids(script, ADDRESS, "g") == ["a", "b"]
-    await broker_api.unregister_client(script, ADDRESS, "c", consumer_group="g")
+async def test_group_membership_requests() -> None:
+    caller = FakeCaller(body=b'{"consumerIdList":["a","b"]}')
+    assert await broker_api.consumer_ids(caller, ADDRESS, "g") == ["a", "b"]
+    await broker_api.unregister_client(caller, ADDRESS, "c", consumer_group="g")
     subscription = SubscriptionData(topic="T", expression_type="SQL92", sub_string="a > 1")
-    await broker_api.check_client_config(script, ADDRESS, "c", "g", subscription)
-    assert [command.code for command in script.asked] == [38, 35, 46]
-    assert script.asked[1].fields == {"clientID": "c", "consumerGroup": "g"}
-    assert b'"subString":"a > 1"' in bytes(script.asked[2].body)
+    await broker_api.check_client_config(caller, ADDRESS, "c", "g", subscription)
+    assert [command.code for command in caller.requests] == [38, 35, 46]
+    assert caller.requests[1].fields == {"clientID": "c", "consumerGroup": "g"}
+    assert b'"subString":"a > 1"' in bytes(caller.requests[2].body)
 
 
-async def test_locks() -> None:
+async def test_queue_lock_requests() -> None:
     body = b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":3,"topic":"T"}]}'
-    script = Script(body=body)
+    caller = FakeCaller(body=body)
     other = MessageQueue("T", "broker-a", 4)
-    assert await broker_api.lock_queues(script, ADDRESS, "g", "c", [QUEUE, other]) == {QUEUE}
-    assert await broker_api.lock_queues(Script(), ADDRESS, "g", "c", [QUEUE]) == set()
-    await broker_api.unlock_queues(script, ADDRESS, "g", "c", [QUEUE])
-    await broker_api.unlock_queues_oneway(script, ADDRESS, "g", "c", [QUEUE])
-    assert script.asked[1].body == only(script.oneways).body
-    assert [command.code for command in script.asked] == [41, 42]
+    assert await broker_api.lock_queues(caller, ADDRESS, "g", "c", [QUEUE, other]) == {QUEUE}
+    assert await broker_api.lock_queues(FakeCaller(), ADDRESS, "g", "c", [QUEUE]) == set()
+    await broker_api.unlock_queues(caller, ADDRESS, "g", "c", [QUEUE])
+    await broker_api.unlock_queues_oneway(caller, ADDRESS, "g", "c", [QUEUE])
+    assert caller.requests[1].body == only(caller.oneways).body
+    assert [command.code for command in caller.requests] == [41, 42]
 
 
-async def test_a_message_is_given_back() -> None:
-    script = Script()
+async def test_send_back_request() -> None:
+    caller = FakeCaller()
     await broker_api.send_back(
-        script,
+        caller,
         ADDRESS,
         "g",
         99,
@@ -157,7 +157,7 @@ async def test_a_message_is_given_back() -> None:
         message_id="id",
         topic="T",
     )
-    assert only(script.asked).fields == {
+    assert only(caller.requests).fields == {
         "offset": "99",
         "group": "g",
         "delayLevel": "3",
@@ -168,8 +168,8 @@ async def test_a_message_is_given_back() -> None:
     }
 
 
-async def test_a_transaction_is_ended_without_waiting() -> None:
-    script = Script()
+async def test_end_transaction_is_oneway() -> None:
+    caller = FakeCaller()
     header = EndTransactionRequest(
         producer_group="p",
         tran_state_table_offset=1,
@@ -177,39 +177,39 @@ async def test_a_transaction_is_ended_without_waiting() -> None:
         commit_or_rollback=8,
         msg_id="id",
     )
-    await broker_api.end_transaction_oneway(script, ADDRESS, header, remark="listener failed")
-    command = only(script.oneways)
+    await broker_api.end_transaction_oneway(caller, ADDRESS, header, remark="listener failed")
+    command = only(caller.oneways)
     assert (command.code, command.remark) == (RequestCode.END_TRANSACTION, "listener failed")
     assert command.fields["commitOrRollback"] == "8"
 
 
-async def test_records_are_looked_up() -> None:
-    script = Script(body=b"record")
-    assert await broker_api.view_message(script, ADDRESS, 5, topic="T") == b"record"
+async def test_messages_are_found_by_offset_and_by_key() -> None:
+    caller = FakeCaller(body=b"record")
+    assert await broker_api.view_message(caller, ADDRESS, 5, topic="T") == b"record"
     with pytest.raises(ProtocolError, match="no message at 5"):
-        await broker_api.view_message(Script(), ADDRESS, 5)
+        await broker_api.view_message(FakeCaller(), ADDRESS, 5)
     fresh = {"indexLastUpdateTimestamp": "11", "indexLastUpdatePhyoffset": "12"}
-    script = Script(fields=fresh, body=b"records")
+    caller = FakeCaller(fields=fresh, body=b"records")
     found = await broker_api.query_messages(
-        script, ADDRESS, "T", "k", max_count=2, begin_ms=0, end_ms=9, by_unique_key=True
+        caller, ADDRESS, "T", "k", max_count=2, begin_ms=0, end_ms=9, by_unique_key=True
     )
     assert found == broker_api.FoundRecords(b"records", 11, 12)
-    fields = only(script.asked).fields
+    fields = only(caller.requests).fields
     assert (fields["indexType"], fields["_UNIQUE_KEY_QUERY"]) == ("U", "true")
-    for nothing in (
-        Script(ResponseCode.QUERY_NOT_FOUND),
-        Script(
+    for caller in (
+        FakeCaller(ResponseCode.QUERY_NOT_FOUND),
+        FakeCaller(
             ResponseCode.QUERY_NOT_FOUND,
             {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"},
         ),
     ):
         found = await broker_api.query_messages(
-            nothing, ADDRESS, "T", "k", max_count=2, begin_ms=0, end_ms=9
+            caller, ADDRESS, "T", "k", max_count=2, begin_ms=0, end_ms=9
         )
         assert found == broker_api.FoundRecords(b"", 0, 0)
     with pytest.raises(BrokerError):
         await broker_api.query_messages(
-            Script(ResponseCode.NO_PERMISSION),
+            FakeCaller(ResponseCode.NO_PERMISSION),
             ADDRESS,
             "T",
             "k",
@@ -219,15 +219,15 @@ async def test_records_are_looked_up() -> None:
         )
 
 
-async def test_routes_and_clusters() -> None:
-    assert await broker_api.topic_route(Script(ResponseCode.TOPIC_NOT_EXIST), "T") is None
+async def test_name_server_requests() -> None:
+    assert await broker_api.topic_route(FakeCaller(ResponseCode.TOPIC_NOT_EXIST), "T") is None
     with pytest.raises(BrokerError):
-        await broker_api.topic_route(Script(ResponseCode.SYSTEM_ERROR), "T")
+        await broker_api.topic_route(FakeCaller(ResponseCode.SYSTEM_ERROR), "T")
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:1"},"brokerName":"a","cluster":"c"}]}'
-    route = await broker_api.topic_route(Script(body=body), "T")
+    route = await broker_api.topic_route(FakeCaller(body=body), "T")
     assert route is not None
     assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:1"}
-    info = await broker_api.cluster_info(Script(body=b'{"clusterAddrTable":{"c":["a"]}}'))
+    info = await broker_api.cluster_info(FakeCaller(body=b'{"clusterAddrTable":{"c":["a"]}}'))
     assert info.cluster_addr_table == {"c": ["a"]}
 
 
@@ -236,21 +236,21 @@ async def test_routes_and_clusters() -> None:
     "call",
     [
         broker_api.cluster_info,
-        lambda script: broker_api.consumer_ids(script, ADDRESS, "g"),
+        lambda caller: broker_api.consumer_ids(caller, ADDRESS, "g"),
     ],
 )
-async def test_a_body_that_is_garbage_is_refused(
-    body: bytes, call: Callable[[Script], "asyncio.Future[object]"]
+async def test_malformed_body_is_rejected(
+    body: bytes, call: Callable[[FakeCaller], "asyncio.Future[object]"]
 ) -> None:
     try:
-        answer = await call(Script(body=body))
+        answer = await call(FakeCaller(body=body))
     except ProtocolError:
         return
-    # What has none of the fields is an empty answer, as Java takes it.
+    # A body without any of the fields decodes to an empty result, as in Java.
     assert not getattr(answer, "cluster_addr_table", answer)
 
 
-async def test_a_long_body_is_read_beside_the_loop() -> None:
+async def test_long_body_is_decoded_in_a_thread() -> None:
     names = [f"topic-{number}" for number in range(MAX_SLOW_BYTES // 8)]
     body = encode_body(TopicList(topic_list=names))
     assert len(body) > MAX_SLOW_BYTES

@@ -1,4 +1,4 @@
-"""Messages to send: attributes, properties, what is refused."""
+"""Messages to send: attributes, properties, invalid values."""
 
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ from goddard.protocol.codes import ResponseCode
 from goddard.protocol.message import RESERVED_PROPERTIES
 
 
-def test_arguments_become_properties() -> None:
+def test_message_arguments_become_properties() -> None:
     message = Message(
         "T",
         b"body",
@@ -47,7 +47,7 @@ def test_arguments_become_properties() -> None:
     assert message.get("other", "x") == "x"
 
 
-def test_the_least_message() -> None:
+def test_message_defaults() -> None:
     message = Message("T", b"body")
     assert message.properties == {"WAIT": "true"}
     assert (message.tags, message.keys, message.delay_level) == (None, [], 0)
@@ -55,7 +55,7 @@ def test_the_least_message() -> None:
     assert message.wait_store_ok is True
 
 
-def test_attributes_can_be_set_and_taken_back() -> None:
+def test_message_attributes_can_be_set_and_removed() -> None:
     message = Message("T", b"body", tags="A", keys="k", delay_level=1, sharding_key="s")
     message.tags = "B"
     message.keys = ("x", "y")
@@ -74,17 +74,15 @@ def test_attributes_can_be_set_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
-def test_names_of_the_system_are_refused(name: str) -> None:
-    with pytest.raises(InvalidMessageError) as refused:
+def test_reserved_property_names_are_rejected(name: str) -> None:
+    with pytest.raises(InvalidMessageError) as error:
         Message("T", b"body", properties={name: "x"})
-    assert refused.value.message == (
-        f"The Property<{name}> is used by system, input another please"
-    )
-    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert error.value.message == (f"The Property<{name}> is used by system, input another please")
+    assert error.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), (" ", "x"), ("a", ""), ("a", " \t")])
-def test_blank_properties_are_refused(name: str, value: str) -> None:
+def test_blank_properties_are_rejected(name: str, value: str) -> None:
     with pytest.raises(
         InvalidMessageError, match="name or value of property can not be null or blank string!"
     ):
@@ -92,19 +90,19 @@ def test_blank_properties_are_refused(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(1, "x"), ("a", 1), ("a", None), ("a", b"x")])
-def test_properties_are_text(name: Any, value: Any) -> None:
-    with pytest.raises(TypeError, match="names and values are text"):
+def test_properties_must_be_text(name: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="must be str, not"):
         Message("T", b"body").put(cast("str", name), cast("str", value))
 
 
-def test_times_are_not_negative() -> None:
+def test_negative_times_are_rejected() -> None:
     for name in ("delay_level", "delay_seconds", "delay_ms", "deliver_at_ms"):
         with pytest.raises(InvalidMessageError, match="-1"):
             setattr(Message("T", b"body"), name, -1)
 
 
 @pytest.mark.parametrize("value", [1.5, "3"])
-def test_times_are_whole_numbers(value: Any) -> None:
+def test_times_must_be_whole_numbers(value: Any) -> None:
     for name in ("delay_level", "delay_seconds", "delay_ms", "deliver_at_ms"):
         with pytest.raises(TypeError, match="whole number, not"):
             setattr(Message("T", b"body"), name, value)
@@ -113,19 +111,19 @@ def test_times_are_whole_numbers(value: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"tags": ["a", "b"]}, "tags is one text, not"),
-        ({"tags": 3}, "tags is one text, not 3"),
-        ({"keys": 3}, "keys are text, or several texts, not 3"),
-        ({"keys": [3]}, "keys are text, or several texts"),
-        ({"properties": [("a", "1")]}, "properties are a dict"),
+        ({"tags": ["a", "b"]}, "tags must be one str, not"),
+        ({"tags": 3}, "tags must be one str, not 3"),
+        ({"keys": 3}, "keys must be one str or a list of str, not 3"),
+        ({"keys": [3]}, "keys must be one str or a list of str"),
+        ({"properties": [("a", "1")]}, "properties must be a dict"),
     ],
 )
-def test_wrong_types_are_told(wrong: dict[str, Any], text: str) -> None:
+def test_arguments_of_wrong_type_are_rejected(wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(TypeError, match=text):
         Message("T", b"body", **wrong)
 
 
-def test_a_message_shows_itself() -> None:
+def test_message_repr() -> None:
     text = repr(Message("T", b"four", tags="A"))
     assert "'T'" in text
     assert "'TAGS': 'A'" in text

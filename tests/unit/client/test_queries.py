@@ -43,7 +43,7 @@ async def test_all_failed_servers_are_named_and_other_answers_are_kept() -> None
     assert "2 of 3 failed" in text
     assert A in text
     assert "not you" in text
-    assert "the others did what was asked" in text
+    assert "the other servers did what was requested" in text
 
 
 async def test_single_server_raises_its_own_error() -> None:
@@ -81,8 +81,8 @@ def test_addresses_of_a_route() -> None:
 def test_messages_that_only_share_the_hash_of_a_key_are_dropped() -> None:
     first = message(1, store_ms=5, properties=b"KEYS\x01k other\x02UNIQ_KEY\x01U1\x02")
     second = message(2, store_ms=3, properties=b"KEYS\x01k\x02UNIQ_KEY\x01U2\x02")
-    stranger = message(3, properties=b"KEYS\x01kk\x02")
-    answers = [FoundMessages([first, stranger], 10), FoundMessages([second], 20)]
+    other_key = message(3, properties=b"KEYS\x01kk\x02")
+    answers = [FoundMessages([first, other_key], 10), FoundMessages([second], 20)]
     found = merge_found(answers, "T", "k", by_unique_key=False)
     assert found == FoundMessages([second, first], 20)
     assert merge_found(answers, "T", "U1", by_unique_key=True).messages == [first]

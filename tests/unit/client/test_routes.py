@@ -1,12 +1,12 @@
-"""Routes: queues to write to and to read from."""
+"""Routes: the queues to write to and to read from, and broker addresses."""
 
 import pytest
 
 from goddard.client.routes import (
     MAX_QUEUES,
     KnownRoutes,
-    comparable,
-    default_route,
+    auto_create_route,
+    comparison_key,
     publish_route,
     subscribe_queues,
     vip_address,
@@ -57,7 +57,7 @@ def names(queues: list[MessageQueue] | tuple[MessageQueue, ...]) -> list[str]:
             [],
             ["a0", "a1"],
         ),
-        # Permissions and numbers of their own.
+        # Different permissions and numbers of queues.
         (
             TopicRoute(
                 queue_datas=[
@@ -82,7 +82,7 @@ def test_queues_of_a_route(route: TopicRoute, written: list[str], read: list[str
     assert names(subscribe_queues("T", route)) == read
 
 
-def test_an_ordered_topic_says_itself_how_many_queues_it_has() -> None:
+def test_ordered_topic_has_its_configured_queues() -> None:
     route = TopicRoute(
         order_topic_conf="b:2;a:1;nonsense;x:y;:3;z:9999999",
         queue_datas=[data("a", 8)],
@@ -96,16 +96,16 @@ def test_an_ordered_topic_says_itself_how_many_queues_it_has() -> None:
     assert not publish_route("T", TopicRoute()).is_ordered
 
 
-def test_new_topics_are_made_after_another() -> None:
-    pattern = TopicRoute(
+def test_auto_created_topic_gets_the_queues_of_its_template() -> None:
+    template = TopicRoute(
         queue_datas=[data("a", 8), data("b", 2, read=3)],
         broker_datas=[broker("a", 0), broker("b", 0)],
     )
-    assert len(publish_route("T", default_route(pattern, 4)).queues) == 4 + 3
-    assert pattern.queue_datas[0].write_queue_nums == 8
+    assert len(publish_route("T", auto_create_route(template, 4)).queues) == 4 + 3
+    assert template.queue_datas[0].write_queue_nums == 8
 
 
-def test_no_route_has_queues_without_end() -> None:
+def test_number_of_queues_is_limited() -> None:
     route = TopicRoute(
         queue_datas=[data(name, 2**31 - 1) for name in "ab"],
         broker_datas=[broker("a", 0), broker("b", 0)],
@@ -114,50 +114,50 @@ def test_no_route_has_queues_without_end() -> None:
     assert len(subscribe_queues("T", route)) == MAX_QUEUES
 
 
-def test_the_order_of_a_route_says_nothing() -> None:
+def test_order_in_a_route_does_not_matter() -> None:
     brokers = [broker("a", 0, 1), broker("b", 0)]
     one = TopicRoute(queue_datas=[data("a"), data("b")], broker_datas=brokers)
     other = TopicRoute(queue_datas=[data("b"), data("a")], broker_datas=brokers[::-1])
-    assert comparable(one) == comparable(other)
+    assert comparison_key(one) == comparison_key(other)
     for changed in (
         TopicRoute(queue_datas=[data("a"), data("b", 3)], broker_datas=brokers),
         TopicRoute(queue_datas=one.queue_datas, broker_datas=[broker("a", 0), broker("b", 0)]),
         TopicRoute(queue_datas=one.queue_datas, broker_datas=brokers, order_topic_conf="a:1"),
     ):
-        assert comparable(one) != comparable(changed)
+        assert comparison_key(one) != comparison_key(changed)
 
 
-def test_what_is_known_of_brokers_and_queues() -> None:
+def test_known_routes_and_brokers() -> None:
     known = KnownRoutes()
     both = TopicRoute(
         queue_datas=[data("a", 2), data("b", 1)], broker_datas=[broker("a", 0, 1), broker("b", 2)]
     )
-    assert known.to_publish("T") is None
-    assert known.to_subscribe("T") == []
+    assert known.publish_route("T") is None
+    assert known.subscribe_queues("T") == []
     assert known.set("T", both)
     assert not known.set("T", both)
-    published = known.to_publish("T")
+    published = known.publish_route("T")
     assert published is not None
-    # A slave alone can be read from, not written to.
+    # A broker with only a slave can be read from, but not written to.
     assert published.brokers == ("a",)
-    assert {queue.broker_name for queue in known.to_subscribe("T")} == {"a", "b"}
+    assert {queue.broker_name for queue in known.subscribe_queues("T")} == {"a", "b"}
     assert known.find_broker("a", 0, only_this=True) == ("10.0.0.0:1", False)
     assert known.find_broker("a", 1, only_this=True) == ("10.0.0.1:1", True)
     assert known.find_broker("b", 1, only_this=True) == ("10.0.0.2:1", True)
     assert known.find_broker("b", 0, only_this=True) is None
     assert known.find_broker("b", 0, only_this=False) == ("10.0.0.2:1", True)
     assert known.find_broker("x", 0, only_this=False) is None
-    assert known.drop_offline() == []
+    assert known.remove_offline_brokers() == []
     assert known.set("T", TopicRoute(queue_datas=[data("a")], broker_datas=[broker("a", 0)]))
-    assert known.to_publish("T") is not published
-    assert known.drop_offline() == ["b"]
+    assert known.publish_route("T") is not published
+    assert known.remove_offline_brokers() == ["b"]
     assert list(known.brokers) == ["a"]
-    known.expect("New", both, 1)
-    expected = known.to_publish("New")
+    known.expect_creation("New", both, 1)
+    expected = known.publish_route("New")
     assert expected is not None
     assert expected.queues == (MessageQueue("New", "a", 0),)
 
 
-def test_the_second_port_of_brokers() -> None:
+def test_vip_address() -> None:
     assert vip_address("10.0.0.1:10911") == "10.0.0.1:10909"
     assert vip_address("no-port") == "no-port"

@@ -155,7 +155,7 @@ class MessageMethods(ClientMethods, GroupMethods):
         ):
             return []
         if response.code != ResponseCode.SUCCESS:
-            raise broker_api.refusal(response, address)
+            raise broker_api.broker_error(response, address)
         return messages_of(bytes(response.body), queue.broker_name)
 
     # Their consumption

@@ -54,7 +54,7 @@ class NameServerMethods(AdminBase):
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if response.code != ResponseCode.SUCCESS:
-            raise broker_api.refusal(response, "")
+            raise broker_api.broker_error(response, "")
         return GetKvResponse.decode(response.fields).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
@@ -71,7 +71,7 @@ class NameServerMethods(AdminBase):
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return {}
         if response.code != ResponseCode.SUCCESS:
-            raise broker_api.refusal(response, "")
+            raise broker_api.broker_error(response, "")
         return (await broker_api.read(response, KvTable)).table
 
     # Queues of ordered topics

@@ -108,7 +108,7 @@ async def ask_name_server(
     command = broker_api.command(code, header, body)
     response = await admin.session.request_name_server(command, admin.timeout_ms)
     if response.code != ResponseCode.SUCCESS:
-        raise broker_api.refusal(response, "")
+        raise broker_api.broker_error(response, "")
     return response
 
 

@@ -336,7 +336,7 @@ class ConcurrentConsumption:
             if await self._redelivery.send_back(message, delay_level):
                 self._complete(buffer, [message])
             else:
-                message.count_try()
+                message.increment_reconsume_times()
                 kept.append(message)
         if kept:
             self._loop.call_later(

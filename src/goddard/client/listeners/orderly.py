@@ -341,7 +341,7 @@ class OrderlyConsumption:
 
     def _consume_again(self, buffer: ProcessQueue, call: ListenerCall) -> None:
         for message in call.messages:
-            message.count_try()
+            message.increment_reconsume_times()
         buffer.put_back(call.messages)
         self._suspend(buffer, call.context)
 

@@ -148,4 +148,4 @@ class Redelivery:
         request = broker_api.command(RequestCode.SEND_MESSAGE_V2, header, message.body)
         response = await self._session.request(address, request, _SEND_TIMEOUT_MS)
         if response.code not in _STORED:
-            raise broker_api.refusal(response, address)
+            raise broker_api.broker_error(response, address)

@@ -82,7 +82,7 @@ def is_retriable(error: GoddardError) -> bool:
     """Whether the same request may succeed later."""
     if isinstance(error, BatchFailedError):
         return isinstance(error.__cause__, GoddardError) and is_retriable(error.__cause__)
-    if isinstance(error, BrokerError) and error.refuses_conditions:
+    if isinstance(error, BrokerError) and error.is_sql92_disabled:
         return False
     if isinstance(error, (BrokerError, SendFailedError)):
         return error.code in _RETRIABLE_CODES

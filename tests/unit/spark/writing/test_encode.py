@@ -253,7 +253,7 @@ _HALF = "cannot be sent: only one of its brokerName and queueId is null"
     [
         ({"tags": ["t", "x" * 40_000]}, "row q-6 cannot be sent: properties of 40"),
         ({"tags": ["t", "a\x02b"]}, "row q-6 cannot be sent: the property 'TAGS' contains a sep"),
-        ({"keys": [["k"], ["k", None]]}, "row q-6 cannot be sent: keys are text, or several"),
+        ({"keys": [["k"], ["k", None]]}, "row q-6 cannot be sent: keys must be one str or a"),
         ({"body": [b"x", b""]}, "row q-6 cannot be sent: the message body length is zero"),
         ({"topic": ["T", "a b"]}, "row q-6 cannot be sent: its topic is 'a b'"),
         ({"brokerName": ["b", "b"], "queueId": [0, None]}, f"row q-6 {_HALF}"),
