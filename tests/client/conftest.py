@@ -1,9 +1,9 @@
-"""Where the client's functional tests run: first at our cluster, then at RocketMQ's own.
+"""The clusters for the functional tests of the client: Goddard's, then RocketMQ's.
 
-Every test that takes `site` runs at both; pytest groups them by site, so each cluster starts once
-for the whole run. Tests share it and therefore use topics and groups of their own
-(`site.create_topic`, `site.new_group`). ``-m "not java"`` leaves RocketMQ out. No test may leave a
-TCP connection open; nobody has to ask for that check.
+Every test with the fixture `site` runs on both. pytest groups tests by site, so each cluster starts
+once. Tests share it and therefore create their own topics and groups (`site.create_topic`,
+`site.new_group`). ``-m "not java"`` leaves out RocketMQ. Every test is also checked for TCP
+connections that it leaves open.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _POLLS = 500
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A name server and a broker, both of the same make."""
+    """A name server and a broker, both of Goddard or both of RocketMQ."""
     directory = tmp_path_factory.mktemp(f"site-{request.param}")
     if request.param == "java":
         yield from _java_site(RELEASE, directory)
@@ -44,7 +44,7 @@ def site(
 def legacy_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A name server and a broker of the previous generation of RocketMQ."""
+    """A name server and a broker of RocketMQ 4.9."""
     yield from _java_site(request.param, tmp_path_factory.mktemp("site-legacy"))
 
 
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and isinstance(item, pytest.Function):
             is_async = asyncio.iscoroutinefunction(item.function)
-            # First in, last out, so that the connections of other fixtures are seen as well.
+            # Torn down last, so that connections of other fixtures are checked too.
             item.fixturenames.insert(0, "no_leaked_sockets" if is_async else "no_open_sockets")
 
 

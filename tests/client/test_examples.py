@@ -1,4 +1,4 @@
-"""Every program in ``examples/`` runs to its end and shows what it promises."""
+"""Every program in ``examples/`` ends successfully and prints the expected output."""
 
 import os
 import re
@@ -26,7 +26,7 @@ OUTCOMES: Mapping[str, str] = {
     "batch.py": r"1000 sent as a list, to 1 queue\(s\)\n1000 sent asynchronously\n"
     r"1000 sent in batches",
 }
-WITH_OTHERS = {"quickstart_producer.py", "quickstart_consumer.py", "test_with_pytest.py"}
+OTHERS = {"quickstart_producer.py", "quickstart_consumer.py", "test_with_pytest.py"}
 
 
 def environment(site: Site) -> dict[str, str]:
@@ -49,11 +49,11 @@ def run(command: list[str], env: Mapping[str, str], *, typed: str = "") -> str:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == OUTCOMES.keys() | WITH_OTHERS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == OUTCOMES.keys() | OTHERS
 
 
 def test_quickstart(site: Site) -> None:
-    """A thousand messages are sent, then received, each once."""
+    """A thousand messages are sent, and each is received once."""
     sent = run([str(EXAMPLES / "quickstart_producer.py")], environment(site))
     ids = re.findall(r"SendResult \[sendStatus=SEND_OK, msgId=(\w+), ", sent)
     assert len(set(ids)) == 1_000

@@ -1,4 +1,4 @@
-"""A broker of the previous generation: batches, transactions with check-back, request and reply."""
+"""Producers with RocketMQ 4.9: accumulated sends, transactions with checks, request and reply."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from goddard.testing.site import Site
 from tests.support.topic_reader import TopicReader
 
 
-async def test_accumulated_sends(legacy_site: Site) -> None:
+async def test_accumulated_sends_are_stored_as_reported(legacy_site: Site) -> None:
     site = legacy_site
     topic = site.create_topic("accumulated")
     async with (
@@ -34,12 +34,12 @@ async def test_accumulated_sends(legacy_site: Site) -> None:
     }
 
 
-async def test_transactions(legacy_site: Site) -> None:
+async def test_transactions_are_committed_or_rolled_back(legacy_site: Site) -> None:
     site = legacy_site
     topic = site.create_topic("transactions")
     decisions = {b"kept": TransactionState.COMMIT, b"dropped": TransactionState.ROLLBACK}
 
-    class Decides:
+    class Listener:
         async def execute(self, message: Message, argument: Any) -> TransactionState:
             return decisions.get(message.body, TransactionState.UNKNOWN)
 
@@ -48,7 +48,7 @@ async def test_transactions(legacy_site: Site) -> None:
 
     async with (
         TransactionProducer(
-            site.new_group("senders"), Decides(), name_servers=site.namesrv
+            site.new_group("senders"), Listener(), name_servers=site.namesrv
         ) as producer,
         TopicReader(site.namesrv, topic) as reader,
     ):
@@ -58,7 +58,7 @@ async def test_transactions(legacy_site: Site) -> None:
     assert {each.body for each in received} == {b"kept", b"asked"}
 
 
-async def test_request_and_reply(legacy_site: Site) -> None:
+async def test_request_gets_its_reply(legacy_site: Site) -> None:
     site = legacy_site
     topic = site.create_topic("questions")
     async with Producer(site.new_group("both"), name_servers=site.namesrv) as producer:

@@ -1,4 +1,4 @@
-"""The pytest plug-in, in projects that know nothing of this one."""
+"""The pytest plug-in in separate projects."""
 
 import os
 import subprocess
@@ -28,20 +28,20 @@ def test_messages_arrive_in_order(goddard_topic, goddard_producer, goddard_read)
     assert [message.body for message in goddard_read(topic, 3)] == [b"0", b"1", b"2"]
 
 
-def test_topics_and_groups_are_new_each_time(goddard_topic, goddard_group, goddard_read):
+def test_topic_and_group_names_are_unique(goddard_topic, goddard_group, goddard_read):
     names = [goddard_topic("same"), goddard_topic("same"), goddard_group(), goddard_group()]
     assert len(set(names)) == 4
     with pytest.raises(TimeoutError, match="has 0 messages, not 1"):
         goddard_read(names[0], 1, timeout_seconds=0.5)
 
 
-def test_a_client_of_ones_own(goddard_name_servers, goddard_group):
+def test_own_client(goddard_name_servers, goddard_group):
     with Producer(goddard_group("mine"), name_servers=goddard_name_servers) as producer:
         with pytest.raises(NoRouteError):
             producer.send(Message("no_such_topic", b"x"))
 
 
-def test_the_broker_may_be_restarted(goddard_cluster, goddard_topic, goddard_producer):
+def test_broker_restart(goddard_cluster, goddard_topic, goddard_producer):
     topic = goddard_topic("restart")
     goddard_cluster.broker.kill()
     goddard_cluster.broker.start()
@@ -54,9 +54,9 @@ import sys
 import threading
 
 
-def test_nothing_of_the_plugin_is_loaded():
-    ours = {name for name in sys.modules if name.split(".")[0] == "goddard"}
-    assert ours == {"goddard", "goddard.testing", "goddard.testing.plugin"}
+def test_plugin_imports_nothing_else():
+    loaded = {name for name in sys.modules if name.split(".")[0] == "goddard"}
+    assert loaded == {"goddard", "goddard.testing", "goddard.testing.plugin"}
     assert "asyncio" not in sys.modules
     assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
 """
@@ -65,7 +65,7 @@ def test_nothing_of_the_plugin_is_loaded():
 WITHOUT_EXTRA = """\
 import sys
 
-# As if it were not installed.
+# Makes the import fail, as if it were not installed.
 sys.modules["click"] = None
 
 
@@ -76,7 +76,7 @@ def test_needs_a_broker(goddard_producer):
 
 def run_project(folder: Path, program: str, exit_code: int = 0) -> str:
     (folder / "test_project.py").write_text(program)
-    # Other plug-ins of this environment are not the project's.
+    # Without the other plug-ins that are installed here.
     others = ("asyncio", "timeout", "hypothesispytest")
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
     command += [word for name in others for word in ("-p", f"no:{name}")]
@@ -98,27 +98,27 @@ def run_project(folder: Path, program: str, exit_code: int = 0) -> str:
     return done.stdout
 
 
-def test_pytest_finds_it() -> None:
+def test_plugin_is_an_entry_point() -> None:
     (entry,) = (item for item in entry_points(group="pytest11") if item.name == "goddard")
     assert entry.value == "goddard.testing.plugin"
 
 
-def test_a_project_that_uses_it(tmp_path: Path) -> None:
+def test_project_that_uses_the_plugin(tmp_path: Path) -> None:
     assert "4 passed" in run_project(tmp_path, USING)
 
 
-def test_a_project_that_does_not_use_it(tmp_path: Path) -> None:
+def test_project_that_does_not_use_the_plugin(tmp_path: Path) -> None:
     assert "1 passed" in run_project(tmp_path, NOT_USING)
 
 
-def test_a_project_without_the_server_extra(tmp_path: Path) -> None:
+def test_project_without_the_server_extra(tmp_path: Path) -> None:
     output = run_project(tmp_path, WITHOUT_EXTRA, exit_code=1)
     assert "1 error" in output
     assert "click is not installed; it comes with the extra 'server'" in output
     assert "Traceback" not in output
 
 
-def test_its_fixtures_are_documented(pytestconfig: pytest.Config) -> None:
+def test_fixtures_are_documented(pytestconfig: pytest.Config) -> None:
     plugin = pytestconfig.pluginmanager.get_plugin("goddard")
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "testing.md").read_text()
     fixtures = [name for name in vars(plugin) if name.startswith("goddard_")]

@@ -1,4 +1,4 @@
-"""The session: what clients share, what it does by itself, what brokers ask of it."""
+"""The session: sharing, name servers, periodic tasks, requests to and from brokers."""
 
 import asyncio
 import http.server
@@ -55,8 +55,8 @@ def session_of(namesrv: str | None, **keywords: Unpack[SessionKeywords]) -> Sess
     return Session.shared(session_options(namesrv, keywords).for_process())
 
 
-class Consumer:
-    """A consumer that only remembers what its session wants of it."""
+class FakeConsumer:
+    """A consumer that records the calls of its session."""
 
     def __init__(self, group: str = "cg", topic: str = "T") -> None:
         self.group = group
@@ -104,8 +104,8 @@ class Consumer:
         return ConsumeDirectlyResult(remark=broker_name)
 
 
-class Member:
-    """A producer that only remembers."""
+class FakeProducer:
+    """A producer that records the calls of its session."""
 
     def __init__(self, group: str = "pg", topic: str = "T") -> None:
         self.group = group
@@ -124,7 +124,7 @@ class Member:
 # --- Sharing --------------------------------------------------------------------------------------
 
 
-async def test_clients_of_one_id_share_a_session(site: Site) -> None:
+async def test_clients_with_the_same_id_share_a_session(site: Site) -> None:
     name = site.new_group("shared")
     async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as first:
         async with Producer("pg-2", name_servers=site.namesrv, instance_name=name) as second:
@@ -146,12 +146,12 @@ async def test_clients_of_one_id_share_a_session(site: Site) -> None:
             await Producer(
                 "pg-3", name_servers=site.namesrv, instance_name=name, heartbeat_interval_ms=100
             ).start()
-    # The next one of that name is a new one.
+    # After the last client stopped, the next one gets a new session.
     async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as again:
         assert again.session is not shared
 
 
-async def test_brokers_know_a_producer_while_it_runs(site: Site) -> None:
+async def test_brokers_know_a_producer_only_while_it_runs(site: Site) -> None:
     group = site.new_group("known")
     topic = site.create_topic("known")
 
@@ -170,37 +170,37 @@ async def test_brokers_know_a_producer_while_it_runs(site: Site) -> None:
         assert await known_ids(watcher) == set()
 
 
-def test_another_loop_is_refused() -> None:
-    async def on_the_first() -> tuple[FakeCluster, Producer]:
+def test_client_cannot_be_used_on_another_loop() -> None:
+    async def on_first_loop() -> tuple[FakeCluster, Producer]:
         cluster = FakeCluster("a")
         await cluster.__aenter__()
         producer = Producer("g", name_servers=cluster.namesrv)
         await producer.start()
         return cluster, producer
 
-    async def on_the_second(producer: Producer) -> None:
-        # Neither hangs nor half works.
+    async def on_second_loop(producer: Producer) -> None:
+        # A call raises at once instead of waiting forever.
         async with asyncio.timeout(30):
             for sending in (producer.send, producer.send_oneway):
-                with pytest.raises(NotRunningError, match="belongs to another event loop") as told:
+                with pytest.raises(NotRunningError, match="belongs to another event loop") as error:
                     await sending(Message("T", b"x"))
-                assert "inside one asyncio.run" in told.value.advice
+                assert "in the same asyncio.run" in error.value.advice
 
     first = asyncio.new_event_loop()
     try:
-        cluster, producer = first.run_until_complete(on_the_first())
-        asyncio.run(on_the_second(producer))
+        cluster, producer = first.run_until_complete(on_first_loop())
+        asyncio.run(on_second_loop(producer))
         first.run_until_complete(producer.stop())
         first.run_until_complete(cluster.__aexit__(None, None, None))
     finally:
         first.close()
 
 
-async def test_a_fork_is_refused(site: Site) -> None:
+async def test_client_cannot_be_used_after_a_fork(site: Site) -> None:
     async with Producer(site.new_group("forked"), name_servers=site.namesrv) as producer:
-        loose = Producer(site.new_group("forked"), name_servers=site.namesrv)
+        not_started = Producer(site.new_group("forked"), name_servers=site.namesrv)
         attempts = (
-            loose.start(),
+            not_started.start(),
             producer.send(Message("T", b"x")),
             producer.session.request_name_server(RemotingCommand(1), 1_000),
         )
@@ -220,9 +220,9 @@ async def test_a_fork_is_refused(site: Site) -> None:
             attempt.close()
         await asyncio.to_thread(os.waitpid, child, 0)
         with os.fdopen(read_end, "rb") as pipe:
-            told = pipe.read().decode().splitlines()
-        assert len(told) == 3
-        assert all("create clients after the fork" in each for each in told)
+            errors = pipe.read().decode().splitlines()
+        assert len(errors) == 3
+        assert all("create clients after the fork" in each for each in errors)
         topic = site.create_topic("forked")
         assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
 
@@ -230,7 +230,7 @@ async def test_a_fork_is_refused(site: Site) -> None:
 # --- Name servers ---------------------------------------------------------------------------------
 
 
-async def test_dead_name_servers_are_passed_over(site: Site) -> None:
+async def test_unreachable_name_servers_are_skipped(site: Site) -> None:
     dead = f"127.0.0.1:{lease_port()}"
     topic = site.create_topic("rotation")
     async with session_of(f"{dead};{site.namesrv};127.0.0.1:{lease_port()}") as session:
@@ -238,17 +238,17 @@ async def test_dead_name_servers_are_passed_over(site: Site) -> None:
         assert len((await session.publish_route(topic)).queues) == 4
         await session.refresh_route(topic)
     async with session_of(dead) as session:
-        with pytest.raises(NoRouteError) as lost:
+        with pytest.raises(NoRouteError) as error:
             await session.publish_route(topic)
-        assert isinstance(lost.value.__cause__, NameServerError)
-        assert dead in str(lost.value.__cause__)
-        # Not that the topic should be created.
-        assert f"no name server answers; code 10005; at {dead}" in str(lost.value)
+        assert isinstance(error.value.__cause__, NameServerError)
+        assert dead in str(error.value.__cause__)
+        # The advice is not to create the topic.
+        assert f"no name server answers; code 10005; at {dead}" in str(error.value)
         with pytest.raises(NameServerError):
             await session.refresh_route(topic)
 
 
-async def test_the_environment_names_the_name_servers(
+async def test_name_servers_from_the_environment(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", f"http://{site.namesrv};{site.namesrv}")
@@ -263,7 +263,7 @@ async def test_the_environment_names_the_name_servers(
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, list[bytes], list[str]]]:
-    """An HTTP address, what it answers, and which paths were asked for."""
+    """An HTTP address, the answer that it gives (the first item), and the requested paths."""
     answers: list[bytes] = []
     paths: list[str] = []
 
@@ -285,7 +285,7 @@ def endpoint() -> Iterator[tuple[str, list[bytes], list[str]]]:
         thread.join()
 
 
-async def test_an_http_address_names_the_name_servers(
+async def test_name_servers_from_an_http_address(
     site: Site, endpoint: tuple[str, list[bytes], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     url, answers, paths = endpoint
@@ -294,8 +294,8 @@ async def test_an_http_address_names_the_name_servers(
         assert session.name_servers == (site.namesrv,)
         assert (await session.publish_route(site.create_topic("endpoint"))).queues
     assert paths == ["/rocketmq/nsaddr-unit?nofix=1"]
-    for nonsense in (b"", b"<html>", b";" * 100_000):
-        answers[0] = nonsense
+    for invalid in (b"", b"<html>", b";" * 100_000):
+        answers[0] = invalid
         async with session_of(None, name_server_endpoint=url) as session:
             assert session.name_servers == ()
             with pytest.raises(NoNameServerError):
@@ -303,7 +303,7 @@ async def test_an_http_address_names_the_name_servers(
     assert "did not return a list of name servers" in caplog.text
 
 
-async def test_the_timers_are_rocketmqs_and_name_servers_are_fetched_again(
+async def test_intervals_of_periodic_tasks_are_those_of_rocketmq(
     endpoint: tuple[str, list[bytes], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     periods: dict[str, tuple[float | None, float]] = {}
@@ -329,7 +329,7 @@ async def test_the_timers_are_rocketmqs_and_name_servers_are_fetched_again(
         await until(lambda: session.name_servers == ("127.0.0.1:2",))
         answers[0] = b"127.0.0.1:3"
         await until(lambda: session.name_servers == ("127.0.0.1:3",))
-    # The first turn and the period of each, in seconds.
+    # Seconds until the first run, and between runs.
     assert periods == {
         "FetchNameServers": (10, 120),
         "RefreshRoutes": (0.01, 30),
@@ -338,7 +338,7 @@ async def test_the_timers_are_rocketmqs_and_name_servers_are_fetched_again(
     }
 
 
-async def test_a_missing_route_is_a_warning_but_not_for_the_default_topic(
+async def test_missing_route_is_a_warning_except_for_the_default_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster("a", topics=()) as cluster, session_of(cluster.namesrv) as session:
@@ -349,23 +349,23 @@ async def test_a_missing_route_is_a_warning_but_not_for_the_default_topic(
     assert warnings == ["get Topic [Missing] RouteInfoFromNameServer is not exist value"]
 
 
-# --- What it does by itself -----------------------------------------------------------------------
+# --- Periodic tasks -------------------------------------------------------------------------------
 
 
-async def test_routes_are_kept_fresh_and_members_told() -> None:
+async def test_routes_are_refreshed_and_consumers_notified() -> None:
     async with (
         FakeCluster("a", "b") as cluster,
         session_of(cluster.namesrv, poll_name_server_interval_ms=20) as session,
     ):
-        consumer = Consumer()
-        session.add_producer("pg", Member())
+        consumer = FakeConsumer()
+        session.add_producer("pg", FakeProducer())
         session.add_consumer("cg", consumer)
         assert len((await session.publish_route("T")).queues) == 8
         cluster.queues = 6
         await until(lambda: bool(consumer.routes) and len(consumer.routes[-1]) == 12)
         assert len((await session.publish_route("T")).queues) == 12
         assert len(await session.subscribe_queues("T")) == 12
-        # A topic that disappears keeps its last route.
+        # If a topic disappears, its last route stays in use.
         cluster.topics.clear()
         asked = len(cluster.route_requests)
         await until(lambda: len(cluster.route_requests) > asked + 2)
@@ -375,21 +375,21 @@ async def test_routes_are_kept_fresh_and_members_told() -> None:
         await session.remove_consumer("cg")
 
 
-async def test_callers_share_a_request_for_a_route() -> None:
+async def test_concurrent_callers_share_a_route_request() -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
         routes = await asyncio.gather(*(session.publish_route("T") for _ in range(50)))
         assert cluster.route_requests == ["T"]
         assert len({id(route) for route in routes}) == 1
 
 
-async def test_brokers_without_a_route_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+async def test_brokers_without_a_route_are_removed(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         FakeCluster("a", "b") as cluster,
         session_of(
             cluster.namesrv, poll_name_server_interval_ms=20, heartbeat_interval_ms=20
         ) as session,
     ):
-        session.add_producer("pg", Member())
+        session.add_producer("pg", FakeProducer())
         await session.publish_route("T")
         assert set(session.broker_addresses()) == {"a", "b"}
         gone = cluster.broker("b")
@@ -403,7 +403,7 @@ async def test_brokers_without_a_route_are_dropped(caplog: pytest.LogCaptureFixt
         await gone.server.stop()
 
 
-async def test_heartbeats_say_who_is_here() -> None:
+async def test_heartbeats_contain_the_members() -> None:
     async with (
         FakeCluster("a") as cluster,
         session_of(cluster.namesrv, heartbeat_interval_ms=50) as session,
@@ -412,8 +412,8 @@ async def test_heartbeats_say_who_is_here() -> None:
         await session.publish_route("T")
         await session.heartbeat()
         assert not broker.requests
-        session.add_producer("pg", Member())
-        session.add_consumer("cg", Consumer())
+        session.add_producer("pg", FakeProducer())
+        session.add_consumer("cg", FakeConsumer())
         await session.heartbeat()
         data = decode_body(broker.requests[0].body, HeartbeatData)
         assert data.client_id == session.client_id
@@ -429,7 +429,7 @@ async def test_heartbeats_say_who_is_here() -> None:
         ]
 
 
-async def test_who_waits_for_a_start_that_is_given_up_is_told() -> None:
+async def test_concurrent_start_fails_if_the_first_is_cancelled() -> None:
     asked: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     # An HTTP server that never answers.
     server = await asyncio.start_server(lambda _, writer: asked.put_nowait(writer), "127.0.0.1", 0)
@@ -437,77 +437,77 @@ async def test_who_waits_for_a_start_that_is_given_up_is_told() -> None:
         port = server.sockets[0].getsockname()[1]
         session = session_of(None, name_server_endpoint=f"http://127.0.0.1:{port}/rocketmq/nsaddr")
         first = asyncio.create_task(session.start())
-        held = await asked.get()
+        connection = await asked.get()
         second = asyncio.create_task(session.start())
         await asyncio.sleep(0)
         first.cancel()
-        with pytest.raises(NotRunningError, match="start the client anew"):
+        with pytest.raises(NotRunningError, match="start the client again"):
             await second
         assert first.cancelled()
         assert not session.is_running
-        held.close()
-        await held.wait_closed()
+        connection.close()
+        await connection.wait_closed()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_new_connection_is_greeted_at_once(host: str) -> None:
+async def test_heartbeat_is_sent_on_a_new_connection(host: str) -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
         broker = cluster.broker("a")
         address = cluster.address_overrides["a"] = f"{host}:{broker.server.port}"
 
-        def greetings() -> int:
+        def heartbeats() -> int:
             return sum(each.code == RequestCode.HEART_BEAT for each in broker.requests)
 
-        consumer = Consumer()
+        consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         await session.publish_route("T")
-        # A second after the start; the next one is half a minute away.
-        await until(lambda: greetings() == 1)
+        # The first heartbeat is sent one second after the start, the next one 30 s later.
+        await until(lambda: heartbeats() == 1)
         rebalanced = consumer.rebalanced
         broker.connections[0].abort()
         await until(lambda: session.connection(address) is None)
         await session.request(address, RemotingCommand(RequestCode.GET_MIN_OFFSET), 3_000)
-        await until(lambda: greetings() == 2)
+        await until(lambda: heartbeats() == 2)
         await until(lambda: consumer.rebalanced > rebalanced)
         await session.remove_consumer("cg")
 
 
-async def test_consumers_are_rebalanced_and_their_offsets_kept() -> None:
+async def test_consumers_are_rebalanced_and_offsets_persisted() -> None:
     async with (
         FakeCluster("a") as cluster,
         session_of(
             cluster.namesrv, rebalance_interval_ms=30, persist_offsets_interval_ms=20
         ) as session,
     ):
-        # What a consumer raises is logged, and it has its turn again.
-        consumer = Consumer()
+        # Errors of a consumer are logged; the next run calls it again.
+        consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         await until(lambda: consumer.rebalanced >= 4 and consumer.persisted >= 3)
         await session.remove_consumer("cg")
 
 
-async def test_rebalancing_can_be_asked_for() -> None:
+async def test_rebalance_on_request() -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
-        consumer = Consumer()
+        consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         session.wake_rebalance()
         session.wake_rebalance()
         await until(lambda: consumer.rebalanced == 1)
-        # Not balanced: again in a second, not in twenty.
+        # Not balanced: the next rebalance is after one second, not twenty.
         consumer.is_balanced = False
         session.wake_rebalance()
         await until(lambda: consumer.rebalanced >= 3)
         await session.remove_consumer("cg")
 
 
-async def test_a_group_is_registered_once() -> None:
+async def test_group_can_be_registered_only_once() -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
-        session.add_consumer("g", Consumer())
-        session.add_producer("g", Member())
+        session.add_consumer("g", FakeConsumer())
+        session.add_producer("g", FakeProducer())
         with pytest.raises(ClientError, match=r"The consumer group\[g\] has been created before"):
-            session.add_consumer("g", Consumer())
+            session.add_consumer("g", FakeConsumer())
         with pytest.raises(ClientError, match=r"The producer group\[g\] has been created before"):
-            session.add_producer("g", Member())
+            session.add_producer("g", FakeProducer())
         await session.remove_consumer("g")
         await session.remove_producer("g")
 
@@ -515,19 +515,19 @@ async def test_a_group_is_registered_once() -> None:
 # --- Requests -------------------------------------------------------------------------------------
 
 
-async def test_calls_raise_what_a_broker_refuses(site: Site) -> None:
+async def test_call_raises_broker_error(site: Site) -> None:
     async with session_of(site.namesrv) as session:
         command = RemotingCommand(29_999)
-        with pytest.raises(BrokerError) as refused:
+        with pytest.raises(BrokerError) as error:
             await session.call(site.broker.address, command, 3_000)
-        assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert refused.value.address == site.broker.address
-        assert "29999 not supported" in refused.value.remark
+        assert error.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert error.value.address == site.broker.address
+        assert "29999 not supported" in error.value.remark
         assert (await session.request(site.broker.address, command, 3_000)).code == 3
         await session.oneway(site.broker.address, command)
 
 
-async def test_addresses_to_read_from() -> None:
+async def test_find_broker() -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
         await session.publish_route("T")
         address = cluster.broker("a").address
@@ -537,7 +537,7 @@ async def test_addresses_to_read_from() -> None:
         assert session.find_broker("x") is None
 
 
-async def test_the_vip_port(site: Site) -> None:
+async def test_vip_channel_uses_the_second_port(site: Site) -> None:
     topic = site.create_topic("vip")
     async with Producer(
         site.new_group("vips"), name_servers=site.namesrv, vip_channel=True
@@ -547,8 +547,8 @@ async def test_the_vip_port(site: Site) -> None:
         assert producer.session.connection(f"{host}:{int(port) - 2}") is not None
 
 
-async def test_tls(legacy_site: Site) -> None:
-    """RocketMQ's servers take TLS on the same port, with a certificate of their own."""
+async def test_tls_without_verification(legacy_site: Site) -> None:
+    """RocketMQ's servers accept TLS on the same port, with a self-signed certificate."""
     topic = legacy_site.create_topic("tls")
     async with Producer(
         legacy_site.new_group("tls"), name_servers=legacy_site.namesrv, tls=TlsOptions()
@@ -558,7 +558,7 @@ async def test_tls(legacy_site: Site) -> None:
     assert {result.status for result in results} == {SendStatus.SEND_OK}
 
 
-# --- What brokers ask -----------------------------------------------------------------------------
+# --- Requests of brokers --------------------------------------------------------------------------
 
 
 def record_of(topic: str, body: bytes, properties: dict[str, str]) -> bytes:
@@ -578,9 +578,9 @@ def record_of(topic: str, body: bytes, properties: dict[str, str]) -> bytes:
     )
 
 
-async def test_what_brokers_ask_consumers() -> None:
+async def test_broker_requests_to_consumers() -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
-        consumer = Consumer()
+        consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         await session.publish_route("T")
         await session.heartbeat()
@@ -611,12 +611,14 @@ async def test_what_brokers_ask_consumers() -> None:
             ("a", 1, 17)
         ]
 
-        who = {"consumerGroup": "cg", "clientId": session.client_id}
-        info = await ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {**who, "jstackEnable": "true"})
+        client = {"consumerGroup": "cg", "clientId": session.client_id}
+        info = await ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {**client, "jstackEnable": "true"})
         assert decode_body(info.body, ConsumerRunningInfo).jstack == "stacks"
 
         record = record_of("T", b"again", {"TAGS": "A"})
-        result = await ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, {**who, "brokerName": "a"}, record)
+        result = await ask(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, {**client, "brokerName": "a"}, record
+        )
         assert decode_body(result.body, ConsumeDirectlyResult).remark == "a"
         (message,) = consumer.consumed
         assert (message.body, message.tags, message.queue) == (b"again", "A", ("T", "a", 1))
@@ -625,14 +627,14 @@ async def test_what_brokers_ask_consumers() -> None:
             unknown = await ask(code, {"consumerGroup": "other", "clientId": "x"}, record)
             assert unknown.code == ResponseCode.SYSTEM_ERROR
             assert unknown.remark == "The Consumer Group <other> not exist in this consumer"
-        nonsense = await ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, who, b"nonsense")
-        assert nonsense.code == ResponseCode.SYSTEM_ERROR
+        malformed = await ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, client, b"malformed")
+        assert malformed.code == ResponseCode.SYSTEM_ERROR
         await session.remove_consumer("cg")
 
 
-async def test_what_brokers_ask_producers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_broker_requests_to_producers(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
-        producer = Member()
+        producer = FakeProducer()
         session.add_producer("pg", producer)
         await session.publish_route("T")
         await session.heartbeat()
@@ -649,11 +651,11 @@ async def test_what_brokers_ask_producers(caplog: pytest.LogCaptureFixture) -> N
 
         replies: list[ReceivedMessage] = []
 
-        def take(reply: ReceivedMessage) -> bool:
+        def listener(reply: ReceivedMessage) -> bool:
             replies.append(reply)
             return reply.get("CORRELATION_ID") == "c1"
 
-        session.add_reply_listener(take)
+        session.add_reply_listener(listener)
         pushed = {
             "producerGroup": "pg",
             "topic": "DefaultCluster_REPLY_TOPIC",
@@ -673,8 +675,8 @@ async def test_what_brokers_ask_producers(caplog: pytest.LogCaptureFixture) -> N
         assert answer.code == ResponseCode.SUCCESS
         pushed["properties"] = ""
         await broker.request(RemotingCommand(code, pushed, b"reply"), 5_000)
-        assert "a reply from" in caplog.text
-        session.remove_reply_listener(take)
+        assert "dropped a reply from" in caplog.text
+        session.remove_reply_listener(listener)
         assert [(m.body, m.flag, m.store_host) for m in replies] == [
             (b"reply", 3, "127.0.0.1:2")
         ] * 2

@@ -1,4 +1,4 @@
-"""Signed requests at RocketMQ's own broker, which lets nobody else in."""
+"""Signed requests to RocketMQ's broker with authentication enabled."""
 
 from collections.abc import Iterator
 
@@ -45,7 +45,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield name_server.address
 
 
-async def test_who_signs_may_send(namesrv: str) -> None:
+async def test_signed_requests_are_accepted(namesrv: str) -> None:
     credentials = Credentials(USER, PASSWORD)
     async with Producer("signers", name_servers=namesrv, credentials=credentials) as producer:
         message = Message("signed", "größe".encode(), tags="A", properties={"ä": "ö"})
@@ -58,15 +58,15 @@ async def test_who_signs_may_send(namesrv: str) -> None:
 @pytest.mark.parametrize(
     "credentials", [None, Credentials(USER, "wrong"), Credentials("nobody", PASSWORD)]
 )
-async def test_others_may_not(namesrv: str, credentials: Credentials | None) -> None:
+async def test_unauthorized_requests_are_rejected(
+    namesrv: str, credentials: Credentials | None
+) -> None:
     async with Producer(
-        "strangers", name_servers=namesrv, credentials=credentials, retries=0
+        "unauthorized", name_servers=namesrv, credentials=credentials, retries=0
     ) as producer:
-        with pytest.raises(ClientError) as refused:
+        with pytest.raises(ClientError) as error:
             await producer.send(Message("signed", b"x"))
-        assert refused.value.code == ResponseCode.NO_PERMISSION
-        assert "check the permissions of topic and broker, and the credentials" in str(
-            refused.value
-        )
+        assert error.value.code == ResponseCode.NO_PERMISSION
+        assert "check the permissions of topic and broker, and the credentials" in str(error.value)
         with pytest.raises(BrokerError):
             await producer.send_soon(Message("signed", b"x"))

@@ -1,4 +1,4 @@
-"""The clusters that the client's tests run at are what they say, and leaks are seen."""
+"""The clusters for the tests of the client work, and open sockets are detected."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from goddard.testing.wire import query_brokers, query_route
 from tests.support.process_resources import open_tcp_sockets
 
 
-def test_a_site_serves_new_topics(site: Site) -> None:
+def test_site_has_created_topics(site: Site) -> None:
     topic = site.create_topic("Sites", queues=3)
     assert set(query_brokers(site.namesrv)) == set(site.brokers)
     route = query_route(site.namesrv, topic)
@@ -15,12 +15,12 @@ def test_a_site_serves_new_topics(site: Site) -> None:
     assert [data["writeQueueNums"] for data in route["queueDatas"]] == [3]
 
 
-def test_the_legacy_site_serves_new_topics(legacy_site: Site) -> None:
+def test_legacy_site_has_created_topics(legacy_site: Site) -> None:
     topic = legacy_site.create_topic("LegacySites", queues=2)
     assert query_route(legacy_site.namesrv, topic) is not None
 
 
-async def test_open_sockets_are_seen_until_they_are_closed(site: Site) -> None:
+async def test_open_sockets_are_listed_until_they_are_closed(site: Site) -> None:
     host, port = site.namesrv.rsplit(":", 1)
     before = set(open_tcp_sockets())
     _, writer = await asyncio.open_connection(host, int(port))

@@ -1,4 +1,4 @@
-"""How clients start and stop, as their logs and the servers see it."""
+"""Start and stop of clients: order of steps, log lines, requests to servers, cancellation."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.support.fake_cluster import FakeCluster
 WAIT_SECONDS = 30
 
 
-async def test_the_default_topic_is_looked_up_from_the_start_on() -> None:
+async def test_route_of_the_default_topic_is_fetched_at_the_start() -> None:
     async with FakeCluster("a", topics=("TBW102",)) as cluster:
         async with Producer("early", name_servers=cluster.namesrv):
             async with asyncio.timeout(WAIT_SECONDS):
@@ -32,7 +32,7 @@ async def test_the_default_topic_is_looked_up_from_the_start_on() -> None:
         assert cluster.route_requests[0] == "TBW102"
 
 
-async def test_what_is_done_in_which_order_and_what_the_log_says(
+async def test_producer_start_and_stop_in_order_with_log_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "goddard.client")
@@ -44,23 +44,24 @@ async def test_what_is_done_in_which_order_and_what_the_log_says(
     assert "known" in cluster.route_requests
     heartbeat = codes.index(RequestCode.HEART_BEAT)
     send = codes.index(RequestCode.SEND_MESSAGE_V2)
-    leave = codes.index(RequestCode.UNREGISTER_CLIENT)
-    assert heartbeat < send < leave
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    unregister = codes.index(RequestCode.UNREGISTER_CLIENT)
+    assert heartbeat < send < unregister
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     lines = [
         f"the client factory [{producer.client_id}] start OK",
         "the producer [ordered] start OK. sendMessageWithVIPChannel=false",
         f"the client factory [{producer.client_id}] shutdown OK",
         "the producer [ordered] shutdown OK",
     ]
-    assert [line for line in said if line in lines] == lines
+    assert [line for line in messages if line in lines] == lines
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
-async def test_the_parts_of_a_consumer_start_in_rocketmqs_order(kind: str) -> None:
-    """Timers, rebalance service, routes; then the heartbeat, and only after it the first rebalance,
-    which starts the pulls. RocketMQ's inner producer, for send-backs, is no part of its own here:
-    consumers send them back over the session."""
+async def test_parts_of_a_consumer_start_in_order_of_rocketmq(kind: str) -> None:
+    """Periodic tasks, rebalance task, routes; then the heartbeat; then the first rebalance, which
+    starts the pulls. RocketMQ also starts an internal producer for messages that are sent back;
+    these consumers use their session for that.
+    """
     queue = MessageQueue("T", "a", 0)
     started: list[asyncio.Task[Any]] = []
 
@@ -91,7 +92,7 @@ async def test_the_parts_of_a_consumer_start_in_rocketmqs_order(kind: str) -> No
         asked = [request.code for request in broker.requests]
     tasks = ["RefreshRoutes", "Heartbeat", "PersistOffsets", "Rebalance", "route of T"]
     tasks.append(f"pull {queue}")
-    # Names are set after a task is made.
+    # Names are set after the task factory returns.
     names = [task.get_name() for task in started]
     assert [name for name in dict.fromkeys(names) if name in tasks] == tasks
     codes = [
@@ -127,9 +128,7 @@ def consumer_of(kind: str, cluster: FakeCluster, **options: Any) -> PushConsumer
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
 @pytest.mark.parametrize("at", [RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP])
-async def test_a_cancelled_start_of_a_consumer_leaves_nothing_open(
-    kind: str, at: RequestCode
-) -> None:
+async def test_cancelled_consumer_start_closes_connections(kind: str, at: RequestCode) -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
         broker.silent.add(at)
@@ -145,7 +144,7 @@ async def test_a_cancelled_start_of_a_consumer_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
-async def test_a_cancelled_stop_of_a_consumer_leaves_nothing_open(kind: str) -> None:
+async def test_cancelled_consumer_stop_closes_connections(kind: str) -> None:
     async with FakeCluster("a") as cluster:
         broker = cluster.broker("a")
         consumer = consumer_of(kind, cluster)
@@ -162,7 +161,7 @@ async def test_a_cancelled_stop_of_a_consumer_leaves_nothing_open(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "lite"])
-async def test_a_consumer_whose_group_is_taken_can_start_later(kind: str) -> None:
+async def test_consumer_can_start_after_its_group_was_in_use(kind: str) -> None:
     async with FakeCluster("a") as cluster:
         second = consumer_of(kind, cluster, instance_name="one")
         async with consumer_of(kind, cluster, instance_name="one"):

@@ -1,6 +1,6 @@
-"""The wheel without extras: built, installed into an empty environment, and used there.
+"""The wheel without extras, built and installed into a new environment.
 
-That environment has the wheel's dependencies and nothing else, as after ``pip install .``.
+The environment has only the wheel's dependencies, as after ``pip install .``.
 """
 
 import email
@@ -26,7 +26,7 @@ EXTRAS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich")
 INSTALL = "pip install '.[server]' in the source folder of Goddard"
 
 USERS_PROGRAM = '''\
-"""Written against the public interface, every class of it, and checked strictly."""
+"""Uses every class of the public API; must pass strict type checks."""
 
 import asyncio
 from concurrent.futures import Future
@@ -148,7 +148,7 @@ def run(*command: str, env: Mapping[str, str] | None = None, typed: str = "") ->
 
 
 def fail(*command: str) -> str:
-    """What a command that must fail, with nothing on standard output, writes to standard error."""
+    """The standard error of a command that must fail and print nothing on standard output."""
     done = subprocess.run(
         command,
         env=clean_environment(),
@@ -180,7 +180,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The Python of an environment that has the wheel, and of its needs only a client's."""
+    """The Python of an environment with the wheel and the packages that clients need."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     python = str(folder / "bin" / "python")
@@ -194,7 +194,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 def _copy_distribution(name: str, packages: Path) -> None:
-    """Put an installed distribution into another environment, without any network."""
+    """Copy an installed distribution into another environment, without using the network."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         if ".." not in file.parts and "__pycache__" not in file.parts:
@@ -208,7 +208,7 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
-def test_the_wheel_says_that_it_is_typed_and_a_plugin(wheel: Path) -> None:
+def test_wheel_has_type_marker_and_plugin_entry_point(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (entries,) = (name for name in names if name.endswith("entry_points.txt"))
@@ -218,18 +218,18 @@ def test_the_wheel_says_that_it_is_typed_and_a_plugin(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "tools", "bench"))]
 
 
-def test_the_wheel_requires_only_what_a_client_needs(wheel: Path) -> None:
-    """So the environment of these tests is the one that pip makes."""
+def test_wheel_requires_only_client_packages(wheel: Path) -> None:
+    """Therefore the environment of these tests is the one that pip would create."""
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(path))
     requirements = metadata.get_all("Requires-Dist", [])
-    always = {re.split(r"[^\w-]", each)[0] for each in requirements if "extra ==" not in each}
-    assert always == set(CLIENT_NEEDS)
+    required = {re.split(r"[^\w-]", each)[0] for each in requirements if "extra ==" not in each}
+    assert required == set(CLIENT_NEEDS)
     assert set(metadata.get_all("Provides-Extra", [])) == {"server", "spark", "lake", "all", "dev"}
 
 
-def test_the_environment_has_only_what_a_client_needs(python: str) -> None:
+def test_environment_has_only_client_packages(python: str) -> None:
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     listed = run(*pip, "list", "--format=freeze").splitlines()
     assert {line.partition("==")[0] for line in listed} == {"goddard", *CLIENT_NEEDS}
@@ -239,15 +239,13 @@ def test_the_environment_has_only_what_a_client_needs(python: str) -> None:
     "program",
     [("goddard", "up"), ("goddard", "--version"), ("mqbroker",), ("mqnamesrv", "-h")],
 )
-def test_commands_there_name_the_extra_that_they_need(
-    python: str, program: tuple[str, ...]
-) -> None:
+def test_commands_without_extra_name_the_extra(python: str, program: tuple[str, ...]) -> None:
     name, *arguments = program
     expected = f"{name}: click is not installed; it comes with the extra 'server': {INSTALL}\n"
     assert fail(str(Path(python).with_name(name)), *arguments) == expected
 
 
-def test_a_module_run_there_names_the_extra_that_it_needs(python: str) -> None:
+def test_module_without_extra_names_the_extra(python: str) -> None:
     text = fail(python, "-m", "goddard.cli.main", "namesrv")
     assert text == f"goddard: click is not installed; it comes with the extra 'server': {INSTALL}\n"
 
@@ -266,7 +264,7 @@ def test_a_module_run_there_names_the_extra_that_it_needs(python: str) -> None:
         ),
     ],
 )
-def test_imports_there_name_the_extra_that_they_need(
+def test_imports_without_extra_name_the_extra(
     python: str, statement: str, package: str, extra: str
 ) -> None:
     last = fail(python, "-c", statement).splitlines()[-1]
@@ -277,7 +275,7 @@ def test_imports_there_name_the_extra_that_they_need(
     )
 
 
-def test_a_name_server_runs_there(python: str) -> None:
+def test_name_server_runs_without_extras(python: str) -> None:
     program = """
 import asyncio
 from goddard.config import NameServerConfig
@@ -294,7 +292,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("site", ["goddard"], indirect=True)
-def test_the_quickstart_runs_there(site: Site, python: str) -> None:
+def test_quickstart_runs_without_extras(site: Site, python: str) -> None:
     env = clean_environment(NAMESRV_ADDR=site.namesrv)
     shown = run(python, str(EXAMPLES / "quickstart_producer.py"), env=env)
     assert shown.count("sendStatus=SEND_OK") == 1_000
@@ -303,7 +301,7 @@ def test_the_quickstart_runs_there(site: Site, python: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Producer", "PushConsumer", "LitePullConsumer", "Admin"])
-def test_no_client_imports_what_only_servers_need(python: str, name: str) -> None:
+def test_clients_do_not_import_server_packages(python: str, name: str) -> None:
     modules = (*EXTRAS_ONLY, "goddard.broker", "goddard.store", "goddard.nameserver", "pytest")
     program = (
         f"import sys; from goddard import {name}; "
@@ -314,7 +312,7 @@ def test_no_client_imports_what_only_servers_need(python: str, name: str) -> Non
 
 def mypy(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
-    # What one run found out about the library need not be found out again by the next.
+    # A shared cache, so that the library is analysed only once.
     command += ["--cache-dir", str(Path(python).parent / "mypy-cache")]
     command += ["--python-executable", python, program.name]
     return subprocess.run(
@@ -328,14 +326,14 @@ def mypy(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_users_program_passes_strict_type_checking(python: str, tmp_path: Path) -> None:
+def test_correct_program_passes_type_checks(python: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(USERS_PROGRAM)
     done = mypy(python, program)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mistakes_in_a_users_program_are_found(python: str, tmp_path: Path) -> None:
+def test_type_checks_find_mistakes_of_a_program(python: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(WRONG_PROGRAM)
     done = mypy(python, program)

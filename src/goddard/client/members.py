@@ -1,8 +1,7 @@
-"""The producers and consumers of a session, and what brokers ask of them.
+"""The producers and consumers of a session, and the requests of brokers to them.
 
-Brokers make requests of their own over a client's connections: check a transaction, rebalance,
-reset offsets, say how a consumer is doing. They are answered here, by the member they are about.
-Belongs to the loop of its session.
+Brokers send requests to clients: check a transaction, rebalance, reset offsets, report a consumer's
+state. They are passed to the member that they are for. Runs on the loop of its session.
 """
 
 import logging
@@ -47,22 +46,22 @@ _logger: Final = logging.getLogger("goddard.client")
 
 
 class ProducerMember(Protocol):
-    """A producer, as its session sees it."""
+    """The methods of a producer that its session calls."""
 
     @property
     def group(self) -> str: ...
 
     def published_topics(self) -> Iterable[str]:
-        """The topics whose routes are refreshed."""
+        """The topics whose routes are refreshed periodically."""
 
     def check_transaction(
         self, message: ReceivedMessage, header: CheckTransactionRequest, address: str
     ) -> None:
-        """Answer the broker at an address that asks what became of a half message."""
+        """Check the state of a transaction, and send it to the broker at ``address``."""
 
 
 class ConsumerMember(Protocol):
-    """A consumer, as its session sees it."""
+    """The methods of a consumer that its session calls."""
 
     @property
     def group(self) -> str: ...
@@ -93,11 +92,11 @@ class ConsumerMember(Protocol):
 
 
 ReplyListener: TypeAlias = Callable[[ReceivedMessage], bool]
-"""Takes a reply that a broker pushed; True if it was waited for."""
+"""Called with a reply that a broker pushed; returns whether a request waits for it."""
 
 
 class Members:
-    """Who is in a session, by group."""
+    """The members of a session, by group."""
 
     def __init__(self, client_id: str, wake_rebalance: Callable[[], None]) -> None:
         self._client_id = client_id
@@ -120,7 +119,7 @@ class Members:
         self.consumers[group] = consumer
 
     def topics(self) -> set[str]:
-        """Every topic that somebody publishes to or subscribes to."""
+        """All topics that a member publishes or subscribes to."""
         topics: set[str] = set()
         for producer in self.producers.values():
             topics.update(producer.published_topics())
@@ -134,7 +133,7 @@ class Members:
     def consumer_data(self) -> list[ConsumerData]:
         return [consumer.consumer_data() for consumer in self.consumers.values()]
 
-    # What brokers ask
+    # Requests of brokers
 
     def register(self, handlers: Handlers) -> None:
         handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction)
@@ -215,9 +214,9 @@ class Members:
 
     def _reply_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         message = reply_message(request)
-        if not any(take(message) for take in self.reply_listeners):
+        if not any(listener(message) for listener in self.reply_listeners):
             _logger.warning(
-                "a reply from %s that nobody waits for, dropped: %s",
+                "dropped a reply from %s that no request waits for: %s",
                 connection.remote,
                 message.message_id,
             )
@@ -227,13 +226,13 @@ class Members:
 def _created_before(kind: str, group: str) -> ClientError:
     return ClientError(
         f"The {kind} group[{group}] has been created before, specify another name please.",
-        advice="a group may be used once per instance_name: share the client, or give each an "
-        "instance_name",
+        advice="a group can be used only once per instance_name: share the client, or give each "
+        "client its own instance_name",
     )
 
 
 def reply_message(request: RemotingCommand) -> ReceivedMessage:
-    """The message that a PUSH_REPLY_MESSAGE_TO_CLIENT brings."""
+    """The message in a PUSH_REPLY_MESSAGE_TO_CLIENT request."""
     header = ReplyRequest.decode(request.fields)
     record = Record(
         topic=header.topic,

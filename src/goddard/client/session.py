@@ -1,11 +1,11 @@
-"""What all clients of one client id share: connections, routes, heartbeats, the clocks of it all.
+"""The session of clients with the same client id: connections, routes, heartbeats, periodic tasks.
 
-A session belongs to one event loop and one process. It is counted: each client starts and stops it
-once, and the last to stop closes every task and socket. Requests that it makes are signed, carry
-the namespace, and go over one connection per address.
+A session belongs to one event loop and one process. It counts its users: each client starts and
+stops it once, and the last one to stop closes all tasks and sockets. Its requests are signed and
+have the namespace; there is one connection for each address.
 
-Routes are fetched when first needed and again every ``poll_name_server_interval_ms``; callers that
-need the same route share one request for it.
+Routes are fetched when first needed and then every ``poll_name_server_interval_ms``. Concurrent
+callers that need the same route share one request.
 """
 
 import asyncio
@@ -56,23 +56,23 @@ from goddard.transport.tasks import Tasks, finish
 __all__ = ("ConsumerMember", "ProducerMember", "Session")
 
 _logger: Final = logging.getLogger("goddard.client")
-# A warning, as in RocketMQ's client, for what is usual before the first send creates a topic. With
-# this handler, a program that does not configure logging does not print it.
+# A missing route is a warning, as in RocketMQ's client, although it is normal before the first send
+# creates a topic. With this handler, a program that does not configure logging does not print it.
 _missing_routes_logger: Final = _logger.getChild("missing_routes")
 _missing_routes_logger.addHandler(logging.NullHandler())
 
-# RocketMQ's, for what a session does by itself; those that can be set are options.
+# RocketMQ's constants for the periodic tasks; the other intervals are options.
 _FIRST_ROUTES_SECONDS: Final = 0.01
 _FIRST_HEARTBEAT_SECONDS: Final = 1.0
 _FIRST_PERSIST_SECONDS: Final = 10.0
 _FETCH_NAME_SERVERS_SECONDS: Final = 120.0
-_LEAST_REBALANCE_MS: Final = 1_000
-# Why a route may not be had, other than that there is none.
-_NO_ANSWER: Final = (RemotingError, NameServerError, BrokerError, ProtocolError)
+_MIN_REBALANCE_MS: Final = 1_000
+# Failures of a request for a route, as opposed to a route that does not exist.
+_ROUTE_FAILURES: Final = (RemotingError, NameServerError, BrokerError, ProtocolError)
 
 
 class Session:
-    """The shared part of clients. Get one by ``Session.shared``; see the module's text."""
+    """What clients share; get one from ``Session.shared``. See the module's documentation."""
 
     _by_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "Session"]]] = (
         WeakKeyDictionary()
@@ -88,8 +88,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._users = 0
-        self._is_over = False
-        self._changing = asyncio.Lock()
+        self._is_closed = False
+        self._state_lock = asyncio.Lock()
         self._names = NameServers(options.name_servers)
         handlers = Handlers()
         self.members.register(handlers)
@@ -100,20 +100,20 @@ class Session:
             clock=clock,
         )
         self._known = KnownRoutes()
-        # Without a detour, as every message asks: the queues of a topic to write to, if it is known
-        # and has any.
+        # The queues to write to, or None. The bound method itself, because it is called for every
+        # message.
         self.known_publish_route = self._known.publish_route
         self._fetching: dict[str, asyncio.Task[TopicRoute | GoddardError | None]] = {}
         self._heartbeat_lock = asyncio.Lock()
-        self._greeting: set[str] = set()
+        self._heartbeats_pending: set[str] = set()
         self._rebalance_wanted = asyncio.Event()
 
     @staticmethod
     def shared(options: SessionOptions, *, clock: Clock | None = None) -> "Session":
         """The session of this client id on the running loop; a new one if there is none.
 
-        Others share a new one from its ``start`` on, which must be called without an await between:
-        a session that is never started is not kept.
+        A new session is shared once ``start`` is called. There must be no await between the two
+        calls.
         """
         sessions = Session._by_loop.get(asyncio.get_running_loop(), {})
         session = sessions.get(options.client_id)
@@ -126,41 +126,41 @@ class Session:
             )
         return session
 
-    # Life
+    # Start and stop
 
     @property
     def is_running(self) -> bool:
         return self._users > 0
 
     async def start(self) -> None:
-        """Begin to use the session. Each client calls this once, and ``stop`` once."""
+        """Use the session; the first user starts it. Each client calls this and ``stop`` once."""
         self._guard.check()
-        if not self._is_over:
+        if not self._is_closed:
             Session._by_loop.setdefault(self._loop, {}).setdefault(self.client_id, self)
-        async with self._changing:
-            if self._is_over:
-                # Whoever began to start it gave up while we waited.
+        async with self._state_lock:
+            if self._is_closed:
+                # It was closed while this call waited: another start failed or was cancelled.
                 raise NotRunningError(
-                    f"the session of {self.client_id} is closed", advice="start the client anew"
+                    f"the session of {self.client_id} is closed", advice="start the client again"
                 )
             if self._users == 0:
                 try:
-                    await self._begin()
+                    await self._open()
                 except BaseException:
-                    await self._end()
+                    await self._close()
                     raise
             self._users += 1
 
     async def stop(self) -> None:
-        """End to use the session; the last one closes it."""
-        async with self._changing:
+        """Release the session; the last user closes it."""
+        async with self._state_lock:
             if self._users == 0:
                 return
             self._users -= 1
             if self._users == 0:
-                await self._end()
+                await self._close()
 
-    async def _begin(self) -> None:
+    async def _open(self) -> None:
         options = self.options
         endpoint = options.name_server_endpoint
         if endpoint is not None and not options.name_servers:
@@ -179,7 +179,7 @@ class Session:
         self._tasks.periodic(
             "Heartbeat",
             heartbeat_seconds,
-            self._clean_and_greet,
+            self._remove_offline_and_heartbeat,
             first_seconds=min(_FIRST_HEARTBEAT_SECONDS, heartbeat_seconds),
         )
         persist_seconds = options.persist_offsets_interval_ms / 1000
@@ -189,14 +189,14 @@ class Session:
             self._persist_offsets,
             first_seconds=min(_FIRST_PERSIST_SECONDS, persist_seconds),
         )
-        self._tasks.spawn(self._keep_balanced(), "Rebalance")
+        self._tasks.spawn(self._rebalance_periodically(), "Rebalance")
         _logger.info("the client factory [%s] start OK", self.client_id)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         sessions = Session._by_loop.get(self._loop, {})
         if sessions.get(self.client_id) is self:
             del sessions[self.client_id]
-        self._is_over = True
+        self._is_closed = True
         await finish(self._tasks.stop, self._client.close)
         _logger.info("the client factory [%s] shutdown OK", self.client_id)
 
@@ -213,7 +213,7 @@ class Session:
         self.members.add_producer(group, producer)
 
     async def remove_producer(self, group: str) -> None:
-        """Take a producer out, and tell the brokers."""
+        """Remove a producer, and unregister it at the brokers."""
         if self.members.producers.pop(group, None) is not None:
             await self._unregister(producer_group=group)
 
@@ -221,12 +221,12 @@ class Session:
         self.members.add_consumer(group, consumer)
 
     async def remove_consumer(self, group: str) -> None:
-        """Take a consumer out, and tell the brokers."""
+        """Remove a consumer, and unregister it at the brokers."""
         if self.members.consumers.pop(group, None) is not None:
             await self._unregister(consumer_group=group)
 
     def add_reply_listener(self, listener: ReplyListener) -> None:
-        """Offer replies that brokers push (request-reply) to ``listener``."""
+        """Pass the replies that brokers push (request-reply) to ``listener``."""
         self.members.reply_listeners.append(listener)
 
     def remove_reply_listener(self, listener: ReplyListener) -> None:
@@ -237,15 +237,15 @@ class Session:
         return self._ids.next(self.clock.now_ms())
 
     def reserve_ids(self, count: int) -> tuple[str, int]:
-        """Many new message ids: see ``UniqueIds.reserve``."""
+        """Reserve new message ids; see ``UniqueIds.reserve``."""
         return self._ids.reserve(self.clock.now_ms(), count)
 
     def with_namespace(self, name: str) -> str:
-        """A topic or group as brokers know it."""
+        """The name of a topic or group at the brokers."""
         return with_namespace(name, self.options.namespace)
 
     def without_namespace(self, name: str) -> str:
-        """A topic or group as its user knows it."""
+        """The name of a topic or group without the namespace."""
         return without_namespace(name, self.options.namespace)
 
     # Routes
@@ -255,7 +255,7 @@ class Session:
     ) -> PublishRoute:
         """The queues of a topic to write to; NoRouteError if there are none.
 
-        For a topic that no name server knows, those that a broker would create it with.
+        If no name server knows the topic, the queues that brokers would create it with.
         """
         route = self.known_publish_route(topic)
         if route is not None:
@@ -263,11 +263,11 @@ class Session:
         try:
             found = await self._fetch(topic)
             if found is None:
-                # Not only is the topic unknown: nothing of the kind can be made, or soon will be.
-                pattern = await self._fetch(default_topic)
-                if pattern is not None:
-                    self._known.expect_creation(topic, pattern, default_queues)
-        except _NO_ANSWER as error:
+                # Unknown topic: use the route that brokers will create it with.
+                template = await self._fetch(default_topic)
+                if template is not None:
+                    self._known.expect_creation(topic, template, default_queues)
+        except _ROUTE_FAILURES as error:
             raise NoRouteError(topic, error) from error
         route = self.known_publish_route(topic)
         if route is None:
@@ -279,36 +279,36 @@ class Session:
         if refresh or self._known.get(topic) is None:
             try:
                 await self._fetch(topic)
-            except _NO_ANSWER as error:
+            except _ROUTE_FAILURES as error:
                 if self._known.get(topic) is None:
                     raise NoRouteError(topic, error) from error
-                _logger.warning("the route of %s is not refreshed: %s", topic, error)
+                _logger.warning("route of %s not refreshed: %s", topic, error)
         queues = self._known.subscribe_queues(topic)
         if not queues:
             raise NoRouteError(topic)
         return queues
 
     async def refresh_route(self, topic: str) -> bool:
-        """Ask the name server about a topic; True if something changed.
+        """Fetch the route of a topic from a name server; True if it changed.
 
-        False also for a topic that it does not know. NameServerError if none answers.
+        False if the name server does not know the topic. NameServerError if none answers.
         """
         before = self._known.get(topic)
         await self._fetch(topic)
         return self._known.get(topic) is not before
 
     def route(self, topic: str) -> TopicRoute | None:
-        """What the name server said last about a topic."""
+        """The last known route of a topic."""
         return self._known.get(topic)
 
     async def _fetch(self, topic: str) -> TopicRoute | None:
-        """Ask for a route and apply it; those who ask at the same time share the answer."""
+        """Fetch a route and apply it; concurrent calls for a topic share one request."""
         fetching = self._fetching.get(topic)
         if fetching is None:
             fetching = self._tasks.spawn(self._fetch_route(topic), f"route of {topic}")
             self._fetching[topic] = fetching
             fetching.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        # Not awaited directly: who gives up must not take the others' request with it.
+        # Not awaited directly, because cancelling one caller must not cancel the shared request.
         await asyncio.wait((fetching,))
         if fetching.cancelled():
             raise ClientError("the session is closed")
@@ -318,7 +318,7 @@ class Session:
         return outcome
 
     async def _fetch_route(self, topic: str) -> TopicRoute | GoddardError | None:
-        """A failure is returned, for each of those who wait to raise."""
+        """Return a failure instead of raising it, so that each waiting caller raises it."""
         try:
             route = await broker_api.topic_route(
                 self, topic, timeout_ms=self.options.api_timeout_ms
@@ -346,33 +346,37 @@ class Session:
             try:
                 await self._fetch(topic)
             except (NameServerError, NoNameServerError) as error:
-                # The others would not be answered either.
-                _logger.warning("routes are not refreshed: %s", error)
+                # Requests for the other routes would fail too.
+                _logger.warning("routes not refreshed: %s", error)
                 return
             except GoddardError as error:
                 if not self.is_running:
                     return
-                _logger.warning("the route of %s is not refreshed: %s", topic, error)
+                _logger.warning("route of %s not refreshed: %s", topic, error)
 
     # Brokers
 
     def broker_address(self, broker_name: str) -> str | None:
-        """The master's address to send to, on the VIP port if that is wanted."""
+        """The master's address to send to, with the VIP port if ``vip_channel`` is set."""
         address = self._known.brokers.get(broker_name, {}).get(MASTER_ID)
         return None if address is None else self.vip(address)
 
     def find_broker(
         self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False
     ) -> tuple[str, bool] | None:
-        """An address to read from, and whether it is a slave's: that of the id wanted, for a slave
-        the next one, else any (unless ``only_this``)."""
+        """An address of a broker to read from, and whether it is a slave's.
+
+        See ``KnownRoutes.find_broker``.
+        """
         return self._known.find_broker(broker_name, broker_id, only_this=only_this)
 
     async def locate(
         self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = False
     ) -> tuple[str, bool]:
-        """As ``find_broker``, for the broker of a queue. If it is not known, the topic's route is
-        fetched once more; then BrokerNotFoundError."""
+        """As ``find_broker``, for the broker of a queue.
+
+        If it is not known, fetches the topic's route again; then BrokerNotFoundError.
+        """
         found = self.find_broker(queue.broker_name, broker_id, only_this=only_this)
         if found is None:
             await self.refresh_route(queue.topic)
@@ -392,15 +396,15 @@ class Session:
     # Heartbeats
 
     async def heartbeat(self) -> None:
-        """Tell every broker who is here; what fails is logged and tried again at the next turn."""
-        addresses = self._greeted()
+        """Send a heartbeat to all brokers. A failure is logged; the next heartbeat is the retry."""
+        addresses = self._heartbeat_targets()
         if not addresses:
             return
         async with self._heartbeat_lock:
-            await asyncio.gather(*(self._greet(address) for address in addresses))
+            await asyncio.gather(*(self._heartbeat_to(address) for address in addresses))
 
-    def _greeted(self) -> list[str]:
-        """Who gets heartbeats: all brokers if there are consumers, else the masters."""
+    def _heartbeat_targets(self) -> list[str]:
+        """Addresses for heartbeats: all brokers if there are consumers, otherwise the masters."""
         if not self.members:
             return []
         only_masters = not self.members.consumers
@@ -411,37 +415,37 @@ class Session:
             if broker_id == MASTER_ID or not only_masters
         ]
 
-    async def _greet(self, address: str) -> None:
+    async def _heartbeat_to(self, address: str) -> None:
         members = self.members
         data = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=members.producer_data(),
             consumer_data_set=members.consumer_data(),
         )
-        self._greeting.add(address)
+        self._heartbeats_pending.add(address)
         try:
             await broker_api.heartbeat(self, address, data, timeout_ms=self.options.api_timeout_ms)
         except GoddardError as error:
             _logger.warning("send heart beat to broker[%s] failed: %s", address, error)
         finally:
-            self._greeting.discard(address)
+            self._heartbeats_pending.discard(address)
 
-    async def _clean_and_greet(self) -> None:
+    async def _remove_offline_and_heartbeat(self) -> None:
         for name in self._known.remove_offline_brokers():
             _logger.info("the broker[%s] is offline, remove it", name)
         await self.heartbeat()
 
     def _connected(self, connection: Connection) -> None:
-        """A broker that lost us must know us again before it answers consumers."""
+        """Send a heartbeat at once: brokers unregister a client when its connection closes."""
         if not self.is_running:
             return
-        for address in self._greeted():
-            # By the connection, as a route may name a broker's host where its peer is an address.
-            if self.connection(address) is connection and address not in self._greeting:
-                self._tasks.spawn(self._greet_anew(address), f"heartbeat to {address}")
+        for address in self._heartbeat_targets():
+            # Compares connections, because a route may have a host name instead of an IP address.
+            if self.connection(address) is connection and address not in self._heartbeats_pending:
+                self._tasks.spawn(self._heartbeat_again(address), f"heartbeat to {address}")
 
-    async def _greet_anew(self, address: str) -> None:
-        await self._greet(address)
+    async def _heartbeat_again(self, address: str) -> None:
+        await self._heartbeat_to(address)
         self.wake_rebalance()
 
     async def _unregister(
@@ -460,31 +464,31 @@ class Session:
             except GoddardError as error:
                 _logger.warning("unregister client at broker[%s] failed: %s", address, error)
 
-        # Only those that know us: a broker without a connection of ours has forgotten us already.
+        # Only open connections: a broker has unregistered the clients of closed ones already.
         addresses = {each for known in self._known.brokers.values() for each in known.values()}
         known = [
             address for address in addresses if self._client.open_connection(address) is not None
         ]
         await asyncio.gather(*(leave(address) for address in known))
 
-    # Balance and offsets
+    # Rebalancing and offsets
 
     def wake_rebalance(self) -> None:
-        """Rebalance the consumers soon; not more than once a second."""
+        """Rebalance the consumers soon, but at most once a second."""
         self._rebalance_wanted.set()
 
-    async def _keep_balanced(self) -> None:
-        regular_ms = self.options.rebalance_interval_ms
-        least_ms = min(_LEAST_REBALANCE_MS, regular_ms)
-        wait_ms = regular_ms
-        last_ms = self.clock.monotonic_ms() - least_ms
+    async def _rebalance_periodically(self) -> None:
+        interval_ms = self.options.rebalance_interval_ms
+        min_ms = min(_MIN_REBALANCE_MS, interval_ms)
+        wait_ms = interval_ms
+        last_ms = self.clock.monotonic_ms() - min_ms
         while True:
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._rebalance_wanted.wait()
             except TimeoutError:
                 pass
-            early_ms = last_ms + least_ms - self.clock.monotonic_ms()
+            early_ms = last_ms + min_ms - self.clock.monotonic_ms()
             if early_ms > 0:
                 await asyncio.sleep(early_ms / 1000)
             self._rebalance_wanted.clear()
@@ -493,17 +497,17 @@ class Session:
                 try:
                     is_balanced &= await consumer.rebalance()
                 except Exception:
-                    _logger.exception("rebalancing the group %s failed", consumer.group)
+                    _logger.exception("rebalance of group %s failed", consumer.group)
                     is_balanced = False
             last_ms = self.clock.monotonic_ms()
-            wait_ms = regular_ms if is_balanced else least_ms
+            wait_ms = interval_ms if is_balanced else min_ms
 
     async def _persist_offsets(self) -> None:
         for consumer in list(self.members.consumers.values()):
             try:
                 await consumer.persist_offsets()
             except Exception:
-                _logger.exception("persisting the offsets of %s failed", consumer.group)
+                _logger.exception("persisting offsets of group %s failed", consumer.group)
 
     # Requests
 
@@ -518,23 +522,23 @@ class Session:
     async def call(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        """The response that says success; BrokerError for any other."""
+        """The response, if its code is SUCCESS; otherwise BrokerError."""
         response = await self.request(address, command, timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerError(response.code, response.remark, address)
         return response
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send a request that is not answered."""
+        """Send a request without a response."""
         self.prepare(command)
         await self._client.oneway(address, command)
 
     def connection(self, address: str) -> Connection | None:
-        """The open connection to an address, for those who encode their own frames."""
+        """The open connection to an address, for callers that encode frames themselves."""
         return self._client.open_connection(address)
 
     async def connect(self, address: str, timeout_ms: int) -> Connection:
-        """The same, made if there is none."""
+        """The connection to an address; opens one if there is none."""
         self._guard.check_loop()
         return await self._client.connection(address, timeout_ms)
 
@@ -544,9 +548,9 @@ class Session:
         return self.options.credentials is not None or bool(self.options.namespace_v2)
 
     def prepare(self, command: RemotingCommand) -> None:
-        """Add language, namespace and signature; nothing else of it may change after that.
+        """Add language, namespace and signature; the command must not change after that.
 
-        In a forked process this is refused: its parent writes to the same sockets.
+        ForkedError in a forked process, because its parent writes to the same sockets.
         """
         self._guard.check()
         command.language = LanguageCode.PYTHON
@@ -558,8 +562,8 @@ class Session:
             fields["nsd"] = "true"
             fields["ns"] = options.namespace_v2
         if options.credentials is not None:
-            who = options.credentials
-            sign(command, who.access_key, who.secret_key, who.security_token)
+            keys = options.credentials
+            sign(command, keys.access_key, keys.secret_key, keys.security_token)
 
     # Name servers
 
@@ -570,21 +574,24 @@ class Session:
     async def request_name_server(
         self, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        """Ask a name server, and the next ones if it fails; the time is shared among them."""
+        """Send a request to a name server, and to the next ones if it fails.
+
+        The timeout is divided among the servers.
+        """
         names = self._names
         started_ms = self.clock.monotonic_ms()
         failure: RemotingError | None = None
-        for tried in range(max(1, len(names.addresses))):
+        for attempt in range(max(1, len(names.addresses))):
             address = names.chosen()
             left_ms = timeout_ms - (self.clock.monotonic_ms() - started_ms)
-            share_ms = left_ms // max(1, len(names.addresses) - tried)
+            share_ms = left_ms // max(1, len(names.addresses) - attempt)
             try:
-                # A copy: what is added in preparing a request is added once.
+                # A copy, because ``prepare`` changes the command.
                 answer = await self.request(address, replace(command), max(1, share_ms))
             except RemotingError as error:
-                # Once, not with every request for as long as it is away.
+                # A warning for the first failure only, not for every request until it answers.
                 level = logging.WARNING if names.failed(address) else logging.DEBUG
-                _logger.log(level, "the name server %s does not answer: %s", address, error)
+                _logger.log(level, "name server %s does not answer: %s", address, error)
                 failure = error
             else:
                 names.answered(address)
