@@ -19,7 +19,7 @@ __all__ = ["Lag", "drop_duplicate_writes", "lag", "register", "spark_session"]
 
 _MODULES: Final = {
     "Lag": "progress",
-    "drop_duplicate_writes": "dedup",
+    "drop_duplicate_writes": "writing.dedup",
     "lag": "progress",
     "register": "source",
     "spark_session": "session",
