@@ -1,6 +1,6 @@
-"""Our clients and RocketMQ's on the same topics: what one sends the other consumes, of any kind.
+"""Goddard's and RocketMQ's Java clients on the same topics: each consumes what the other sends.
 
-Both at our broker and at RocketMQ's. Our side is the blocking one, as a script would use it.
+Runs on Goddard's broker and on RocketMQ's, with Goddard's blocking clients.
 """
 
 import queue
@@ -67,12 +67,12 @@ def java(site: Site, jvm: JavaProgram) -> Iterator[JavaClients]:
     clients.close_all()
 
 
-class Ours:
-    """One of our consumers, and everything that it got."""
+class GoddardConsumer:
+    """A consumer of Goddard that keeps the received messages."""
 
     def __init__(self, site: Site, kind: str, group: str, topic: str, **options: Any) -> None:
         self.messages: list[ReceivedMessage] = []
-        self._came: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+        self._delivered: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
         expression = options.pop("expression", "*")
         settings: dict[str, Any] = {"name_servers": site.namesrv, **SHORT_INTERVALS, **options}
         self._lite: LitePullConsumer | None = None
@@ -85,16 +85,16 @@ class Ours:
 
     def _listen(self, messages: list[ReceivedMessage], _: object) -> None:
         for message in messages:
-            self._came.put(message)
+            self._delivered.put(message)
 
     def receive(self, count: int) -> list[ReceivedMessage]:
-        """All so far, as soon as there are so many."""
+        """All messages received so far, when there are at least ``count``."""
 
         def enough() -> bool | None:
             if self._lite is not None:
                 self.messages += self._lite.poll(200)
-            while not self._came.empty():
-                self.messages.append(self._came.get())
+            while not self._delivered.empty():
+                self.messages.append(self._delivered.get())
             return len(self.messages) >= count or None
 
         wait_until(enough, TIMEOUT_SECONDS, f"{count} messages")
@@ -108,23 +108,23 @@ class Ours:
         self.client.stop()
 
 
-MakeConsumer = Callable[..., Ours]
+MakeConsumer = Callable[..., GoddardConsumer]
 
 
 @pytest.fixture(params=["push", "lite"])
-def ours(request: pytest.FixtureRequest, site: Site) -> MakeConsumer:
-    """Makes a consumer of ours, of either kind."""
+def goddard_consumer(request: pytest.FixtureRequest, site: Site) -> MakeConsumer:
+    """Creates a push or a lite pull consumer of Goddard."""
     kind = request.param
 
-    def make(topic: str, **options: Any) -> Ours:
-        return Ours(site, kind, site.new_group("OurReaders"), topic, **options)
+    def make(topic: str, **options: Any) -> GoddardConsumer:
+        return GoddardConsumer(site, kind, site.new_group("GoddardReaders"), topic, **options)
 
     return make
 
 
 @pytest.fixture
 def producer(site: Site) -> Iterator[Producer]:
-    with Producer(site.new_group("OurSenders"), name_servers=site.namesrv) as made:
+    with Producer(site.new_group("GoddardSenders"), name_servers=site.namesrv) as made:
         yield made
 
 
@@ -143,15 +143,17 @@ def numbered(topic: str, count: int, **fields: Any) -> list[Outgoing]:
     ]
 
 
-# --- Java sends -----------------------------------------------------------------------------------
+# --- Java sends, Goddard receives -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_what_java_sends(site: Site, java: JavaClients, ours: MakeConsumer, mode: str) -> None:
+def test_java_sends(
+    site: Site, java: JavaClients, goddard_consumer: MakeConsumer, mode: str
+) -> None:
     topic = site.create_topic("FromJava")
     messages = numbered(topic, 20, properties={"colour": "grün", "empty ": "x y"})
     sent = java.producer("senders").send(*messages, mode=mode)
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         received = consumer.receive(20)
     assert {place(message) for message in received} == places(sent)
     by_body = {message.body: message for message in received}
@@ -165,20 +167,20 @@ def test_what_java_sends(site: Site, java: JavaClients, ours: MakeConsumer, mode
     assert ids == {each.offset_id for each in sent}
 
 
-def test_what_java_sends_one_way(site: Site, java: JavaClients, ours: MakeConsumer) -> None:
+def test_java_oneway_sends(site: Site, java: JavaClients, goddard_consumer: MakeConsumer) -> None:
     topic = site.create_topic("FromJavaOneway")
     messages = numbered(topic, 10)
     java.producer("senders").send(*messages, mode="oneway")
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         received = consumer.receive(10)
     assert sorted(m.body for m in received) == sorted(m.body for m in messages)
 
 
-def test_a_batch_of_java(site: Site, java: JavaClients, ours: MakeConsumer) -> None:
+def test_java_batch(site: Site, java: JavaClients, goddard_consumer: MakeConsumer) -> None:
     topic = site.create_topic("FromJavaBatch", queues=1)
     messages = numbered(topic, 10)
     (sent,) = java.producer("senders").send(*messages, mode="batch")
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         received = sorted(consumer.receive(10), key=lambda message: message.queue_offset)
     assert [message.body for message in received] == [message.body for message in messages]
     assert [message.message_id for message in received] == sent.id.split(",")
@@ -186,23 +188,25 @@ def test_a_batch_of_java(site: Site, java: JavaClients, ours: MakeConsumer) -> N
 
 
 @pytest.mark.parametrize("kind", sorted(COMPRESSION_KINDS))
-def test_what_java_compressed(site: Site, java: JavaClients, ours: MakeConsumer, kind: str) -> None:
+def test_java_compressed_body(
+    site: Site, java: JavaClients, goddard_consumer: MakeConsumer, kind: str
+) -> None:
     topic = site.create_topic("FromJavaCompressed")
     body = b"compress me " * 10_000
     sender = java.producer("senders", compressOverBytes=1024, compression=kind)
     sender.send(Outgoing(topic, body))
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         (message,) = consumer.receive(1)
     assert message.body == body
     assert message.stored_body_bytes < len(body) / 10
     assert message.sys_flag == int(COMPRESSION_KINDS[kind]) << 8
 
 
-def test_a_large_message_of_java(site: Site, java: JavaClients, ours: MakeConsumer) -> None:
+def test_java_large_message(site: Site, java: JavaClients, goddard_consumer: MakeConsumer) -> None:
     topic = site.create_topic("FromJavaLarge")
     body = random.Random(1).randbytes(3 << 20)
     java.producer("senders", compressOverBytes=8 << 20).send(Outgoing(topic, body))
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         (message,) = consumer.receive(1)
     assert message.body == body
 
@@ -210,8 +214,8 @@ def test_a_large_message_of_java(site: Site, java: JavaClients, ours: MakeConsum
 @pytest.mark.parametrize(
     "expression", ["T || Other", Sql("number > 1 AND TAGS IS NOT NULL")], ids=["tags", "sql"]
 )
-def test_what_is_wanted_of_java(
-    site: Site, java: JavaClients, ours: MakeConsumer, expression: Any
+def test_filters_on_java_messages(
+    site: Site, java: JavaClients, goddard_consumer: MakeConsumer, expression: Any
 ) -> None:
     topic = site.create_topic("FromJavaFilter", queues=1)
     java.producer("senders").send(
@@ -220,35 +224,37 @@ def test_what_is_wanted_of_java(
         Outgoing(topic, b"no tag", properties={"number": "3"}),
         Outgoing(topic, b"wanted too", tag="Other", properties={"number": "4"}),
     )
-    with ours(topic, expression=expression) as consumer:
+    with goddard_consumer(topic, expression=expression) as consumer:
         received = consumer.receive(2)
     assert sorted(message.body for message in received) == [b"wanted", b"wanted too"]
 
 
-def test_the_order_of_java(site: Site, java: JavaClients) -> None:
+def test_java_ordered_messages(site: Site, java: JavaClients) -> None:
     topic = site.create_topic("FromJavaOrder", queues=3)
     messages = [
         Outgoing(topic, f"{number % 3}:{number}".encode(), shard=number % 3) for number in range(60)
     ]
     java.producer("senders").send(*messages)
-    group = site.new_group("OurReaders")
-    with Ours(site, "push", group, topic, orderly=True) as consumer:
+    group = site.new_group("GoddardReaders")
+    with GoddardConsumer(site, "push", group, topic, orderly=True) as consumer:
         received = consumer.receive(60)
     for shard in range(3):
         of_shard = [m.body for m in received if m.body.startswith(b"%d:" % shard)]
         assert of_shard == [m.body for m in messages if m.shard == shard]
 
 
-def test_a_delayed_message_of_java(site: Site, java: JavaClients, ours: MakeConsumer) -> None:
+def test_java_delayed_message(
+    site: Site, java: JavaClients, goddard_consumer: MakeConsumer
+) -> None:
     topic = site.create_topic("FromJavaDelay")
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         (sent,) = java.producer("senders").send(Outgoing(topic, b"late", delay_level=1))
         (message,) = consumer.receive(1)
     assert (message.body, message.message_id) == (b"late", sent.id)
     assert message.store_timestamp_ms - message.born_timestamp_ms >= 900
 
 
-def test_transactions_of_java(site: Site, java: JavaClients, ours: MakeConsumer) -> None:
+def test_java_transactions(site: Site, java: JavaClients, goddard_consumer: MakeConsumer) -> None:
     topic = site.create_topic("FromJavaTransactions")
 
     def half(body: bytes, local: str, checked: str = UNKNOWN) -> Outgoing:
@@ -258,17 +264,17 @@ def test_transactions_of_java(site: Site, java: JavaClients, ours: MakeConsumer)
     sent = sender.send(
         half(b"dropped", ROLLBACK),
         half(b"kept", COMMIT),
-        half(b"asked", UNKNOWN, COMMIT),
+        half(b"checked", UNKNOWN, COMMIT),
         mode="transaction",
     )
-    with ours(topic) as consumer:
+    with goddard_consumer(topic) as consumer:
         received = {message.body: message for message in consumer.receive(2)}
-    assert set(received) == {b"kept", b"asked"}
+    assert set(received) == {b"kept", b"checked"}
     assert received[b"kept"].message_id == sent[1].id
     assert received[b"kept"].transaction_id == sent[1].id
 
 
-# --- We send --------------------------------------------------------------------------------------
+# --- Goddard sends, Java receives -----------------------------------------------------------------
 
 
 def java_read(
@@ -279,7 +285,7 @@ def java_read(
     )
 
 
-def test_what_we_send(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_goddard_sends(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("ToJava")
     sent = [
         producer.send(
@@ -311,7 +317,7 @@ def test_what_we_send(site: Site, java: JavaClients, producer: Producer) -> None
     assert len(received) == 21
 
 
-def test_our_batch(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_goddard_batch(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("ToJavaBatch", queues=1)
     messages = [Message(topic, f"body {number}".encode(), tags="T") for number in range(10)]
     results = producer.send_batch(messages)
@@ -323,7 +329,7 @@ def test_our_batch(site: Site, java: JavaClients, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(COMPRESSION_KINDS))
-def test_what_we_compressed(site: Site, java: JavaClients, kind: str) -> None:
+def test_goddard_compressed_body(site: Site, java: JavaClients, kind: str) -> None:
     topic = site.create_topic("ToJavaCompressed")
     body = b"compress me " * 10_000
     compression = COMPRESSION_KINDS[kind]
@@ -334,7 +340,7 @@ def test_what_we_compressed(site: Site, java: JavaClients, kind: str) -> None:
     assert message.sys_flag & 0x700 == int(compression) << 8
 
 
-def test_our_large_message(site: Site, java: JavaClients) -> None:
+def test_goddard_large_message(site: Site, java: JavaClients) -> None:
     topic = site.create_topic("ToJavaLarge")
     body = random.Random(2).randbytes(3 << 20)
     with Producer("large", name_servers=site.namesrv, compress_from_bytes=8 << 20) as sender:
@@ -343,7 +349,9 @@ def test_our_large_message(site: Site, java: JavaClients) -> None:
     assert message.content == body
 
 
-def test_what_java_wants_of_ours(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_java_filters_on_goddard_messages(
+    site: Site, java: JavaClients, producer: Producer
+) -> None:
     topic = site.create_topic("ToJavaFilter", queues=1)
     for body, tags, number in (
         (b"unwanted", "Not", "1"),
@@ -352,12 +360,12 @@ def test_what_java_wants_of_ours(site: Site, java: JavaClients, producer: Produc
         (b"wanted too", "Other", "4"),
     ):
         producer.send(Message(topic, body, tags=tags, properties={"number": number}))
-    for wish in ({"tags": "T || Other"}, {"sql": "number > 1 AND TAGS IS NOT NULL"}):
-        received = java_read(java, site, topic, 2, **wish)
+    for filters in ({"tags": "T || Other"}, {"sql": "number > 1 AND TAGS IS NOT NULL"}):
+        received = java_read(java, site, topic, 2, **filters)
         assert sorted(each.content for each in received) == [b"wanted", b"wanted too"]
 
 
-def test_our_order(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_goddard_ordered_messages(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("ToJavaOrder", queues=3)
     expected: dict[str, list[bytes]] = {}
     for number in range(60):
@@ -367,12 +375,12 @@ def test_our_order(site: Site, java: JavaClients, producer: Producer) -> None:
         expected.setdefault(key, []).append(body)
     received = java_read(java, site, topic, 60, orderly=True)
     for key, bodies in expected.items():
-        mine = [each for each in received if each.content.startswith(key.encode() + b":")]
-        assert [each.content for each in mine] == bodies
-        assert len({each.queue for each in mine}) == 1
+        of_key = [each for each in received if each.content.startswith(key.encode() + b":")]
+        assert [each.content for each in of_key] == bodies
+        assert len({each.queue for each in of_key}) == 1
 
 
-def test_our_delayed_message(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_goddard_delayed_message(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("ToJavaDelay")
     consumer = java.push(site.new_group("JavaReaders"), topic)
     sent = producer.send(Message(topic, b"late", delay_level=1))
@@ -381,8 +389,8 @@ def test_our_delayed_message(site: Site, java: JavaClients, producer: Producer) 
     assert message.stored_ms - message.born_ms >= 900
 
 
-class Decisions:
-    """Says what the messages' bodies say."""
+class TransactionListener:
+    """Decides by the body of the message."""
 
     def execute(self, message: Message, argument: object) -> TransactionState:
         return {
@@ -394,25 +402,25 @@ class Decisions:
         return TransactionState.COMMIT
 
 
-def test_our_transactions(site: Site, java: JavaClients) -> None:
+def test_goddard_transactions(site: Site, java: JavaClients) -> None:
     topic = site.create_topic("ToJavaTransactions")
     consumer = java.push(site.new_group("JavaReaders"), topic)
-    group = site.new_group("OurSenders")
-    with TransactionProducer(group, Decisions(), name_servers=site.namesrv) as sender:
+    group = site.new_group("GoddardSenders")
+    with TransactionProducer(group, TransactionListener(), name_servers=site.namesrv) as sender:
         results = {
             body: sender.send_in_transaction(Message(topic, body))
-            for body in (b"dropped", b"kept", b"asked")
+            for body in (b"dropped", b"kept", b"checked")
         }
         received = {each.content: each for each in consumer.receive(2, TIMEOUT_SECONDS)}
-    assert set(received) == {b"kept", b"asked"}
+    assert set(received) == {b"kept", b"checked"}
     for body, message in received.items():
         assert message.id == results[body].message_id
 
 
-# --- Together -------------------------------------------------------------------------------------
+# --- Request and reply, shared groups -------------------------------------------------------------
 
 
-def test_java_asks_and_we_reply(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_goddard_replies_to_java(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("JavaAsks")
 
     def answer(messages: list[ReceivedMessage], _: object) -> None:
@@ -420,7 +428,10 @@ def test_java_asks_and_we_reply(site: Site, java: JavaClients, producer: Produce
             producer.reply(message, b"re: " + message.body)
 
     consumer = PushConsumer(
-        site.new_group("OurRepliers"), name_servers=site.namesrv, listener=answer, **SHORT_INTERVALS
+        site.new_group("GoddardRepliers"),
+        name_servers=site.namesrv,
+        listener=answer,
+        **SHORT_INTERVALS,
     )
     consumer.subscribe(topic)
     with consumer:
@@ -429,7 +440,7 @@ def test_java_asks_and_we_reply(site: Site, java: JavaClients, producer: Produce
     assert reply.content == b"re: question"
 
 
-def test_we_ask_and_java_replies(site: Site, java: JavaClients, producer: Producer) -> None:
+def test_java_replies_to_goddard(site: Site, java: JavaClients, producer: Producer) -> None:
     topic = site.create_topic("WeAsk")
     replier = java.producer(site.new_group("repliers"))
     java.push(site.new_group("JavaReaders"), topic, answer="reply", replier=replier.name)
@@ -438,12 +449,14 @@ def test_we_ask_and_java_replies(site: Site, java: JavaClients, producer: Produc
 
 
 @pytest.mark.parametrize("kind", ["push", "lite"])
-def test_one_group_of_both(site: Site, java: JavaClients, producer: Producer, kind: str) -> None:
-    """Members of both makes come to the same shares, and nothing is read twice or left."""
+def test_group_with_members_of_both(
+    site: Site, java: JavaClients, producer: Producer, kind: str
+) -> None:
+    """Members of both compute the same assignment; every message is received exactly once."""
     topic = site.create_topic("Mixed", queues=4)
     group = site.new_group("Mixed")
     theirs = java.push(group, topic)
-    with Ours(site, kind, group, topic) as consumer:
+    with GoddardConsumer(site, kind, group, topic) as consumer:
 
         def own() -> set[MessageQueue]:
             client = consumer.client
@@ -451,11 +464,13 @@ def test_one_group_of_both(site: Site, java: JavaClients, producer: Producer, ki
                 return {each for each in client.assigned_queues() if each.topic == topic}
             return client.assignment()
 
-        wait_until(lambda: len(own()) == 2 or None, TIMEOUT_SECONDS, "our share of the queues")
+        wait_until(
+            lambda: len(own()) == 2 or None, TIMEOUT_SECONDS, "the queues assigned to Goddard"
+        )
         wait_until(
             lambda: len({each for each in theirs.queues() if each.topic == topic}) == 2 or None,
             TIMEOUT_SECONDS,
-            "Java's share of the queues",
+            "the queues assigned to Java",
         )
         sent = []
         for number in range(4):
@@ -468,7 +483,7 @@ def test_one_group_of_both(site: Site, java: JavaClients, producer: Producer, ki
     assert sorted(got) == sorted(result.message_id for result in sent)
 
 
-def test_either_goes_on_where_the_other_was(
+def test_committed_offsets_are_used_by_both(
     site: Site, java: JavaClients, producer: Producer
 ) -> None:
     topic = site.create_topic("Continued", queues=1)
@@ -479,7 +494,7 @@ def test_either_goes_on_where_the_other_was(
             producer.send(Message(topic, body))
 
     send(b"a", b"b")
-    with Ours(site, "lite", group, topic) as consumer:
+    with GoddardConsumer(site, "lite", group, topic) as consumer:
         assert [message.body for message in consumer.receive(2)] == [b"a", b"b"]
         assert isinstance(consumer.client, LitePullConsumer)
         consumer.client.commit()
@@ -490,11 +505,11 @@ def test_either_goes_on_where_the_other_was(
         (broker_name,) = site.brokers
         assert theirs.committed(Queue(topic, broker_name, 0)) == 4
     send(b"e")
-    with Ours(site, "push", group, topic) as consumer:
+    with GoddardConsumer(site, "push", group, topic) as consumer:
         assert [message.body for message in consumer.receive(1)] == [b"e"]
 
 
-def test_the_local_offsets_of_either_are_the_others_too(
+def test_local_offset_files_are_used_by_both(
     site: Site, java: JavaClients, producer: Producer, java_folder: Path
 ) -> None:
     topic = site.create_topic("LocalOffsets", queues=1)
@@ -508,11 +523,11 @@ def test_the_local_offsets_of_either_are_the_others_too(
     (written,) = java_folder.rglob(f".rocketmq_offsets/*/{group}/offsets.json")
     assert read_offsets(written) == {place: 1}
 
-    # We become that consumer: the file is named after address and instance.
+    # A consumer of Goddard with the same client id; the path of the file contains the id.
     folder, client_id = written.parents[2], written.parents[1].name
     address, _, instance = client_id.partition("@")
     producer.send(Message(topic, b"b"))
-    consumer = Ours(
+    consumer = GoddardConsumer(
         site,
         "push",
         group,
@@ -526,7 +541,7 @@ def test_the_local_offsets_of_either_are_the_others_too(
         assert [message.body for message in consumer.receive(1)] == [b"b"]
     assert read_offsets(written) == {place: 2}
 
-    # And the next of theirs becomes us.
+    # The next Java consumer gets the file of the consumer of Goddard.
     kind, _, number = theirs.name.partition("-")
     successor = folder / f"{address}@{kind}-{int(number) + 1}"
     shutil.copytree(written.parents[1], successor)

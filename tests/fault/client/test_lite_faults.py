@@ -1,7 +1,6 @@
-"""A lite consumer whose broker dies, whose link fails, whose group changes: nothing is lost.
+"""Lite pull consumers when the broker, a connection or a member fails: no message is lost.
 
-A consumer that goes on reads no place of a queue twice; one that is started again begins where the
-last commit was.
+A consumer that keeps running reads no offset twice; a new one starts at the committed offset.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ async def keep_polling(consumer: LitePullConsumer, deliveries: Deliveries) -> No
 
 @contextlib.asynccontextmanager
 async def polling(consumer: LitePullConsumer, deliveries: Deliveries) -> AsyncIterator[None]:
-    """The consumer runs, and a task polls it."""
+    """Run the consumer, and poll it in a task."""
     async with consumer:
         task = asyncio.create_task(keep_polling(consumer, deliveries))
         try:
@@ -78,7 +77,7 @@ def lite(namesrv: str, group: str, **options: Any) -> LitePullConsumer:
     return consumer
 
 
-async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
+async def test_broker_is_killed_and_restarted(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         deliveries = reader()
@@ -94,7 +93,7 @@ async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
+async def test_connection_fails_and_recovers(tmp_path: Path, fault: str) -> None:
     deliveries = reader()
     with Cluster(tmp_path) as cluster:
         async with (
@@ -108,13 +107,13 @@ async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
             assert deliveries.redelivered == 0
 
 
-async def test_the_name_server_is_gone_for_a_while(tmp_path: Path) -> None:
+async def test_name_server_is_killed_and_restarted(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,), (name_server,) = cluster.brokers, cluster.name_servers
         deliveries = reader()
         async with (
             running_sender(broker.address) as sender,
-            polling(lite(cluster.namesrv, "Nameless"), deliveries),
+            polling(lite(cluster.namesrv, "NameServerDown"), deliveries),
         ):
             await wait_for_progress([deliveries])
             name_server.kill()
@@ -125,8 +124,8 @@ async def test_the_name_server_is_gone_for_a_while(tmp_path: Path) -> None:
             assert deliveries.redelivered == 0
 
 
-async def test_consumers_come_and_go(tmp_path: Path) -> None:
-    """What a member had not committed comes again to whoever has the queue next."""
+async def test_members_join_and_leave(tmp_path: Path) -> None:
+    """Messages that a member did not commit are delivered to the next owner of the queue."""
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         deliveries = reader()
@@ -135,7 +134,7 @@ async def test_consumers_come_and_go(tmp_path: Path) -> None:
                 await wait_for_progress([deliveries])
                 second = lite(cluster.namesrv, "Members")
                 async with polling(second, deliveries):
-                    await until(lambda: len(second.assignment()) == 2, "the queues are shared")
+                    await until(lambda: len(second.assignment()) == 2, "both members have queues")
                     await wait_for_progress([deliveries])
                 await wait_for_progress([deliveries])
             async with polling(lite(cluster.namesrv, "Members"), deliveries):
@@ -143,11 +142,11 @@ async def test_consumers_come_and_go(tmp_path: Path) -> None:
                 await wait_for_all(sender, [deliveries])
 
 
-async def test_stopping_while_the_broker_is_dead_is_quick(tmp_path: Path) -> None:
+async def test_stop_while_the_broker_is_down(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
         deliveries = reader()
-        consumer = lite(cluster.namesrv, "Orphan")
+        consumer = lite(cluster.namesrv, "BrokerDown")
         async with running_sender(broker.address), polling(consumer, deliveries):
             await wait_for_progress([deliveries])
             broker.kill()
@@ -155,11 +154,11 @@ async def test_stopping_while_the_broker_is_dead_is_quick(tmp_path: Path) -> Non
             await consumer.stop()
 
 
-async def test_a_broker_that_answers_garbage() -> None:
-    """Each answer that makes no sense is asked for again; the consumer neither ends nor races."""
+async def test_broker_with_invalid_responses() -> None:
+    """After an invalid response the consumer pulls the same offset again, with a delay."""
     queue = MessageQueue("T", "broker-g", 0)
-    place = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "9"}
-    fine = Record(
+    range_fields = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "9"}
+    record = Record(
         topic="T",
         queue_id=0,
         queue_offset=0,
@@ -170,32 +169,32 @@ async def test_a_broker_that_answers_garbage() -> None:
         born_host=Host.parse("127.0.0.1:1"),
         body=b"key:0",
     )
-    next_one = place | {"nextBeginOffset": "1"}
+    found = range_fields | {"nextBeginOffset": "1"}
     answers = [
-        (ResponseCode.SUCCESS, next_one, b"no record"),
-        (ResponseCode.SUCCESS, next_one, encode_record(fine)[:-1]),
+        (ResponseCode.SUCCESS, found, b"not a record"),
+        (ResponseCode.SUCCESS, found, encode_record(record)[:-1]),
         (ResponseCode.SUCCESS, {}, b""),
-        (ResponseCode.SUCCESS, place | {"nextBeginOffset": "-7"}, b""),
-        (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "one"}, b""),
+        (ResponseCode.SUCCESS, range_fields | {"nextBeginOffset": "-7"}, b""),
+        (ResponseCode.PULL_NOT_FOUND, range_fields | {"nextBeginOffset": "one"}, b""),
         (ResponseCode.SYSTEM_ERROR, {}, b""),
         (ResponseCode.FLOW_CONTROL, {}, b""),
         (12345, {}, b""),
-        # Nothing new, without having waited for it; then something after all.
-        (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "0"}, b""),
-        (ResponseCode.SUCCESS, next_one, encode_record(fine)),
+        # No message, without long polling; then a valid message.
+        (ResponseCode.PULL_NOT_FOUND, range_fields | {"nextBeginOffset": "0"}, b""),
+        (ResponseCode.SUCCESS, found, encode_record(record)),
     ]
-    asked: list[int] = []
+    offsets: list[int] = []
 
     def pull(request: RemotingCommand, _: Connection) -> RemotingCommand:
         offset = int(request.fields["queueOffset"])
-        asked.append(offset)
+        offsets.append(offset)
         code, fields, body = (
             answers.pop(0)
             # Pulls of offset 1 are sent before an answer to one of offset 0 is decoded.
             if answers and offset == 0
-            else (ResponseCode.PULL_NOT_FOUND, place | {"nextBeginOffset": "1"}, b"")
+            else (ResponseCode.PULL_NOT_FOUND, range_fields | {"nextBeginOffset": "1"}, b"")
         )
-        return request.reply(code, "garbage", dict(fields), body)
+        return request.reply(code, "invalid", dict(fields), body)
 
     handlers = Handlers()
     handlers.register(RequestCode.LITE_PULL_MESSAGE, pull)
@@ -213,11 +212,11 @@ async def test_a_broker_that_answers_garbage() -> None:
     async with Server(ServerOptions(), handlers) as broker, FakeCluster(queues=1) as cluster:
         cluster.address_overrides["broker-g"] = f"127.0.0.1:{broker.port}"
         consumer = LitePullConsumer(
-            "Garbage", name_servers=cluster.namesrv, **SHORT_INTERVALS | {"pull_error_delay_ms": 10}
+            "Invalid", name_servers=cluster.namesrv, **SHORT_INTERVALS | {"pull_error_delay_ms": 10}
         )
         consumer.assign([queue])
         async with polling(consumer, deliveries):
-            await until(lambda: deliveries.count == 1, "the one good message comes")
-            await until(lambda: asked[-3:] == [1, 1, 1], "pulling goes on")
+            await until(lambda: deliveries.count == 1, "the valid message is received")
+            await until(lambda: offsets[-3:] == [1, 1, 1], "pulls continue")
     assert deliveries.offsets == {(0, 0): 1}
-    assert asked.count(0) == 10
+    assert offsets.count(0) == 10

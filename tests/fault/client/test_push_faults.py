@@ -1,7 +1,7 @@
-"""Push consumers whose broker dies, whose link fails, whose members die: nothing is lost.
+"""Push consumers when the broker, a connection or a member fails: no message is lost.
 
-A concurrent group and an orderly one consume side by side. What comes twice is counted, and shown
-with ``-rP``.
+A concurrent and an orderly group consume the same topic. Messages delivered twice are counted; the
+count is printed with ``-rP``.
 """
 
 import asyncio
@@ -74,36 +74,36 @@ def member(namesrv: str, deliveries: Deliveries, **options: Any) -> PushConsumer
     return consumer
 
 
-async def test_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
+async def test_broker_is_killed_and_restarted(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        noted = groups()
+        all_deliveries = groups()
         async with running_sender(broker.address) as sender, contextlib.AsyncExitStack() as stack:
-            for deliveries in noted:
-                # Two members of each group, which share the queues and must not mix them up.
+            for deliveries in all_deliveries:
+                # Two members of each group, which share its queues.
                 for _ in range(2):
                     await stack.enter_async_context(member(cluster.namesrv, deliveries))
             for _ in range(2):
-                await wait_for_progress(noted)
+                await wait_for_progress(all_deliveries)
                 broker.kill()
                 await asyncio.to_thread(broker.start)
-            await wait_for_progress(noted)
-            await wait_for_all(sender, noted)
+            await wait_for_progress(all_deliveries)
+            await wait_for_all(sender, all_deliveries)
     assert listener_threads() == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_the_link_fails_and_heals(tmp_path: Path, fault: str) -> None:
-    noted = groups()
+async def test_connection_fails_and_recovers(tmp_path: Path, fault: str) -> None:
+    all_deliveries = groups()
     with Cluster(tmp_path) as cluster:
         async with proxied_broker(cluster) as link, contextlib.AsyncExitStack() as stack:
-            for deliveries in noted:
+            for deliveries in all_deliveries:
                 await stack.enter_async_context(member(cluster.namesrv, deliveries))
             for _ in range(2):
-                await wait_for_progress(noted)
+                await wait_for_progress(all_deliveries)
                 await inject_fault(link, fault)
-            await wait_for_progress(noted)
-            await wait_for_all(link.sender, noted)
+            await wait_for_progress(all_deliveries)
+            await wait_for_all(link.sender, all_deliveries)
     assert listener_threads() == []
 
 
@@ -128,8 +128,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("name", ["concurrent", "orderly"])
-async def test_a_member_is_killed_and_another_takes_over(tmp_path: Path, name: str) -> None:
-    """The locks of an orderly member that died keep the others from its queues for a while."""
+async def test_another_member_takes_over_after_a_kill(tmp_path: Path, name: str) -> None:
+    """For orderly members, the queues stay locked until the lock of the killed member expires."""
     properties = {"rocketmq.broker.rebalance.lockMaxLiveTime": "3000"}
     with Cluster(tmp_path) as cluster:
         cluster.start_name_server()
@@ -137,16 +137,16 @@ async def test_a_member_is_killed_and_another_takes_over(tmp_path: Path, name: s
         deliveries = Deliveries(name, is_orderly=name == "orderly")
         async with running_sender(broker.address) as sender:
             await consume_until_killed(cluster.namesrv, deliveries)
-            async with member(cluster.namesrv, deliveries) as survivor:
+            async with member(cluster.namesrv, deliveries) as second:
                 await wait_for_progress([deliveries])
                 await wait_for_all(sender, [deliveries])
-                taken = {queue.queue_id for queue in survivor.assigned_queues()}
+                taken = {queue.queue_id for queue in second.assigned_queues()}
         assert taken == set(range(QUEUES))
     assert listener_threads() == []
 
 
 async def consume_until_killed(namesrv: str, deliveries: Deliveries) -> None:
-    """Have another process consume for a while, and kill it in the middle."""
+    """Consume in another process, and kill it while it consumes."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", MEMBER, namesrv, f"Group-{deliveries.name}", TOPIC, deliveries.name),
@@ -156,31 +156,31 @@ async def consume_until_killed(namesrv: str, deliveries: Deliveries) -> None:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while deliveries.count < 500:
-                note(deliveries, await process.stdout.readline())
+                record_line(deliveries, await process.stdout.readline())
     finally:
         process.kill()
         rest = await process.stdout.read()
         await process.wait()
     for line in rest.splitlines(keepends=True):
-        note(deliveries, line)
+        record_line(deliveries, line)
 
 
-def note(deliveries: Deliveries, line: bytes) -> None:
-    """Note a line of a member; the last one may be cut short by its end."""
+def record_line(deliveries: Deliveries, line: bytes) -> None:
+    """Record a line of a member; ignore an incomplete last line."""
     if line.endswith(b"\n"):
         queue_id, queue_offset, body = line.decode().split()
         deliveries.record(int(queue_id), int(queue_offset), body)
 
 
-async def test_stopping_while_the_broker_is_dead(tmp_path: Path) -> None:
+async def test_stop_while_the_broker_is_down(tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=1) as cluster:
         (broker,) = cluster.brokers
-        noted = groups()
+        all_deliveries = groups()
         async with running_sender(broker.address):
-            consumers = [member(cluster.namesrv, deliveries) for deliveries in noted]
+            consumers = [member(cluster.namesrv, deliveries) for deliveries in all_deliveries]
             for consumer in consumers:
                 await consumer.start()
-            await wait_for_progress(noted)
+            await wait_for_progress(all_deliveries)
             broker.kill()
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 for consumer in consumers:
@@ -188,14 +188,14 @@ async def test_stopping_while_the_broker_is_dead(tmp_path: Path) -> None:
     assert listener_threads() == []
 
 
-async def test_a_broker_that_answers_garbage(tmp_path: Path) -> None:
-    """Whatever a pull is answered with, the consumer asks again; sense is consumed."""
+async def test_broker_with_invalid_responses(tmp_path: Path) -> None:
+    """After an invalid response the consumer pulls again; valid messages are consumed."""
     answers: list[tuple[int, dict[str, str], bytes]] = [
         (ResponseCode.SUCCESS, {}, b""),
         (
             ResponseCode.SUCCESS,
             PULLED,
-            b"no record at all, but long enough to be taken for one" * 4,
+            b"not a record, but as long as one" * 4,
         ),
         (ResponseCode.SUCCESS, PULLED | {"nextBeginOffset": "-5"}, b""),
         (ResponseCode.SUCCESS, PULLED | {"minOffset": "many"}, RECORD),
@@ -231,19 +231,19 @@ async def test_a_broker_that_answers_garbage(tmp_path: Path) -> None:
     deliveries = Deliveries("concurrent", is_orderly=False)
     with Cluster(tmp_path) as cluster:
         name_server = cluster.start_name_server()
-        registrant = NameServerClient(int(name_server.address.rpartition(":")[2]))
+        registration = NameServerClient(int(name_server.address.rpartition(":")[2]))
         server = Server(ServerOptions(), handlers)
         consumer = member(cluster.namesrv, deliveries, pull_error_delay_ms=10)
         client_id = consumer.client_id
         async with server, contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(registrant.close)
+            stack.push_async_callback(registration.close)
             check(
-                await registrant.register(
+                await registration.register(
                     TOPIC, "AnotherTopic", name="broker-0", address=f"127.0.0.1:{server.port}"
                 )
             )
             async with consumer:
-                await until(lambda: deliveries.count > 0, "sense")
-                await until(lambda: pulls > len(answers), "it goes on")
+                await until(lambda: deliveries.count > 0, "the valid message is consumed")
+                await until(lambda: pulls > len(answers), "pulls continue")
     assert deliveries.offsets == {(0, 7): 1}
     assert listener_threads() == []
