@@ -100,7 +100,7 @@ async def test_a_single_queue_is_refused_where_a_list_is_expected(site: Site) ->
                 method(one)
         mistakes: list[Any] = [queue, topic, {topic: 1}, {queue: "1"}, {queue: True}]
         for wrong in mistakes:
-            with pytest.raises(TypeError, match="must be a (list|dict) of MessageQueue"):
+            with pytest.raises(TypeError, match=r"must be a (list|dict) of MessageQueue"):
                 await consumer.commit(wrong)
         with pytest.raises(ConfigError, match="is -1; it must be 0 to"):
             await consumer.commit({queue: -1})
