@@ -30,7 +30,12 @@ async def test_offsets_of_queues(site: Site, namespace: str) -> None:
         before_ms = time.time_ns() // 1_000_000 - 60_000
         for body in (b"1", b"2", b"3"):
             await producer.send(Message(topic, body))
-        assert await producer.max_offset(queue) == 3
+
+        async def all_are_queued() -> bool:
+            # RocketMQ's broker writes the queue after it has answered.
+            return await producer.max_offset(queue) == 3
+
+        await eventually(all_are_queued)
         assert await producer.min_offset(queue) == 0
         first_ms = await producer.earliest_store_time_ms(queue)
         assert first_ms > before_ms
