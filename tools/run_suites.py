@@ -60,8 +60,9 @@ def main() -> int:
     if unassigned:
         print(f"these suites are in no group: {', '.join(sorted(unassigned))}", file=sys.stderr)
         return 2
+    arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
-        groups = [start(root, Path(folder), name, sys.argv[1:]) for name in GROUPS]
+        groups = [start(root, Path(folder), name, arguments) for name in GROUPS]
         try:
             wait(groups)
         except KeyboardInterrupt:
@@ -73,10 +74,10 @@ def main() -> int:
                     group.process.terminate()
             for group in groups:
                 group.process.wait()
-    return judge(root, {group.name: group.process.returncode for group in groups})
+    return judge(root, {group.name: group.process.returncode for group in groups}, arguments)
 
 
-def judge(root: Path, codes: dict[str, int]) -> int:
+def judge(root: Path, codes: dict[str, int], arguments: list[str]) -> int:
     """The exit code of the whole run; a few failed tests get a second run first."""
     unfinished = [name for name, code in codes.items() if code not in (0, TESTS_FAILED)]
     failed = {name: last_failed(root, name) for name, code in codes.items() if code == TESTS_FAILED}
@@ -92,7 +93,8 @@ def judge(root: Path, codes: dict[str, int]) -> int:
     for name, tests in failed.items():
         for test in tests:
             print(f"\n===== {name}: second run, alone: {test} =====", flush=True)
-            done = subprocess.run([*pytest_command(name), test], cwd=root, check=False)
+            # With the same arguments: options such as --broker decide which tests exist.
+            done = subprocess.run([*pytest_command(name), *arguments, test], cwd=root, check=False)
             (flaky if done.returncode == 0 else failed_again).append(test)
     print_list("FAILED twice", failed_again)
     print_list("Passed only on the second run; fix these tests", flaky)

@@ -3,7 +3,8 @@
 A free port can be taken before the daemon listens, or while it restarts: by another test run, or by
 an outgoing connection. So ports come from below the kernel's ephemeral range, which outgoing
 connections do not use, and each port is leased: a locked file in the temporary folder reserves it
-for this process until the process ends, also when it is killed.
+for this process until the process ends, also when it is killed. Each user of the machine has an own
+folder for these files; a port that a process of another user listens on is not free either.
 """
 
 import fcntl
@@ -56,9 +57,12 @@ def try_lease(port: int) -> bool:
     """Lease this port; False if it is leased already or a process listens there."""
     if port in _leases:
         return False
-    folder = Path(tempfile.gettempdir()) / "goddard-ports"
-    folder.mkdir(exist_ok=True)
-    descriptor = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o644)
+    folder = Path(tempfile.gettempdir()) / f"goddard-ports-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise GoddardError(f"cannot lease a port: {error}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # On every interface, as Java listens: a listener on any of them would be in its way.

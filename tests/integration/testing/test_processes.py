@@ -1,5 +1,6 @@
 """Process and Cluster: daemons restart on their ports, and no process outlives its test."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from goddard.errors import GoddardError
 from goddard.testing.cluster import Cluster
 from goddard.testing.ports import is_listening, lease_port, release_port
 from goddard.testing.process import Process, ProcessError, wait_until
@@ -105,6 +107,26 @@ def test_leased_port_is_not_leased_to_another_process(tmp_path: Path) -> None:
     )
     assert answer.stdout.strip() == "False"
     release_port(port)
+
+
+def test_users_of_one_machine_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    port = lease_port()
+    release_port(port)
+    assert (tmp_path / f"goddard-ports-{os.geteuid()}" / str(port)).is_file()
+
+
+def test_folder_of_leases_that_cannot_be_used_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"goddard-ports-{os.geteuid()}"
+    folder.write_text("a file")
+    with pytest.raises(GoddardError, match="cannot lease a port: ") as caught:
+        lease_port()
+    assert str(folder) in str(caught.value)
 
 
 def test_cluster_restarts_a_name_server_on_its_port(tmp_path: Path) -> None:

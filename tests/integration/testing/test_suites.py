@@ -25,6 +25,16 @@ def test_fails_once(number):
         marker.touch()
         pytest.fail("first run")
 """
+# Which tests exist depends on an option, as with --broker.
+OPTION = """
+def pytest_addoption(parser):
+    parser.addoption("--broker", default="goddard")
+
+def pytest_generate_tests(metafunc):
+    if "broker" in metafunc.fixturenames:
+        metafunc.parametrize("broker", [metafunc.config.getoption("broker")])
+"""
+FAILS_ONCE_AT_A_BROKER = FAILS_ONCE.format(count=1).replace("(number)", "(number, broker)")
 FAILS = """
 def test_always_fails():
     assert False
@@ -35,15 +45,16 @@ def fails_once(count: int = 1) -> str:
     return FAILS_ONCE.format(count=count)
 
 
-def run(folder: Path, **suites: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *arguments: str, **suites: str) -> "subprocess.CompletedProcess[str]":
     (folder / "tools").mkdir()
     shutil.copy(TOOL, folder / "tools")
     (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text(OPTION)
     for suite, text in suites.items():
         (folder / "tests" / suite).mkdir(parents=True)
         (folder / "tests" / suite / f"test_{suite}.py").write_text(text)
     return subprocess.run(
-        [sys.executable, str(folder / "tools" / TOOL.name)],
+        [sys.executable, str(folder / "tools" / TOOL.name), *arguments],
         capture_output=True,
         text=True,
         timeout=200,
@@ -67,6 +78,14 @@ def test_tests_that_pass_on_the_second_run_are_listed_at_the_end(tmp_path: Path)
         "tests/client/test_client.py::test_fails_once[0]",
         "PASSED",
     ]
+
+
+def test_second_run_has_the_arguments_of_the_first(tmp_path: Path) -> None:
+    done = run(tmp_path, "--broker=java", unit=PASSES, client=FAILS_ONCE_AT_A_BROKER)
+    assert done.returncode == 0, done.stdout
+    end = done.stdout.split("Passed only on the second run; fix these tests:")[1]
+    assert "tests/client/test_client.py::test_fails_once[" in end
+    assert "java" in end
 
 
 def test_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
 
 
-def test_one_sync_answers_everyone_who_waits(tmp_path: Path) -> None:
+def test_one_sync_answers_all_waiting_callers(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
     with small as store:

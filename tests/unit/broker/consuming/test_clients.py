@@ -378,7 +378,9 @@ class TestNotifying:
                 assert (await notified.next_push()).code == NOTIFY
             assert one.peer.received.empty()
 
-    async def test_a_member_that_does_not_read_delays_nobody(self, tmp_path: Path) -> None:
+    async def test_member_that_does_not_read_does_not_delay_notifications(
+        self, tmp_path: Path
+    ) -> None:
         with ConsumerHarness(tmp_path) as harness:
             one, two = harness.connect(), harness.connect()
             await one.heartbeat("G", tags("T"), client_id="c1")

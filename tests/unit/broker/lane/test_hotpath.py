@@ -480,7 +480,7 @@ async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
         connection.close()
 
 
-async def test_a_store_that_takes_nothing(harness: SendHarness) -> None:
+async def test_hot_sends_to_a_closed_store_are_refused(harness: SendHarness) -> None:
     harness.store.abandon()
     answers = await harness.ask(
         send_request(properties=PLAIN),
