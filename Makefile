@@ -17,7 +17,7 @@ help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml hatch_build.py $(wildcard src/goddard/core/*.p*)
 	@$(PYTHON) -c 'import sys; sys.exit("Goddard needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@echo "Setting up $(VENV) (once; a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)

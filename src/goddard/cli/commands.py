@@ -51,6 +51,13 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, _COMMANDS[name].help) for name in sorted(_COMMANDS)])
 
 
+def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        build = importlib.import_module("goddard.cli.build")
+        click.echo(f"goddard, version {__version__}\n{build.implementations()}")
+        context.exit()
+
+
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,7 +67,14 @@ class _LazyGroup(click.Group):
         "(zsh_source and ~/.zshrc, fish_source and config.fish for the other shells)."
     ),
 )
-@click.version_option(__version__, prog_name="goddard")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def goddard() -> None:
     """RocketMQ in Python, with Spark built in."""
 

@@ -20,6 +20,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import click
 
+from goddard import __version__
+from goddard.cli.build import implementations
 from goddard.config import Configuration, read_properties
 from goddard.errors import ConfigError, StoreError
 from goddard.logs import logback_level, logging_to
@@ -205,6 +207,7 @@ async def run_until_stopped(
         gc.collect()
         gc.freeze()
         line = ready_line(started)
+        _log.info("Goddard %s, %s", __version__, implementations())
         _log.info(line)
         click.echo(line)
         sys.stdout.flush()

@@ -32,6 +32,7 @@ from goddard.protocol.hashing import index_hash
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.index.keys import hash_keys
+from goddard.store.index.links import ENTRY_DTYPE, fill_slots, link_entries
 from goddard.store.log.records import LogEntry
 from goddard.store.runs import LogRun, Placed, count_messages, each_entry, has_runs
 
@@ -40,9 +41,6 @@ SLOT_BYTES: Final = 4
 ENTRY: Final = Struct(">iqii")
 _COUNT: Final = Struct(">i")
 _COUNT_AT: Final = HEADER.size - _COUNT.size
-ENTRY_DTYPE: Final = np.dtype(
-    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
 MAX_RESULTS: Final = 64
 _MAX_PENDING_RECORDS: Final = 16_384
 _CHUNK_ENTRIES: Final = 65_536
@@ -188,29 +186,13 @@ class IndexFile:
     def _append(self, entries: npt.NDArray[Any]) -> None:
         """Link entries into their slots and write them; the header is the caller's."""
         assert self._table is not None
-        number = len(entries)
-        slots = entries["hash"].astype(np.int64) % self._slots
-        # By slot, and in each slot as they came: sorting pairs takes half the time of a stable
-        # sort of places.
-        bits = number.bit_length()
-        pairs = slots << bits | np.arange(number)
-        pairs.sort()
-        order = pairs & ((1 << bits) - 1)
-        ranked = pairs >> bits
-        is_repeated = np.zeros(number, dtype=bool)
-        is_repeated[1:] = ranked[1:] == ranked[:-1]
-        heads = self._table[ranked].astype(np.int64)
-        heads[(heads <= 0) | (heads > self.count)] = 0
-        previous = np.where(is_repeated, np.roll(order, 1) + self.count, heads)
-        entries["previous"][order] = previous
+        new_slots = link_entries(entries, self._table, self.count)
         position = self._entries_at + self.count * ENTRY.size
         with disk_errors("write", self.path):
             self._files.pwrite(self._fd, entries.tobytes(), position)
-        is_last = np.ones(number, dtype=bool)
-        is_last[:-1] = ranked[1:] != ranked[:-1]
-        self._table[ranked[is_last]] = order[is_last] + self.count
-        self.used_slots += int(np.count_nonzero(previous == 0))
-        self.count += number
+        fill_slots(entries, self._table, self.count)
+        self.used_slots += new_slots
+        self.count += len(entries)
 
     def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Offsets of records with this hash in a time window, newest first, at most ``limit``."""

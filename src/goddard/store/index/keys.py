@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from goddard.core import IS_COMPILED
 from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.hashing import java_hash
 from goddard.store.index.columns import (
@@ -23,6 +24,9 @@ from goddard.store.index.columns import (
     span_hashes,
 )
 from goddard.store.log.records import ROLLBACK, TRANSACTION_MASK
+
+if IS_COMPILED:
+    from goddard.core import index as core_index
 
 _MAX_INT32: Final = 0x7FFFFFFF
 _KEY_SEPARATOR: Final = ord(" ")
@@ -47,19 +51,11 @@ def hash_keys(
         starts = np.full(len(topics), hash_of[topics[0]], dtype=np.uint32)
     else:
         starts = np.array([hash_of[topic] for topic in topics], dtype=np.uint32)
-    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
-    parts: list[tuple[Ints, Ints]] = []
-    others: list[Ints] = []
-    for length in np.unique(lengths).tolist():
-        rows = np.flatnonzero(lengths == length)
-        if len(rows) >= _MIN_ALIKE and length:
-            chosen = properties
-            if len(rows) != len(properties):
-                chosen = [properties[row] for row in rows.tolist()]
-            hashed, rows = _hash_alike(rows, starts, chosen, is_tag_indexed)
-            parts.append(hashed)
-        others.append(rows)
-    rest = np.sort(np.concatenate(others))
+    if IS_COMPILED:
+        part, rest = _hash_compiled(starts, properties, sys_flags, is_tag_indexed)
+        parts = [part]
+    else:
+        parts, rest = _hash_by_length(starts, properties, is_tag_indexed)
     if len(rest):
         left = rest.tolist()
         numbers, hashes = _hash_mixed(
@@ -79,6 +75,40 @@ def hash_keys(
         kept = is_indexed[all_rows]
         all_rows, all_hashes = all_rows[kept], all_hashes[kept]
     return all_rows, all_hashes
+
+
+def _hash_compiled(
+    starts: Hashes, properties: Sequence[bytes], sys_flags: Sequence[int], is_tag_indexed: bool
+) -> tuple[tuple[Ints, Ints], Ints]:
+    """The same by the compiled core, and which records are left over: those that are not ASCII."""
+    data = b"".join(properties)
+    ends = np.cumsum(np.fromiter(map(len, properties), np.int64, len(properties)))
+    # A unique key and a tag each, and the words of their keys.
+    room = 3 * len(properties) + data.count(b" ")
+    rows, hashes = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+    is_left = np.empty(len(properties), dtype=np.uint8)
+    flags = np.array(sys_flags, dtype=np.int64)
+    count = core_index.hash_keys(data, ends, starts, flags, is_tag_indexed, rows, hashes, is_left)
+    return (rows[:count], hashes[:count]), np.flatnonzero(is_left)
+
+
+def _hash_by_length(
+    starts: Hashes, properties: Sequence[bytes], is_tag_indexed: bool
+) -> tuple[list[tuple[Ints, Ints]], Ints]:
+    """The same with NumPy, for records that have their keys in the same places as others."""
+    lengths = np.fromiter(map(len, properties), np.int64, len(properties))
+    parts: list[tuple[Ints, Ints]] = []
+    others: list[Ints] = []
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        if len(rows) >= _MIN_ALIKE and length:
+            chosen = properties
+            if len(rows) != len(properties):
+                chosen = [properties[row] for row in rows.tolist()]
+            hashed, rows = _hash_alike(rows, starts, chosen, is_tag_indexed)
+            parts.append(hashed)
+        others.append(rows)
+    return parts, np.sort(np.concatenate(others))
 
 
 def _hash_alike(
