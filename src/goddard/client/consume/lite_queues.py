@@ -151,6 +151,7 @@ class LiteQueues(Assignment[PrefetchQueue]):
         if self._options.auto_commit and buffer.consumed_offset is not None:
             self._offsets.update(buffer.queue, buffer.consumed_offset)
         self._tasks.spawn(self._persist_and_forget(buffer.queue), f"offset of {buffer.queue}")
+        self.pulls.wake_all()
 
     def _add(self, queue: MessageQueue) -> PrefetchQueue:
         buffer = self.owned[queue] = PrefetchQueue(queue)
@@ -188,6 +189,8 @@ class LiteQueues(Assignment[PrefetchQueue]):
         buffer.is_paused = old.is_paused
         buffer.start(offset)
         self._start(buffer, 0)
+        # What was dropped has made room.
+        self.pulls.wake_all()
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on reading queues at other offsets, up to which they count as consumed."""

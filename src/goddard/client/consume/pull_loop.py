@@ -217,7 +217,9 @@ class PullLoop(Generic[B]):
                     buffer, result
                 ):
                     return
-                rest_ms = _SHORT_PAUSE_MS if result.next_offset == offset else self._interval_ms
+                rest_ms = self._interval_ms
+                if result.next_offset == offset:
+                    rest_ms = max(_SHORT_PAUSE_MS, rest_ms)
                 buffer.next_offset = offset = result.next_offset
                 handler.take(buffer, result, pulls.spent_ms)
                 if rest_ms:

@@ -110,7 +110,7 @@ class PushQueues(Assignment[ProcessQueue]):
         while locks is not None and not buffer.is_locked(self._clock.monotonic_ms()):
             if buffer in await locks.lock([buffer]):
                 return False
-            if buffer.locked_at_ms is None:
+            if not buffer.is_locked(self._clock.monotonic_ms()):
                 await asyncio.sleep(self._options.pull_error_delay_ms / 1000)
         return True
 

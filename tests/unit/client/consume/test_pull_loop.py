@@ -30,7 +30,7 @@ WAIT_SECONDS = 30
 class World:
     """The session and the handler of a loop: they note what it does, and answer as told."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int = 0) -> None:
         self.clock = ManualClock()
         self.members = SimpleNamespace(consumers={"G": self})
         self.pulled: list[int] = []
@@ -54,6 +54,7 @@ class World:
             consume_from=ConsumeFrom.FIRST_OFFSET,
             timestamp_ms=0,
             error_delay_ms=1,
+            interval_ms=interval_ms,
         )
 
     # The session
@@ -120,8 +121,8 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
+    yield made
     async with asyncio.timeout(WAIT_SECONDS):
-        yield made
         await made.loop.close()
 
 
@@ -249,9 +250,13 @@ async def test_a_stopped_queue_is_not_pulled_from(world: World) -> None:
     assert world.taken == []
 
 
+@pytest.mark.parametrize(
+    ("interval_ms", "expected"), [(0, [0.02, 0.02]), (5, [0.02, 0.02, 0.005]), (1000, [1, 1, 1])]
+)
 async def test_an_answer_without_progress_is_followed_by_a_pause(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    interval_ms: int, expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world = World(interval_ms)
     pauses: list[float] = []
     sleep: Callable[[float], Any] = asyncio.sleep
 
@@ -262,6 +267,9 @@ async def test_an_answer_without_progress_is_followed_by_a_pause(
     monkeypatch.setattr(asyncio, "sleep", pause)
     world.answer(found(0), found(0), found(3))
     world.loop.start(world.buffer)
-    while world.taken != [0, 0, 3]:
-        await sleep(0)
-    assert [seconds for seconds in pauses if seconds] == [0.02, 0.02]
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(world.pulled) < 4:
+            await sleep(0)
+        await world.loop.close()
+    assert world.taken == [0, 0, 3]
+    assert [seconds for seconds in pauses if seconds] == expected

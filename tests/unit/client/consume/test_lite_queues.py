@@ -1,0 +1,118 @@
+"""Queues of a lite pull consumer: limits for all queues, releases, positions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from goddard.client.consume.lite_queues import LiteQueues
+from goddard.client.consume.offsets import BrokerOffsets
+from goddard.client.consume.options import LiteOptions
+from goddard.client.consume.pull_loop import PullLoop
+from goddard.client.consume.queue_buffer import PrefetchQueue
+from goddard.client.consume.subscriptions import subscription
+from goddard.client.message import ReceivedMessage
+from goddard.client.session import Session
+from goddard.client.values import ConsumeFrom, MessageQueue
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.record import Host, Record
+from tests.support.clock import ManualClock
+from tests.support.polling import until
+
+FIRST = MessageQueue("first", "a", 0)
+SECOND = MessageQueue("second", "a", 0)
+HOST = Host(bytes(4), 1)
+WAIT_SECONDS = 30
+
+
+def message(queue_offset: int) -> ReceivedMessage:
+    record = Record(
+        topic="first",
+        body=b"x",
+        queue_id=0,
+        queue_offset=queue_offset,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        born_timestamp_ms=0,
+        born_host=HOST,
+        store_host=HOST,
+    )
+    return ReceivedMessage.from_record(record, "a")
+
+
+class World:
+    """A session whose broker holds all pulls, and the queues of a lite pull consumer."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.members = SimpleNamespace(consumers={"G": self})
+        self.pulled: list[str] = []
+        session = cast("Session", self)
+        offsets = BrokerOffsets(cast("Any", self), "G")
+        self.queues = LiteQueues(
+            session,
+            "G",
+            LiteOptions(pull_threshold_for_all=5),
+            offsets=offsets,
+            subscription_of=lambda topic: subscription(topic, "*", 1),
+            prepare=lambda _: None,
+            changed=lambda _, __, ___: None,
+        )
+        self.queues.pulls = PullLoop(
+            session,
+            "G",
+            self.queues,
+            offsets,
+            how={"max_messages": 1},
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            timestamp_ms=0,
+            error_delay_ms=1,
+        )
+
+    def find_broker(self, *_: object, **__: object) -> None:
+        """No connection: nothing is pulled ahead."""
+
+    async def locate(self, *_: object, **__: object) -> tuple[str, bool]:
+        return "a:1", False
+
+    async def request(self, _: str, command: RemotingCommand, __: int) -> RemotingCommand:
+        if command.code == RequestCode.PULL_MESSAGE:
+            self.pulled.append(command.fields["topic"])
+            await asyncio.Event().wait()
+        return command.reply(ext_fields={"offset": "7"})
+
+    call = request
+
+    async def oneway(self, _: str, command: RemotingCommand) -> None: ...
+
+    def own(self, queue: MessageQueue, count: int = 0) -> PrefetchQueue:
+        """Own a queue that holds so many messages."""
+        buffer = self.queues.owned[queue] = PrefetchQueue(queue)
+        buffer.start(0)
+        self.queues.poll_buffer.add(buffer, [message(at) for at in range(count)], count)
+        return buffer
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    async with asyncio.timeout(WAIT_SECONDS):
+        await made.queues.close()
+
+
+@pytest.mark.parametrize("how", ["release", "move"])
+async def test_queues_are_pulled_after_another_one_dropped_its_messages(
+    world: World, how: str
+) -> None:
+    world.own(FIRST, 10)
+    world.queues.pulls.start(world.own(SECOND))
+    await asyncio.sleep(0)
+    if how == "release":
+        world.queues.release_topic(FIRST.topic)
+    else:
+        world.queues.move(FIRST, 100)
+    await until(lambda: SECOND.topic in world.pulled, "the second queue is not pulled")
