@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "goddard"
 NAMES = ROOT / "docs" / "NAMES.md"
 CONFIGURATION = ROOT / "docs" / "CONFIGURATION.md"
-PLACES = "goddard|protocol|transport|nameserver|broker|client|store|cli|testing|config|files|logs"
+PLACES = (
+    "goddard|core|protocol|transport|nameserver|broker|client|store|spark|pipelines|cli|testing|"
+    "config|files|logs"
+)
 
 
 def named_here() -> list[str]:
