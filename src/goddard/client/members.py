@@ -39,6 +39,7 @@ from goddard.protocol.message import (
     encode_properties,
 )
 from goddard.protocol.record import Host, Record, decode_record
+from goddard.protocol.responses import ResponseError
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 
@@ -191,7 +192,7 @@ class Members:
         header = GetConsumerRunningInfoRequest.decode(request.fields)
         consumer = self.consumers.get(header.consumer_group)
         if consumer is None:
-            return self._no_consumer(request, header.consumer_group)
+            raise no_consumer(header.consumer_group)
         info = consumer.running_info(with_stacks=header.jstack_enable)
         return request.reply(body=encode_body(info))
 
@@ -199,18 +200,12 @@ class Members:
         header = ConsumeDirectlyRequest.decode(request.fields)
         consumer = self.consumers.get(header.consumer_group)
         if consumer is None:
-            return self._no_consumer(request, header.consumer_group)
+            raise no_consumer(header.consumer_group)
         broker_name = header.broker_name or header.bname or ""
         record, _end = decode_record(request.body)
         message = ReceivedMessage.from_record(record, broker_name)
         result = await consumer.consume_directly(message, broker_name)
         return request.reply(body=encode_body(result))
-
-    def _no_consumer(self, request: RemotingCommand, group: str) -> RemotingCommand:
-        return request.reply(
-            ResponseCode.SYSTEM_ERROR,
-            f"The Consumer Group <{group}> not exist in this consumer",
-        )
 
     def _reply_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         message = reply_message(request)
@@ -221,6 +216,13 @@ class Members:
                 message.message_id,
             )
         return request.reply()
+
+
+def no_consumer(group: str) -> ResponseError:
+    """The response to a tool that asks for a consumer that is not here. The text is RocketMQ's."""
+    return ResponseError.of(
+        ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer"
+    )
 
 
 def _created_before(kind: str, group: str) -> ClientError:

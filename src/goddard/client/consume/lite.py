@@ -35,6 +35,7 @@ from goddard.client.consume.status import running_info
 from goddard.client.consume.subscriptions import Expression, Subscriptions
 from goddard.client.errors import ClientError, NotRunningError
 from goddard.client.listeners.hooks import with_hooks
+from goddard.client.members import no_consumer
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options, split_options
 from goddard.client.session import Session
@@ -47,9 +48,7 @@ from goddard.protocol.bodies_client import (
     ConsumerRunningInfo,
     SubscriptionData,
 )
-from goddard.protocol.codes import ResponseCode
 from goddard.protocol.names import with_namespace, without_namespace
-from goddard.protocol.responses import ResponseError
 from goddard.transport.tasks import finish
 
 if TYPE_CHECKING:
@@ -463,11 +462,7 @@ class LiteMember(GroupMember[PrefetchQueue]):
         self, message: ReceivedMessage, broker_name: str
     ) -> ConsumeDirectlyResult:
         """There is no listener to call."""
-        raise ResponseError.of(
-            ResponseCode.SYSTEM_ERROR,
-            f"The Consumer Group <{self.group}> not exist in this consumer",
-            "",
-        )
+        raise no_consumer(self.group)
 
     # --- Inside -----------------------------------------------------------------------------------
 

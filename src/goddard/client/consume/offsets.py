@@ -134,6 +134,10 @@ class BrokerOffsets(_Memory):
         self._group = group
         self._unwritten: set[MessageQueue] = set()
 
+    def forget(self, queue: MessageQueue) -> None:
+        super().forget(queue)
+        self._unwritten.discard(queue)
+
     async def load(self) -> None:
         """Nothing: the offset of each queue is read when it is needed."""
 

@@ -24,6 +24,7 @@ from goddard.client.consume.offsets import Offsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.queue_buffer import ProcessQueue
 from goddard.client.consume.status import ConsumeRates
+from goddard.client.listeners.direct import DirectCalls
 from goddard.client.listeners.listener import (
     ConsumeContext,
     ConsumeResult,
@@ -120,6 +121,7 @@ class ConcurrentConsumption:
         self._clock = clock
         self._released = released
         self._tasks = Tasks(_logger, logging.DEBUG)
+        self._direct_calls = DirectCalls(group)
         self._sending_back: dict[asyncio.Task[None], ProcessQueue] = {}
         # Messages of calls that were abandoned and have not ended, by identity.
         self._abandoned: dict[int, list[ReceivedMessage]] = {}
@@ -180,12 +182,15 @@ class ConcurrentConsumption:
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Call the listener with one message, whether it was consumed before or not."""
+        """Call the listener with one message, whether it was consumed before or not.
+
+        ResponseError if the consumer stops before the call ends.
+        """
         started_ms = self._clock.monotonic_ms()
         job = _Job(ProcessQueue(message.queue, started_ms), [[message]])
         job.answer = self._loop.create_future()
         self._workers.submit((job,))
-        outcome = await job.answer
+        outcome = await self._direct_calls.wait(job.answer)
         result = ConsumeDirectlyResult(order=False, auto_commit=True)
         if outcome is None or outcome.result is ConsumeResult.SUCCESS:
             result.consume_result = DirectResult.SUCCESS
@@ -204,6 +209,7 @@ class ConcurrentConsumption:
             if self._sending_back:
                 await asyncio.wait(self._sending_back, timeout=max(wait_ms, 1000) / 1000)
         finally:
+            self._direct_calls.close()
             await self._tasks.stop()
 
     # --- In the worker ----------------------------------------------------------------------------

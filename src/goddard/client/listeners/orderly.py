@@ -20,6 +20,7 @@ from goddard.client.consume.offsets import Offsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.queue_buffer import ProcessQueue
 from goddard.client.consume.status import ConsumeRates
+from goddard.client.listeners.direct import DirectCalls
 from goddard.client.listeners.listener import (
     ConsumeResult,
     OrderlyContext,
@@ -121,6 +122,7 @@ class OrderlyConsumption:
         self._released = released
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
+        self._direct_calls = DirectCalls(group)
         # Queues that a worker is busy with, or that are suspended: their next turn is scheduled.
         self._active: set[ProcessQueue] = set()
         self._busy: set[ProcessQueue] = set()
@@ -172,14 +174,17 @@ class OrderlyConsumption:
         return True
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Call the listener with one message, whether it was consumed before or not."""
+        """Call the listener with one message, whether it was consumed before or not.
+
+        ResponseError if the consumer stops before the call ends.
+        """
         started_ms = self._clock.monotonic_ms()
         buffer = ProcessQueue(message.queue, started_ms)
         buffer.locked_at_ms = started_ms
         turn = _Turn(buffer, [message], started_ms)
         turn.answer = self._loop.create_future()
         self._workers.submit([turn])
-        await turn.answer
+        await self._direct_calls.wait(turn.answer)
         result = ConsumeDirectlyResult(order=True)
         if turn.error is not None:
             result.consume_result = DirectResult.THROW_EXCEPTION
@@ -199,6 +204,7 @@ class OrderlyConsumption:
         try:
             await self._workers.close(wait_ms)
         finally:
+            self._direct_calls.close()
             await self._tasks.stop()
 
     # --- In the worker ----------------------------------------------------------------------------

@@ -244,6 +244,19 @@ async def test_an_unreachable_broker_is_logged_once(caplog: pytest.LogCaptureFix
     ] * 2
 
 
+async def test_an_unreachable_broker_is_logged_again_for_a_queue_that_came_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker()
+    broker.is_away = True
+    kept = BrokerOffsets(cast("Any", broker), "G")
+    for _ in range(2):
+        kept.update(ONE, 5)
+        await kept.persist(ONE)
+        kept.forget(ONE)
+    assert [each.levelno for each in caplog.records] == [logging.WARNING] * 2
+
+
 class ForgetfulBroker(Broker):
     """As RocketMQ's: who finds no table of a topic makes one, and may do so beside another."""
 

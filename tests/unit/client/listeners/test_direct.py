@@ -1,0 +1,93 @@
+"""Direct calls of listeners: a stop fails those that have no result."""
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from goddard.client.consume.locks import QueueLocks
+from goddard.client.consume.offsets import BrokerOffsets
+from goddard.client.consume.options import PushOptions
+from goddard.client.consume.status import ConsumeRates
+from goddard.client.listeners.concurrent import ConcurrentConsumption
+from goddard.client.listeners.orderly import OrderlyConsumption
+from goddard.client.listeners.redelivery import Redelivery
+from goddard.client.message import ReceivedMessage
+from goddard.clock import SystemClock
+from goddard.protocol.record import Host, Record
+from goddard.protocol.responses import ResponseError
+
+HOST = Host(bytes(4), 1)
+WAIT_SECONDS = 30
+STOPPED = "The Consumer Group <G> not exist in this consumer"
+
+Consumption = ConcurrentConsumption | OrderlyConsumption
+
+
+def message(queue_offset: int) -> ReceivedMessage:
+    record = Record(
+        topic="T",
+        body=b"x",
+        queue_id=0,
+        queue_offset=queue_offset,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        born_timestamp_ms=0,
+        born_host=HOST,
+        store_host=HOST,
+    )
+    return ReceivedMessage.from_record(record, "a")
+
+
+class SlowListener:
+    """Does not return before it is told to."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.released = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, messages: list[ReceivedMessage], context: object) -> None:
+        self._loop.call_soon_threadsafe(self.called.set)
+        self.released.wait(WAIT_SECONDS)
+
+    async def call_async(self, messages: list[ReceivedMessage], context: object) -> None:
+        self.called.set()
+        await asyncio.Event().wait()
+
+
+def consumption_of(listener: SlowListener, worker: str, *, orderly: bool) -> Consumption:
+    function = listener.call if worker == "thread" else listener.call_async
+    options = PushOptions(orderly=orderly, consume_threads=1)
+    parts: dict[str, Any] = {
+        "offsets": BrokerOffsets(cast("Any", None), "G"),
+        "redelivery": cast("Redelivery", None),
+        "rates": ConsumeRates(),
+        "clock": SystemClock(),
+        "released": lambda _: None,
+    }
+    if orderly:
+        parts["locks"] = cast("QueueLocks", None)
+        return OrderlyConsumption(function, "G", options, **parts)
+    return ConcurrentConsumption(function, "G", options, **parts)
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("worker", ["thread", "coroutine"])
+async def test_a_stop_fails_direct_calls_without_a_result(worker: str, orderly: bool) -> None:
+    listener = SlowListener()
+    consumption = consumption_of(listener, worker, orderly=orderly)
+    async with asyncio.timeout(WAIT_SECONDS):
+        running = asyncio.create_task(consumption.consume_directly(message(0)))
+        await listener.called.wait()
+        waiting = asyncio.create_task(consumption.consume_directly(message(1)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(consumption.close(0))
+        for call in (running, waiting):
+            with pytest.raises(ResponseError, match=STOPPED):
+                await call
+        await closing
+        with pytest.raises(ResponseError, match=STOPPED):
+            await consumption.consume_directly(message(2))
+    listener.released.set()
