@@ -3,8 +3,8 @@
 
 Both functions run without the interpreter's lock, so that the store's worker does not compete with
 the broker's loop. All views belong to the caller; lengths are checked before anything is read.
-``goddard.store.keys`` and ``goddard.store.index`` have the same in NumPy, for installations without
-a compiler, and tests compare the two.
+``goddard.store.index.keys`` and ``goddard.store.index.links`` have the same in NumPy, for
+installations without a compiler, and tests compare the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The live members of a group and what they subscribed to, as their heartbeats told.
 
-Belongs to the loop, and to ``broker.clients``, which decides who is a member; others only look.
+Belongs to the loop, and to ``broker.consuming.clients``, which decides who is a member; others
+only read.
 """
 
 import logging
