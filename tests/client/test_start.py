@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from goddard.aio import (
     ServiceState,
     TraceOptions,
 )
+from goddard.client.consume.assignment import Assignment
+from goddard.client.consume.consumer import GroupMember
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerList, LockQueuesAnswer
 from goddard.protocol.codes import RequestCode
@@ -57,7 +60,9 @@ async def test_producer_start_and_stop_in_order_with_log_lines(
 
 
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "lite"])
-async def test_parts_of_a_consumer_start_in_order_of_rocketmq(kind: str) -> None:
+async def test_parts_of_a_consumer_start_in_order_of_rocketmq(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Periodic tasks, rebalance task, routes; then the heartbeat; then the first rebalance, which
     starts the pulls. RocketMQ also starts an internal producer for messages that are sent back;
     these consumers use their session for that.
@@ -70,6 +75,21 @@ async def test_parts_of_a_consumer_start_in_order_of_rocketmq(kind: str) -> None
         started.append(task)
         return task
 
+    # A new connection gets a heartbeat anyway; these are the consumer's own steps.
+    steps: list[str] = []
+    heartbeat, rebalance = GroupMember.heartbeat, Assignment.rebalance
+
+    async def note_heartbeat(member: GroupMember[Any]) -> list[str]:
+        new_topics = await heartbeat(member)
+        steps.append("heartbeat")
+        return new_topics
+
+    async def note_rebalance(assignment: Assignment[Any], topics: Collection[str]) -> bool:
+        steps.append("rebalance")
+        return await rebalance(assignment, topics)
+
+    monkeypatch.setattr(GroupMember, "heartbeat", note_heartbeat)
+    monkeypatch.setattr(Assignment, "rebalance", note_rebalance)
     async with FakeCluster("a", queues=1) as cluster:
         broker = cluster.broker("a")
         consumer = consumer_of(kind, cluster)
@@ -103,6 +123,7 @@ async def test_parts_of_a_consumer_start_in_order_of_rocketmq(kind: str) -> None
         pull,
     ]
     assert [code for code in dict.fromkeys(asked) if code in codes] == codes
+    assert steps[:2] == ["heartbeat", "rebalance"]
 
 
 async def consume(messages: object, context: object) -> None:

@@ -27,6 +27,28 @@ async def test_stop_cancels_and_awaits_in_reverse_order() -> None:
     await tasks.stop()
 
 
+async def test_stop_waits_for_the_end_of_a_service() -> None:
+    ended: list[str] = []
+    acting = asyncio.Event()
+    tasks = Tasks()
+
+    async def act() -> None:
+        acting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            ended.append("action")
+
+    service = tasks.periodic("Scan", 60, act, first_seconds=0)
+    async with asyncio.timeout(60):
+        await acting.wait()
+        await tasks.stop()
+    assert ended == ["action"]
+    assert service.done()
+
+
 async def test_a_cancelled_stop_cancels_all_tasks() -> None:
     tasks = Tasks()
     spawned = [tasks.spawn(asyncio.Event().wait(), f"task {number}") for number in range(3)]

@@ -10,13 +10,14 @@ import pytest
 from goddard.client.consume.lite_queues import LiteQueues
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.options import LiteOptions
+from goddard.client.consume.pull import PullAnswer
 from goddard.client.consume.pull_loop import PullLoop
 from goddard.client.consume.queue_buffer import PrefetchQueue
 from goddard.client.consume.subscriptions import subscription
 from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session
-from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.protocol.codes import RequestCode
+from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue
+from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.record import Host, Record
 from tests.support.clock import ManualClock
@@ -50,12 +51,21 @@ class World:
         self.clock = ManualClock()
         self.members = SimpleNamespace(consumers={"G": self})
         self.pulled: list[str] = []
+        self.writing = asyncio.Event()
+        self.can_write = asyncio.Event()
+        self.can_write.set()
         session = cast("Session", self)
         offsets = BrokerOffsets(cast("Any", self), "G")
         self.queues = LiteQueues(
             session,
             "G",
-            LiteOptions(pull_threshold_for_all=5),
+            # Every member reads all queues, so members are not asked for.
+            LiteOptions(
+                pull_threshold_for_all=5,
+                pull_batch_size=1,
+                max_span=100,
+                message_model=MessageModel.BROADCASTING,
+            ),
             offsets=offsets,
             subscription_of=lambda topic: subscription(topic, "*", 1),
             prepare=lambda _: None,
@@ -86,7 +96,12 @@ class World:
 
     call = request
 
-    async def oneway(self, _: str, command: RemotingCommand) -> None: ...
+    async def oneway(self, _: str, command: RemotingCommand) -> None:
+        self.writing.set()
+        await self.can_write.wait()
+
+    async def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic, "a", 0)]
 
     def own(self, queue: MessageQueue, count: int = 0) -> PrefetchQueue:
         """Own a queue that holds so many messages."""
@@ -116,3 +131,26 @@ async def test_queues_are_pulled_after_another_one_dropped_its_messages(
     else:
         world.queues.move(FIRST, 100)
     await until(lambda: SECOND.topic in world.pulled, "the second queue is not pulled")
+
+
+@pytest.mark.parametrize(("next_offset", "expected"), [(100, True), (101, False)])
+async def test_next_pull_is_sent_ahead_within_max_span(
+    world: World, next_offset: int, expected: bool
+) -> None:
+    fields = {"nextBeginOffset": str(next_offset), "minOffset": "0", "maxOffset": "999"}
+    fields["suggestWhichBrokerId"] = "0"
+    answer = PullAnswer(RemotingCommand(ResponseCode.PULL_NOT_FOUND, fields), FIRST)
+    assert world.queues.may_prefetch(world.own(FIRST), answer, 0) is expected
+
+
+async def test_a_queue_that_comes_back_starts_at_the_stored_offset(world: World) -> None:
+    """Another member may have committed since this one released it."""
+    world.can_write.clear()
+    world.queues.release(world.own(FIRST))
+    async with asyncio.timeout(WAIT_SECONDS):
+        # The offset is still being written when the queue comes back.
+        await world.writing.wait()
+        await world.queues.rebalance([FIRST.topic])
+        world.can_write.set()
+        await world.queues.pulls.wait_for_start_offsets(WAIT_SECONDS * 1000)
+    assert world.queues.owned[FIRST].next_offset == 7

@@ -36,6 +36,8 @@ class World:
         self.pulled: list[int] = []
         self.answers: list[RemotingCommand | GoddardError] = []
         self.answered = asyncio.Event()
+        # Requests that wait for an answer.
+        self.held_count = 0
         self.taken: list[int] = []
         self.failures: list[str] = []
         self.lost_count = 0
@@ -69,10 +71,14 @@ class World:
         if command.code != RequestCode.PULL_MESSAGE:
             return command.reply(ext_fields={"offset": "7"})
         self.pulled.append(int(command.fields["queueOffset"]))
-        while not self.answers:
-            # As a broker that holds a pull.
-            await self.answered.wait()
-            self.answered.clear()
+        self.held_count += 1
+        try:
+            while not self.answers:
+                # As a broker that holds a pull.
+                await self.answered.wait()
+                self.answered.clear()
+        finally:
+            self.held_count -= 1
         answer = self.answers.pop(0)
         if isinstance(answer, GoddardError):
             raise answer
@@ -115,7 +121,7 @@ class World:
         self.lost_count += 1
 
     async def ended(self) -> None:
-        await until(lambda: not self.loop.is_pulling(self.buffer), "the loop goes on")
+        await until(lambda: not self.loop.is_pulling(self.buffer), "the loop goes on", WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -234,7 +240,8 @@ async def test_a_new_subscription_ends_the_outstanding_pull(world: World) -> Non
     await until(lambda: world.pulled == [0], "it does not pull")
     world.loop.restart(["other"])
     world.loop.restart(["T"])
-    await until(lambda: world.pulled == [0, 0], "it does not pull again")
+    await until(lambda: world.pulled == [0, 0], "it does not pull again", WAIT_SECONDS)
+    await until(lambda: world.held_count == 1, "the first pull goes on", WAIT_SECONDS)
     assert world.loop.is_pulling(world.buffer)
     world.answer(found(3))
     await until(lambda: world.taken == [3], "the answer is lost")
