@@ -11,8 +11,11 @@ from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.producer import Producer
 from goddard.client.values import MessageQueue, ServiceState
 from goddard.errors import ConfigError
-from goddard.protocol.codes import ResponseCode
+from goddard.protocol.bodies import BrokerData, TopicRoute, encode_body
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.testing.site import Site
+from tests.support.fake_cluster import FakeCluster
 from tests.support.idle_consumer import eventually
 
 
@@ -91,6 +94,22 @@ async def test_topics_are_created_like_others(site: Site) -> None:
             await producer.create_topic(topic, queues=0)
         with pytest.raises(ConfigError, match="attribute"):
             await producer.create_topic(topic, like=like, attributes={"": "x"})
+
+
+async def test_topic_is_not_created_where_no_master_is_registered() -> None:
+    async with FakeCluster("a") as cluster:
+
+        def only_replica(request: RemotingCommand) -> RemotingCommand:
+            broker = BrokerData(broker_name="a", broker_addrs={1: cluster.broker("a").address})
+            return request.reply(body=encode_body(TopicRoute(broker_datas=[broker])))
+
+        cluster.answer_route = only_replica
+        async with Producer("senders", name_servers=cluster.namesrv) as producer:
+            with pytest.raises(ClientError, match="New cannot be created: no master") as failed:
+                await producer.create_topic("New", like="T")
+        assert "check that a master is running" in str(failed.value)
+        codes = [request.code for request in cluster.broker("a").requests]
+        assert RequestCode.UPDATE_AND_CREATE_TOPIC not in codes
 
 
 @pytest.mark.parametrize("namespace", ["", "space"])

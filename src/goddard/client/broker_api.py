@@ -377,21 +377,6 @@ async def lock_queues(
     return set(map(MessageQueue.from_body, answer.locked))
 
 
-async def unlock_queues(
-    caller: Caller,
-    address: str,
-    group: str,
-    client_id: str,
-    queues: Iterable[MessageQueue],
-    *,
-    only_this_broker: bool = False,
-    timeout_ms: int = 1_000,
-) -> None:
-    """Unlock queues (42), and wait for the response."""
-    body = _lock_body(group, client_id, queues, only_this_broker)
-    await caller.call(address, command(RequestCode.UNLOCK_BATCH_MQ, body=body), timeout_ms)
-
-
 async def unlock_queues_oneway(
     caller: Caller,
     address: str,

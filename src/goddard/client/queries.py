@@ -180,13 +180,22 @@ def topic_header(config: TopicConfig, attributes: Mapping[str, str | None]) -> C
 async def create_topic(
     asker: Asker, addresses: Iterable[str], header: CreateTopicRequest
 ) -> list[str]:
-    """Create or change a topic on several brokers (17); returns their addresses."""
+    """Create or change a topic on several brokers (17); returns their addresses.
+
+    ClientError if there are no brokers.
+    """
 
     async def of_one(address: str) -> None:
         command = broker_api.command(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         await asker.session.call(address, command, asker.timeout_ms)
 
-    return list(await each(addresses, of_one))
+    created = await each(addresses, of_one)
+    if not created:
+        raise ClientError(
+            f"the topic {header.topic} cannot be created: no master is registered",
+            advice="check that a master is running and that the name server is the right one",
+        )
+    return list(created)
 
 
 # --- Queues ---------------------------------------------------------------------------------------
@@ -243,9 +252,9 @@ def no_message(text: str) -> ClientError:
 async def message(asker: Asker, topic: str, message_id: str, *, now_ms: int) -> ReceivedMessage:
     """A message by either of its ids; one that the client gave is at most three days old."""
     try:
-        host, _ = parse_offset_message_id(message_id)
-        await broker_name(asker, str(host))
-        return await message_by_offset_id(asker, topic, message_id)
+        host, physical_offset = parse_offset_message_id(message_id)
+        name = await broker_name(asker, str(host))
+        return await _message_at(asker, topic, str(host), physical_offset, name)
     except (ProtocolError, BrokerNotFoundError):
         pass
     except BrokerError as error:
@@ -261,15 +270,20 @@ async def message(asker: Asker, topic: str, message_id: str, *, now_ms: int) -> 
 async def message_by_offset_id(asker: Asker, topic: str, offset_message_id: str) -> ReceivedMessage:
     """A message by the id that its broker gave it."""
     host, physical_offset = parse_offset_message_id(offset_message_id)
-    address = str(host)
     try:
-        name = await broker_name(asker, address)
+        name = await broker_name(asker, str(host))
     except BrokerNotFoundError:
         name = ""  # registered under another address, such as a host's name
+    return await _message_at(asker, topic, str(host), physical_offset, name)
+
+
+async def _message_at(
+    asker: Asker, topic: str, address: str, physical_offset: int, broker: str
+) -> ReceivedMessage:
     record = await broker_api.view_message(
         asker.session, address, physical_offset, topic=topic, timeout_ms=asker.timeout_ms
     )
-    (found,) = messages_of(record, name)
+    (found,) = messages_of(record, broker)
     return found
 
 

@@ -32,6 +32,7 @@ _MAX_BATCH: Final = 20
 _FLUSH_SECONDS: Final = 5.0
 # The properties of a message are limited to 32 KiB; in a trace message most of them are keys.
 _MAX_KEYS_CHARS: Final = 16_384
+# While so many sends have no result, no other batch is taken from the queue.
 _MAX_SENDING: Final = 32
 
 _numbers: Final = count(1)
@@ -79,6 +80,8 @@ class Tracer:
         self._producer = producer
         self._flush_seconds = flush_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Whether the producer runs, even if the task that sends has failed.
+        self._is_started = False
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._queue: deque[TraceRecord] = deque()
         self._wake = asyncio.Event()
@@ -100,12 +103,14 @@ class Tracer:
         except GoddardError as error:
             _logger.warning("the trace dispatcher does not start: %s", error)
             return
+        self._is_started = True
         self._tasks.spawn(self._run(), "Trace")
 
     async def stop(self) -> None:
         """Send the queued records, and stop."""
         self._loop = None
-        if len(self._tasks):
+        if self._is_started:
+            self._is_started = False
             await finish(self._tasks.stop, self._send_rest, self._producer.stop)
 
     async def _send_rest(self) -> None:
@@ -144,10 +149,11 @@ class Tracer:
     async def _send_batches(self, *, min_records: int) -> None:
         queue = self._queue
         while len(queue) >= min_records:
+            # Before records are taken: if this task is cancelled here, none is lost.
+            while len(self._sending) >= _MAX_SENDING:
+                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
             records = [queue.popleft() for _ in range(min(len(queue), self._options.batch_size))]
             for message, record_count in trace_messages(self._options.topic, records):
-                while len(self._sending) >= _MAX_SENDING:
-                    await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
                 task = self._sends.spawn(self._send(message, record_count), "send traces")
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,49 @@ async def test_records_beyond_the_limit_are_dropped_and_counted() -> None:
     await tracer.stop()
     assert len(outbox.records()) == 2048
     assert not tracer.append(record(1))
+
+
+async def test_stop_while_all_sends_wait_loses_no_record() -> None:
+    class Slow(Outbox):
+        may_answer = asyncio.Event()
+
+        async def send_soon(self, message: Message) -> SendResult:
+            result = await super().send_soon(message)
+            await self.may_answer.wait()
+            return result
+
+    outbox = Slow()
+    tracer = Tracer(TraceOptions(batch_size=1), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    records = [record(number) for number in range(40)]
+    for each in records:
+        tracer.append(each)
+    # No more than this are sent at a time.
+    await outbox.until(32)
+    stopping = asyncio.create_task(tracer.stop())
+    await asyncio.sleep(0)
+    outbox.may_answer.set()
+    async with asyncio.timeout(60):
+        await stopping
+    assert outbox.records() == records
+    assert tracer.dropped == 0
+
+
+async def test_stop_after_the_sender_has_failed_stops_the_producer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outbox = Outbox()
+    tracer = Tracer(TraceOptions(batch_size=1), outbox, flush_seconds=NEVER_SECONDS)
+    await tracer.start()
+    not_a_record: Any = object()
+    tracer.append(not_a_record)
+    async with asyncio.timeout(60):
+        while "the task Trace failed" not in caplog.text:
+            await asyncio.sleep(0)
+    tracer.append(record(1))
+    await tracer.stop()
+    assert not outbox.is_running
+    assert outbox.records() == [record(1)]
 
 
 async def test_failed_sends_are_counted() -> None:
