@@ -1,4 +1,4 @@
-"""The lite pull consumer at both makes of broker: modes, positions, commits, listeners."""
+"""The lite pull consumer with the brokers of Goddard and RocketMQ: modes, positions, commits, listeners."""
 
 import asyncio
 import time
@@ -162,7 +162,7 @@ async def test_messages_count_as_consumed_when_the_next_poll_begins(
     consumer.subscribe(topic)
     async with consumer:
         assert texts(await collect(consumer, 4)) == list("abcd")
-    # Two were handed out by the last poll: nobody knows what became of them.
+    # The messages of the last poll are not committed, so they are delivered again.
     again = lite(site, group, pull_batch_size=2)
     again.subscribe(topic)
     async with again:

@@ -1,4 +1,4 @@
-"""Pulls and committed offsets at both makes of broker, without a consumer around them."""
+"""Pulls and committed offsets with the brokers of Goddard and RocketMQ, without a consumer around them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -159,12 +159,12 @@ async def test_offsets_at_the_broker(site: Site, session: Session, sender: Broke
             if await others.read(one, refresh=True) == 0:
                 break
             await asyncio.sleep(0.02)
-    stranger = MessageQueue(topic, "nobody", 0)
-    offsets.update(stranger, 1)
+    unknown = MessageQueue(topic, "nobody", 0)
+    offsets.update(unknown, 1)
     with pytest.raises(BrokerNotFoundError):
-        await offsets.flush([stranger])
+        await offsets.flush([unknown])
     # In the background it is only logged.
-    await offsets.persist(stranger)
+    await offsets.persist(unknown)
 
 
 async def test_where_a_group_begins(site: Site, session: Session, sender: BrokerClient) -> None:

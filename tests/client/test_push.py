@@ -1,4 +1,4 @@
-"""The push consumer at both makes of broker: what listeners get, and when."""
+"""The push consumer with the brokers of Goddard and RocketMQ: what listeners get, and when."""
 
 import asyncio
 import threading
@@ -302,7 +302,7 @@ async def test_where_a_new_group_begins(
     between_ms = time.time_ns() // 1_000_000
     await fill(sender, topic, texts(2, 3), queues=1)
     inbox = Inbox()
-    # Broadcasting: a broker that is asked about a young queue says 0, whoever asks.
+    # Broadcasting: a broker returns offset 0 for a new queue, for every group.
     consumer = push(
         site.namesrv,
         site.new_group("begin"),

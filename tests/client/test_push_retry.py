@@ -1,4 +1,4 @@
-"""Messages that a listener fails on, at both makes of broker: again later, or among the dead."""
+"""Failed messages with the brokers of Goddard and RocketMQ: redelivery, dead-letter topic."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Administration of messages: find them, and what became of them.
+"""Administration of messages: find them, and find their consumption status.
 
 Brackets at the end of a docstring sentence give the command of mqadmin and the request code.
 """
@@ -54,7 +54,7 @@ def track_kind(
 
 
 class MessageMethods(ClientMethods, GroupMethods):
-    """Find messages, and find out what became of them."""
+    """Find messages and their consumption status."""
 
     # Finding
 
@@ -161,8 +161,8 @@ class MessageMethods(ClientMethods, GroupMethods):
     # Their consumption
 
     async def message_track(self, one: ReceivedMessage) -> list[MessageTrack]:
-        """What became of a message in each group that consumes its topic [queryMsgById; 300, 203,
-        208].
+        """Find the consumption status of a message in each group that consumes its topic
+        [queryMsgById; 300, 203, 208].
         """
 
         async def of_group(group: str) -> MessageTrack:

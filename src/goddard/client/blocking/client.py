@@ -71,11 +71,11 @@ class BlockingClient(Generic[Core]):
         shared_loop.check_caller()
         with self._changing:
             user = object()
-            thread = shared_loop.borrow(user, self._stop)
+            thread = shared_loop.acquire(user, self._stop)
             try:
                 thread.run(self._core.start)
             except BaseException:
-                shared_loop.give_back(user)
+                shared_loop.release(user)
                 raise
             self._user = user
             self._thread = thread
@@ -98,7 +98,7 @@ class BlockingClient(Generic[Core]):
         try:
             thread.run(self._stop)
         finally:
-            shared_loop.give_back(self._user)
+            shared_loop.release(self._user)
 
     async def _stop(self) -> None:
         await self._core.stop()
@@ -161,7 +161,7 @@ class BlockingClient(Generic[Core]):
         while True:
             self._is_full = True
             self._room.clear()
-            # Read after the clear: a call that ended before it has set the event in vain.
+            # Read after the clear, which also removed the signals of calls that ended before it.
             if len(self._pending) <= _MAX_PENDING // 2:
                 return
             self._room.wait()

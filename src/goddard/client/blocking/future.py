@@ -1,8 +1,8 @@
-"""A ``concurrent.futures.Future`` that is cheap while nobody waits for it.
+"""A ``concurrent.futures.Future`` that is cheap while no thread waits for it.
 
 Python's own future makes a condition, two lists and six more objects when it is created. With
 thousands of pending sends, the garbage collector visits all of them again and again, although
-almost nobody waits for any of them. ``LazyFuture`` makes them when they are first needed: to wait,
+hardly any thread waits for one. ``LazyFuture`` makes them when they are first needed: to wait,
 to add a callback, to cancel, or by ``concurrent.futures.wait`` and ``as_completed``.
 """
 

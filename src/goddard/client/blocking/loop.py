@@ -202,7 +202,7 @@ class _Call(Generic[T]):
         self._done.release()
 
     def abandon(self) -> None:
-        """Cancel the call, because nobody waits for it any more. Called on the loop."""
+        """Cancel the call, because no thread waits for it any more. Called on the loop."""
         self._is_abandoned = True
         if self._future is not None:
             self._future.cancel()
@@ -249,15 +249,15 @@ class SharedLoop:
         if thread is not None:
             thread.check_caller()
 
-    def borrow(self, user: object, stop: StopUser) -> LoopThread:
-        """Use the loop. ``stop`` is called on it if the process ends before ``give_back``."""
+    def acquire(self, user: object, stop: StopUser) -> LoopThread:
+        """Use the loop. ``stop`` is called on it if the process ends before ``release``."""
         with self._guard:
             if self._thread is None:
                 self._thread = LoopThread()
             self._users[id(user)] = stop
             return self._thread
 
-    def give_back(self, user: object) -> None:
+    def release(self, user: object) -> None:
         with self._guard:
             self._users.pop(id(user), None)
             thread = self._thread

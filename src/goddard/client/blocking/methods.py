@@ -3,7 +3,7 @@
     class Producer(BlockingClient[AsyncProducer]):
         send = blocking(AsyncProducer.send)
 
-``ParamSpec`` carries parameters and results over, so type checkers see every signature, and
+``ParamSpec`` preserves parameters and results, so type checkers see every signature, and
 ``functools.wraps`` does the same for ``help`` and ``inspect``. The method that runs is looked up by
 its name on the asyncio object, so that the methods of its subclasses are found.
 """

@@ -64,10 +64,10 @@ class PushConsumer(GroupConsumer["PushMember"]):
     """Calls a listener with the messages of its topics.
 
     The listener is a function of ``(messages, context)``: a plain one, which runs in a thread, or a
-    coroutine function, which runs on the loop. See ``goddard.client.listeners.listener`` for what
-    its result means: None or True is success; False, RECONSUME_LATER or an exception mean that the
-    messages are delivered again after a delay that grows, and go to the group's dead-letter topic
-    after ``max_reconsume_times``.
+    coroutine function, which runs on the client's event loop. See
+    ``goddard.client.listeners.listener`` for what its result means: None or True is success; False,
+    RECONSUME_LATER or an exception mean that the messages are delivered again after a delay that
+    grows, and go to the group's dead-letter topic after ``max_reconsume_times``.
 
     ``options`` are those of PushOptions, ConsumerOptions and SessionOptions.
     """

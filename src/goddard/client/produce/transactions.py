@@ -73,7 +73,7 @@ class TransactionListener(Protocol):
         """
 
     def check(self, message: ReceivedMessage) -> Decision | Awaitable[Decision]:
-        """Find out what became of the local work, possibly of another process of the group."""
+        """Determine the state of the transaction; the half may be of another process of the group."""
 
 
 class TransactionResult(NamedTuple):
@@ -221,7 +221,7 @@ class TransactionChecks:
         header: CheckTransactionRequest,
         address: str,
     ) -> None:
-        """Check a half message and send the broker the answer, which is a request of its own."""
+        """Check a half message. Send the answer to the broker as a separate request."""
         if len(self._tasks) >= self._max_waiting:
             _logger.warning(
                 "%d transaction checks already wait; a check of topic %s is dropped, the broker "

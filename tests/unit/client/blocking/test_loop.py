@@ -251,25 +251,25 @@ class TestSharing:
     def test_first_user_starts_the_loop_and_last_ends_it(self) -> None:
         shared = SharedLoop()
         first, second = object(), object()
-        thread = shared.borrow(first, nothing)
-        assert shared.borrow(second, nothing) is thread
-        shared.give_back(first)
+        thread = shared.acquire(first, nothing)
+        assert shared.acquire(second, nothing) is thread
+        shared.release(first)
         thread.run(nothing)
-        shared.give_back(second)
+        shared.release(second)
         assert threads_of_ours() == set()
-        shared.give_back(second)
+        shared.release(second)
 
     def test_the_next_user_gets_a_new_loop(self) -> None:
         shared = SharedLoop()
         user = object()
-        old = shared.borrow(user, nothing)
-        shared.give_back(user)
-        new = shared.borrow(user, nothing)
+        old = shared.acquire(user, nothing)
+        shared.release(user)
+        new = shared.acquire(user, nothing)
         try:
             assert new is not old
             new.run(nothing)
         finally:
-            shared.give_back(user)
+            shared.release(user)
 
     def test_the_last_user_may_leave_in_a_callback(self) -> None:
         shared = SharedLoop()
@@ -277,10 +277,10 @@ class TestSharing:
         left = threading.Event()
 
         def leave() -> None:
-            shared.give_back(user)
+            shared.release(user)
             left.set()
 
-        shared.borrow(user, nothing).call_back(leave)
+        shared.acquire(user, nothing).call_back(leave)
         assert left.wait(WAIT_SECONDS)
         deadline = time.monotonic() + WAIT_SECONDS
         while threads_of_ours() and time.monotonic() < deadline:
@@ -331,7 +331,7 @@ async def answer():
 async def stop():
     pass
 
-thread = shared_loop.borrow("parent", stop)
+thread = shared_loop.acquire("parent", stop)
 assert thread.run(answer) == 42
 child = os.fork()
 if child == 0:
@@ -339,12 +339,12 @@ if child == 0:
         thread.run(answer)
     except ForkedError as error:
         print(error, flush=True)
-    print(shared_loop.borrow("child", stop).run(answer), flush=True)
-    shared_loop.give_back("child")
+    print(shared_loop.acquire("child", stop).run(answer), flush=True)
+    shared_loop.release("child")
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 print(thread.run(answer))
-shared_loop.give_back("parent")
+shared_loop.release("parent")
 """
     refusal, own, parents = run_program(program).splitlines()
     assert "create clients after the fork" in refusal
@@ -358,7 +358,7 @@ from goddard.client.blocking.loop import shared_loop
 async def stop():
     print("stopped", flush=True)
 
-shared_loop.borrow("client", stop)
+shared_loop.acquire("client", stop)
 print("end of program", flush=True)
 """
     assert run_program(program).splitlines() == ["end of program", "stopped"]

@@ -104,8 +104,8 @@ def test_every_queue_is_given_exactly_once(
 )
 def test_a_member_that_is_not_listed_gets_nothing(strategy: AllocationStrategy) -> None:
     owned = queues(4, "room1@broker-a")
-    assert strategy.allocate("group", "stranger", owned, members(2)) == []
-    assert strategy.allocate("group", "stranger", owned, []) == []
+    assert strategy.allocate("group", "unlisted", owned, members(2)) == []
+    assert strategy.allocate("group", "unlisted", owned, []) == []
     assert strategy.allocate("group", "c1", [], members(2)) == []
 
 

@@ -307,7 +307,7 @@ async def stop():
     offsets.update(MessageQueue("T", "broker-a", 0), 7)
     await offsets.persist_all([MessageQueue("T", "broker-a", 0)])
 
-shared_loop.borrow("client", stop)
+shared_loop.acquire("client", stop)
 # The end of the program: from here on Python starts no threads.
 """
 
