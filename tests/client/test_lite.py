@@ -1,4 +1,4 @@
-"""The lite pull consumer with the brokers of Goddard and RocketMQ: modes, positions, commits, listeners."""
+"""The lite pull consumer, with each kind of broker: modes, positions, commits, listeners."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Pulls and committed offsets with the brokers of Goddard and RocketMQ, without a consumer around them."""
+"""Pulls and committed offsets without a consumer, with each kind of broker."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The push consumer with the brokers of Goddard and RocketMQ: what listeners get, and when."""
+"""The push consumer, with each kind of broker: what listeners get, and when."""
 
 import asyncio
 import threading

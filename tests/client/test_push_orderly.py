@@ -1,4 +1,4 @@
-"""Orderly consuming with the brokers of Goddard and RocketMQ: each queue in its order, by one member at a time."""
+"""Orderly consuming, with each kind of broker: each queue in its order, by one member at a time."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Failed messages with the brokers of Goddard and RocketMQ: redelivery, dead-letter topic."""
+"""Failed messages, with each kind of broker: redelivery and the dead-letter topic."""
 
 import asyncio
 import threading

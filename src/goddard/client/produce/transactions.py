@@ -73,7 +73,7 @@ class TransactionListener(Protocol):
         """
 
     def check(self, message: ReceivedMessage) -> Decision | Awaitable[Decision]:
-        """Determine the state of the transaction; the half may be of another process of the group."""
+        """Determine the state of the transaction, possibly of another process of the group."""
 
 
 class TransactionResult(NamedTuple):

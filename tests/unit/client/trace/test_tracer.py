@@ -18,6 +18,7 @@ from goddard.client.trace.tracer import (
 )
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import ConfigError, ConnectFailedError
+from tests.support.polling import until
 
 NEVER_SECONDS = 3600.0
 
@@ -146,9 +147,7 @@ async def test_stop_after_the_sender_has_failed_stops_the_producer(
     await tracer.start()
     not_a_record: Any = object()
     tracer.append(not_a_record)
-    async with asyncio.timeout(60):
-        while "the task Trace failed" not in caplog.text:
-            await asyncio.sleep(0)
+    await until(lambda: "the task Trace failed" in caplog.text)
     tracer.append(record(1))
     await tracer.stop()
     assert not outbox.is_running
