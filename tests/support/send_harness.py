@@ -22,7 +22,6 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.ids import UniqueIds
 from goddard.protocol.record import Record, decode_record
-from goddard.store.config import StoreConfig
 from goddard.store.store import MessageStore
 from goddard.store.tables import SubscriptionGroupTable, TopicTable
 from goddard.transport.connection import Connection
@@ -141,11 +140,6 @@ class SendHarness:
             for entry in self.store.log.scan(0)
             if (view := self.store.log.read(entry.physical_offset, entry.size)) is not None
         ]
-
-
-def real_store(root: Path, **settings: Any) -> MessageStore:
-    """A store with its own threads, as in a broker."""
-    return MessageStore(StoreConfig(root=root, **({"segment_bytes": 64 << 20} | settings)))
 
 
 _opaques = itertools.count(1)

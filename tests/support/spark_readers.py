@@ -68,13 +68,6 @@ class ManualStream:
     def wait_for_rows(self) -> list[int]:
         return wait_until(self.run_batch, _SECONDS, "new messages")
 
-    def wait_for_count(self, count: int) -> list[int]:
-        """The numbers of the next batches, until there are ``count``."""
-        found: list[int] = []
-        while len(found) < count:
-            found += self.wait_for_rows()
-        return sorted(found)
-
 
 def read_rows(options: dict[str, str], names: Iterable[str]) -> list[dict[str, Any]]:
     """The rows of a batch query."""

@@ -72,7 +72,8 @@ class ConsumerMember(Protocol):
 
     def subscribed_topics(self) -> Iterable[str]: ...
 
-    def route_changed(self, topic: str, queues: list[MessageQueue]) -> None: ...
+    def route_changed(self) -> None:
+        """The route of one of its topics changed."""
 
     async def rebalance(self) -> bool:
         """Take and release queues; True if nothing is left to do."""
@@ -86,9 +87,7 @@ class ConsumerMember(Protocol):
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo: ...
 
-    async def consume_directly(
-        self, message: ReceivedMessage, broker_name: str
-    ) -> ConsumeDirectlyResult:
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """Consume one message now, whether it was consumed before or not."""
 
 
@@ -204,7 +203,7 @@ class Members:
         broker_name = header.broker_name or header.bname or ""
         record, _end = decode_record(request.body)
         message = ReceivedMessage.from_record(record, broker_name)
-        result = await consumer.consume_directly(message, broker_name)
+        result = await consumer.consume_directly(message)
         return request.reply(body=encode_body(result))
 
     def _reply_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

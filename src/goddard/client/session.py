@@ -220,6 +220,9 @@ class Session:
     def add_consumer(self, group: str, consumer: ConsumerMember) -> None:
         self.members.add_consumer(group, consumer)
 
+    def has_consumer(self, group: str) -> bool:
+        return group in self.members.consumers
+
     async def remove_consumer(self, group: str) -> None:
         """Remove a consumer, and unregister it at the brokers."""
         if self.members.consumers.pop(group, None) is not None:
@@ -339,7 +342,7 @@ class Session:
         _logger.info("the route of %s changed", topic)
         for consumer in list(self.members.consumers.values()):
             if topic in consumer.subscribed_topics():
-                consumer.route_changed(topic, self._known.subscribe_queues(topic))
+                consumer.route_changed()
 
     async def _refresh_all(self) -> None:
         for topic in sorted(self.members.topics()):

@@ -190,7 +190,7 @@ class GroupMember(ABC, Generic[B]):
     def subscribed_topics(self) -> Iterable[str]:
         return tuple(self.subscriptions.topics)
 
-    def route_changed(self, topic: str, queues: list[MessageQueue]) -> None:
+    def route_changed(self) -> None:
         if self._has_joined:
             self.session.wake_rebalance()
 
@@ -215,9 +215,7 @@ class GroupMember(ABC, Generic[B]):
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo: ...
 
     @abstractmethod
-    async def consume_directly(
-        self, message: ReceivedMessage, broker_name: str
-    ) -> ConsumeDirectlyResult: ...
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult: ...
 
 
 M = TypeVar("M", bound=GroupMember[Any])

@@ -458,9 +458,7 @@ class LiteMember(GroupMember[PrefetchQueue]):
             with_stacks=with_stacks,
         )
 
-    async def consume_directly(
-        self, message: ReceivedMessage, broker_name: str
-    ) -> ConsumeDirectlyResult:
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """There is no listener to call."""
         raise no_consumer(self.group)
 

@@ -240,7 +240,7 @@ class PullLoop(Generic[B]):
         return await self._handler.lock(buffer)
 
     def _has_consumer(self, buffer: B) -> bool:
-        if self._group in self._session.members.consumers:
+        if self._session.has_consumer(self._group):
             return True
         _logger.warning(
             "No matched consumer for the PullRequest [consumerGroup=%s, messageQueue=%s, "

@@ -201,6 +201,7 @@ class PushMember(GroupMember[ProcessQueue]):
                 offsets=self.offsets,
                 redelivery=redelivery,
                 locks=locks,
+                owned=self.queues.locked_queues,
                 rates=self._rates,
                 clock=self.session.clock,
                 released=self._pulls.wake,
@@ -242,7 +243,7 @@ class PushMember(GroupMember[ProcessQueue]):
         if self._tracer is not None:
             await self._tracer.start()
         await super().open()
-        self._consumption.start(self.queues.locked_queues)
+        self._consumption.start()
 
     async def _close_parts(self) -> None:
         await finish(
@@ -304,9 +305,7 @@ class PushMember(GroupMember[ProcessQueue]):
             with_stacks=with_stacks,
         )
 
-    async def consume_directly(
-        self, message: ReceivedMessage, broker_name: str
-    ) -> ConsumeDirectlyResult:
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         self._prepare(message.queue, [message])
         return await self._consumption.consume_directly(message)
 

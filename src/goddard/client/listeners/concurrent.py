@@ -146,7 +146,7 @@ class ConcurrentConsumption:
             )
         )
 
-    def start(self, owned: Callable[[], list[ProcessQueue]]) -> None:
+    def start(self) -> None:
         """Begin to look for calls that take too long."""
         seconds = min(self._options.consume_timeout_ms / 4000, _MOST_BETWEEN_CHECKS_SECONDS)
         self._tasks.periodic("consume timeouts", seconds, self._abandon_slow)

@@ -95,7 +95,8 @@ class _Turn:
 class OrderlyConsumption:
     """Calls a listener with the messages of each queue in their order.
 
-    ``released`` is called with a buffer that holds fewer messages than before.
+    ``released`` is called with a buffer that holds fewer messages than before. ``owned`` returns
+    the queues whose locks are renewed.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class OrderlyConsumption:
         offsets: Offsets,
         redelivery: Redelivery,
         locks: QueueLocks,
+        owned: Callable[[], list[ProcessQueue]],
         rates: ConsumeRates,
         clock: Clock,
         released: Callable[[ProcessQueue], None],
@@ -117,6 +119,7 @@ class OrderlyConsumption:
         self._offsets = offsets
         self._redelivery = redelivery
         self._locks = locks
+        self._owned = owned
         self._rates = rates
         self._clock = clock
         self._released = released
@@ -141,16 +144,15 @@ class OrderlyConsumption:
             )
         )
 
-    def start(self, owned: Callable[[], list[ProcessQueue]]) -> None:
-        """Begin to renew the locks of the queues that ``owned`` returns."""
-
-        async def renew() -> None:
-            await self._locks.lock(owned())
-
+    def start(self) -> None:
+        """Begin to renew the locks."""
         if not self._options.is_broadcast:
             self._tasks.periodic(
-                "queue locks", RENEW_SECONDS, renew, first_seconds=FIRST_RENEW_SECONDS
+                "queue locks", RENEW_SECONDS, self._renew_locks, first_seconds=FIRST_RENEW_SECONDS
             )
+
+    async def _renew_locks(self) -> None:
+        await self._locks.lock(self._owned())
 
     @property
     def worker_count(self) -> int:

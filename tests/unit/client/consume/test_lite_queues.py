@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -49,7 +48,6 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.members = SimpleNamespace(consumers={"G": self})
         self.pulled: list[str] = []
         self.writing = asyncio.Event()
         self.can_write = asyncio.Event()
@@ -84,6 +82,9 @@ class World:
 
     def find_broker(self, *_: object, **__: object) -> None:
         """No connection: nothing is pulled ahead."""
+
+    def has_consumer(self, group: str) -> bool:
+        return True
 
     async def locate(self, *_: object, **__: object) -> tuple[str, bool]:
         return "a:1", False

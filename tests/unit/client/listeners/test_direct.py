@@ -68,7 +68,7 @@ def consumption_of(listener: SlowListener, worker: str, *, orderly: bool) -> Con
         "released": lambda _: None,
     }
     if orderly:
-        parts["locks"] = cast("QueueLocks", None)
+        parts |= {"locks": cast("QueueLocks", None), "owned": list}
         return OrderlyConsumption(function, "G", options, **parts)
     return ConcurrentConsumption(function, "G", options, **parts)
 

@@ -80,6 +80,7 @@ class World:
             offsets=self.offsets,
             redelivery=cast("Redelivery", None),
             locks=cast("QueueLocks", self.locks),
+            owned=list,
             rates=ConsumeRates(),
             clock=self.clock,
             released=lambda _: None,
