@@ -10,6 +10,7 @@ from typing import Unpack
 
 import pytest
 
+from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.errors import (
     BrokerError,
     ClientError,
@@ -23,7 +24,7 @@ from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import SessionKeywords, session_options
 from goddard.client.produce.producer import Producer
 from goddard.client.session import Session
-from goddard.client.values import MessageQueue, SendStatus
+from goddard.client.values import MessageQueue, SendStatus, ServiceState
 from goddard.errors import ConfigError
 from goddard.protocol import bodies
 from goddard.protocol.bodies import decode_body, encode_body
@@ -192,6 +193,39 @@ def test_client_cannot_be_used_on_another_loop() -> None:
         first.run_until_complete(cluster.__aexit__(None, None, None))
     finally:
         first.close()
+
+
+@pytest.mark.parametrize("name", ["send", "send_soon", "stop"])
+async def test_producer_calls_from_another_loop_are_refused(name: str) -> None:
+    async with FakeCluster("a") as cluster, Producer("g", name_servers=cluster.namesrv) as producer:
+
+        async def elsewhere() -> None:
+            arguments = () if name == "stop" else (Message("T", b"x"),)
+            await getattr(producer, name)(*arguments)
+
+        async with asyncio.timeout(20):
+            with pytest.raises(NotRunningError, match="belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
+            with pytest.raises(NotRunningError, match="belongs to another event loop"):
+                # A thread without a loop.
+                await asyncio.to_thread(producer.send_soon, Message("T", b"x"))
+        assert producer.state is ServiceState.RUNNING
+
+
+@pytest.mark.parametrize("name", ["poll", "stop"])
+async def test_consumer_calls_from_another_loop_are_refused(name: str) -> None:
+    async with (
+        FakeCluster("a") as cluster,
+        LitePullConsumer("g", name_servers=cluster.namesrv) as consumer,
+    ):
+
+        async def elsewhere() -> None:
+            await getattr(consumer, name)()
+
+        async with asyncio.timeout(20):
+            with pytest.raises(NotRunningError, match="belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
+        assert consumer.state is ServiceState.RUNNING
 
 
 async def test_client_cannot_be_used_after_a_fork(site: Site) -> None:

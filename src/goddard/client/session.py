@@ -512,6 +512,10 @@ class Session:
             except Exception:
                 _logger.exception("persisting offsets of group %s failed", consumer.group)
 
+    def check_loop(self) -> None:
+        """NotRunningError unless called on the session's loop; ForkedError in another process."""
+        self._guard.check_loop()
+
     # Requests
 
     async def request(

@@ -318,6 +318,7 @@ class GroupConsumer(ABC, Generic[M]):
         """Leave the group, write the offsets and close everything. Does nothing unless started."""
         if self._state is not ServiceState.RUNNING or self._member is None:
             return
+        self._member.session.check_loop()
         self._state = ServiceState.STOPPED
         await self._member.close()
         _logger.info("the consumer [%s] shutdown OK", self._group)
@@ -337,6 +338,7 @@ class GroupConsumer(ABC, Generic[M]):
                 self._not_running.format(state=self._state.value),
                 advice="start it first; a stopped one does not start again",
             )
+        self._member.session.check_loop()
         return self._member
 
     def _subscribe(self, name: str, expression: Expression) -> None:

@@ -131,6 +131,7 @@ class Producer:
         running = self._running
         if running is None:
             return
+        running.session.check_loop()
         self._state = ServiceState.STOPPED
         self._running = None
         await running.stop()
@@ -144,13 +145,14 @@ class Producer:
         await self.stop()
 
     def _check_running(self) -> RunningProducer:
-        self._guard.check()
         running = self._running
         if running is None:
+            self._guard.check()
             raise NotRunningError(
                 f"The producer service state not OK, {self._state.value}",
                 advice="start it first (async with, or start); a producer starts only once",
             )
+        running.session.check_loop()
         return running
 
     # Sending
