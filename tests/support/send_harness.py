@@ -22,7 +22,6 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.ids import UniqueIds
 from goddard.protocol.record import Record, decode_record
-from goddard.store.store import MessageStore
 from goddard.store.tables import SubscriptionGroupTable, TopicTable
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
@@ -53,17 +52,14 @@ class SendHarness:
         as_half: AsHalf | None = None,
         has_live_locks: Any = None,
         properties: dict[str, str] | None = None,
-        store: MessageStore | None = None,
         **store_settings: Any,
     ) -> None:
         self.clock: Clock = clock or ManualClock()
-        if store is None:
-            manual = self.clock if isinstance(self.clock, ManualClock) else None
-            store_settings = {"segment_bytes": 1 << 20, "queue_file_bytes": 4000} | store_settings
-            small = SmallStore(root / "store", clock=manual, **store_settings)
-            self.flush_worker = small.flush_worker
-            store = small.store
-        self.store = store
+        manual = self.clock if isinstance(self.clock, ManualClock) else None
+        store_settings = {"segment_bytes": 1 << 20, "queue_file_bytes": 4000} | store_settings
+        small = SmallStore(root / "store", clock=manual, **store_settings)
+        self.flush_worker = small.flush_worker
+        store = self.store = small.store
         self.settings = Settings(
             BrokerConfig.from_properties(
                 {"brokerIP1": "127.0.0.1", "listenPort": "10911", "brokerName": "broker-a"}

@@ -80,7 +80,7 @@ class World:
             offsets=self.offsets,
             redelivery=cast("Redelivery", None),
             locks=cast("QueueLocks", self.locks),
-            owned=list,
+            owned=lambda: [self.held],
             rates=ConsumeRates(),
             clock=self.clock,
             released=lambda _: None,
@@ -130,6 +130,18 @@ async def test_a_lock_lost_halfway_ends_the_turn(kind: str, how: str) -> None:
     world.locks.grants = True
     await world.until_seen()
     assert world.seen == list(range(COUNT))
+    await world.consumption.close(WAIT_SECONDS * 1000)
+
+
+async def test_locks_are_renewed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orderly, "FIRST_RENEW_SECONDS", 0)
+    world = World(kind)
+    world.locks.grants = True
+    world.clock.advance(LOCK_VALID_MS + 1)
+    world.consumption.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await world.locks.asked.wait()
+    assert world.held.is_locked(world.clock.monotonic_ms())
     await world.consumption.close(WAIT_SECONDS * 1000)
 
 
