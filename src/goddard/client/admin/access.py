@@ -8,7 +8,6 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from collections.abc import Iterable
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import Text
 from goddard.client.admin.requests import (
     AdminBase,
     ask,
@@ -16,6 +15,7 @@ from goddard.client.admin.requests import (
     broker_address,
     chosen_brokers,
 )
+from goddard.client.arguments import Text
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import AccessKey, AccessKeys, AclInfo, UserInfo
 from goddard.protocol.codes import RequestCode

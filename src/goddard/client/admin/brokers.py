@@ -8,7 +8,6 @@ from typing import Final
 
 from goddard.client import broker_api, queries
 from goddard.client.admin import requests
-from goddard.client.admin.checks import BrokerId, Offset, ReadAheadMode, TimeMs
 from goddard.client.admin.requests import (
     AdminBase,
     ask,
@@ -19,6 +18,7 @@ from goddard.client.admin.requests import (
     properties_of,
 )
 from goddard.client.admin.values import BrokerPlace
+from goddard.client.arguments import BrokerId, Offset, ReadAheadMode, TimeMs
 from goddard.config import format_properties
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import (

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import Text
 from goddard.client.admin.requests import (
     AdminBase,
     addresses_of,
@@ -19,6 +18,7 @@ from goddard.client.admin.requests import (
     by_queue,
     group_addresses,
 )
+from goddard.client.arguments import Text
 from goddard.client.errors import BrokerError, PartialFailureError
 from goddard.client.queries import each, route, route_addresses
 from goddard.client.values import MessageQueue

@@ -8,8 +8,8 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from collections.abc import Iterable, Mapping
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import BrokerId
 from goddard.client.admin.requests import AdminBase, ask, ask_each, properties_of
+from goddard.client.arguments import BrokerId
 from goddard.client.errors import ClientError
 from goddard.client.queries import each
 from goddard.config import format_properties

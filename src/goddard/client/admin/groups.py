@@ -7,13 +7,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import (
-    BrokerId,
-    Count,
-    CountOrNoLimit,
-    QueueCountOrNone,
-    check_group_config,
-)
+from goddard.client.admin.checks import check_group_config
 from goddard.client.admin.requests import (
     PAGE_SIZE,
     ask,
@@ -27,6 +21,7 @@ from goddard.client.admin.requests import (
 )
 from goddard.client.admin.topics import TopicMethods
 from goddard.client.admin.values import BrokerProgress, GroupProgress
+from goddard.client.arguments import BrokerId, Count, CountOrNoLimit, QueueCountOrNone
 from goddard.client.errors import BrokerError, NoRouteError
 from goddard.client.queries import each, route, route_addresses
 from goddard.client.values import MessageQueue

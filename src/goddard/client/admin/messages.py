@@ -6,11 +6,11 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from typing import Final
 
 from goddard.client import broker_api, queries
-from goddard.client.admin.checks import Count, Offset, Text, TimeMs
 from goddard.client.admin.clients import FORWARDED_TIMEOUT_MS, ClientMethods
 from goddard.client.admin.groups import GroupMethods
 from goddard.client.admin.requests import ask, broker_address
 from goddard.client.admin.values import GroupProgress, MessageTrack, TrackKind
+from goddard.client.arguments import Count, Offset, Text, TimeMs
 from goddard.client.consume.pull import pull_command
 from goddard.client.consume.subscriptions import subscription
 from goddard.client.errors import BrokerError

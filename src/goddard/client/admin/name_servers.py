@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import QueueCount, Text
 from goddard.client.admin.requests import AdminBase, ask, ask_each, name_servers, properties_of
+from goddard.client.arguments import QueueCount, Text
 from goddard.client.queries import each
 from goddard.config import format_properties
 from goddard.protocol.bodies import KvTable

@@ -6,10 +6,10 @@ Brackets at the end of a docstring sentence give the command of mqadmin and the 
 from collections.abc import Mapping
 
 from goddard.client import broker_api, queries
-from goddard.client.admin.checks import Offset, Text, TimeOrEndMs
 from goddard.client.admin.groups import GroupMethods
 from goddard.client.admin.requests import ask, ask_each, broker_address, by_queue, group_addresses
 from goddard.client.admin.values import Rollback
+from goddard.client.arguments import Offset, Text, TimeOrEndMs
 from goddard.client.broker_api import Boundary
 from goddard.client.checks import check_range
 from goddard.client.errors import BrokerError, BrokerNotFoundError

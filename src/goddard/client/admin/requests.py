@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from goddard.client import broker_api
-from goddard.client.admin.checks import checked
+from goddard.client.arguments import checked
 from goddard.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -59,7 +59,7 @@ class ServerCaller(Requester, Protocol):
 class AdminBase(ABC):
     """The base of all groups of methods: what they need to make requests.
 
-    Arguments of public coroutine methods are checked by their annotations; see ``checks``.
+    Arguments of public coroutine methods are checked by their annotations; see ``arguments``.
     """
 
     def __init_subclass__(cls) -> None:

@@ -8,13 +8,7 @@ from typing import Final
 
 from goddard.client import broker_api, queries
 from goddard.client.admin.brokers import BrokerMethods
-from goddard.client.admin.checks import (
-    Count,
-    Offset,
-    QueueCount,
-    QueueCountOrNone,
-    check_topic_config,
-)
+from goddard.client.admin.checks import check_topic_config
 from goddard.client.admin.name_servers import (
     ORDER_NAMESPACE,
     NameServerMethods,
@@ -35,6 +29,7 @@ from goddard.client.admin.requests import (
     name_servers,
 )
 from goddard.client.admin.values import TopicStats
+from goddard.client.arguments import Count, Offset, QueueCount, QueueCountOrNone
 from goddard.client.errors import BrokerError
 from goddard.client.queries import each, route, route_addresses, topic_header
 from goddard.client.values import MessageQueue

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, Unpack
 
 from goddard.client import queries
+from goddard.client.arguments import Count, QueueCount, TimeMs, TimeOrEndMs, checked
 from goddard.client.broker_api import Boundary
-from goddard.client.checks import MAX_QUEUES, check_list, check_new_topic, check_range
+from goddard.client.checks import check_list, check_new_topic
 from goddard.client.errors import BatchFailedError, ClientError, NotRunningError, already_started
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
@@ -312,11 +313,12 @@ class Producer:
 
     # Administration, as RocketMQ's producers offer it
 
+    @checked
     async def create_topic(
         self,
         topic: str,
         *,
-        queues: int = 8,
+        queues: QueueCount = 8,
         like: str | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> list[str]:
@@ -328,9 +330,8 @@ class Producer:
 
         Returns the addresses of the brokers that have the topic now.
         """
-        running = self._check_running()
         check_new_topic(topic)
-        check_range("queues", queues, 1, MAX_QUEUES)
+        running = self._check_running()
         pattern = self.options.default_topic if like is None else like
         config = TopicConfig(
             topic_name=running.session.with_namespace(topic),
@@ -341,29 +342,34 @@ class Producer:
         found = await queries.route(running, running.session.with_namespace(pattern))
         return await queries.create_topic(running, queries.master_addresses(found), header)
 
+    @checked
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message of the queue gets."""
         running = self._check_running()
         return await queries.max_offset(running, running.wire_queue(queue))
 
+    @checked
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that the queue has."""
         running = self._check_running()
         return await queries.min_offset(running, running.wire_queue(queue))
 
+    @checked
     async def search_offset(
-        self, queue: MessageQueue, timestamp_ms: int, *, boundary: Boundary = Boundary.LOWER
+        self, queue: MessageQueue, timestamp_ms: TimeOrEndMs, *, boundary: Boundary = Boundary.LOWER
     ) -> int:
         """The offset of the first message that was stored at a time or later."""
         running = self._check_running()
         wire_queue = running.wire_queue(queue)
         return await queries.search_offset(running, wire_queue, timestamp_ms, boundary)
 
+    @checked
     async def earliest_store_time_ms(self, queue: MessageQueue) -> int:
         """When the oldest message of the queue was stored; -1 if it has none."""
         running = self._check_running()
         return await queries.earliest_store_time_ms(running, running.wire_queue(queue))
 
+    @checked
     async def message(self, topic: str, message_id: str) -> ReceivedMessage:
         """A message by either of its ids.
 
@@ -378,14 +384,15 @@ class Producer:
         found.topic = running.session.without_namespace(found.topic)
         return found
 
+    @checked
     async def messages_by_key(
         self,
         topic: str,
         key: str,
         *,
-        max_count: int = queries.MAX_FOUND,
-        begin_ms: int = 0,
-        end_ms: int = queries.END_OF_TIME_MS,
+        max_count: Count = queries.MAX_FOUND,
+        begin_ms: TimeMs = 0,
+        end_ms: TimeMs = queries.END_OF_TIME_MS,
     ) -> FoundMessages:
         """Messages that have a key among their KEYS, of every broker.
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, get_args
 
 import pytest
 
-from goddard.client.admin import checks
+from goddard.client import arguments
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.requests import AdminBase
 from goddard.client.broker_api import Boundary
@@ -63,15 +63,15 @@ SEVERAL: tuple[object, ...] = ("a:1", b"a:1", 5, [object()], ["a:1", None], QUEU
 # Wrong arguments for each type that a parameter may have.
 BAD_BY_TYPE: Mapping[object, tuple[object, ...]] = {
     str: ("", "  ", 5, b"bytes", ["T"]),
-    checks.Text: (5, b"bytes", ["T"]),
+    arguments.Text: (5, b"bytes", ["T"]),
     bool: (1, 0, "true"),
-    checks.Offset: (*NUMBER, -1),
-    checks.TimeOrEndMs: NUMBER,
-    checks.Count: (*NUMBER, 0, -1, 2**31),
-    checks.CountOrNoLimit: (*NUMBER, -2, 2**31),
-    checks.QueueCount: (*NUMBER, 0, -1, 65_536),
-    checks.QueueCountOrNone: (*NUMBER, -1, 65_536),
-    checks.ReadAheadMode: (*NUMBER, -1, 2**31),
+    arguments.Offset: (*NUMBER, -1),
+    arguments.TimeOrEndMs: NUMBER,
+    arguments.Count: (*NUMBER, 0, -1, 2**31),
+    arguments.CountOrNoLimit: (*NUMBER, -2, 2**31),
+    arguments.QueueCount: (*NUMBER, 0, -1, 65_536),
+    arguments.QueueCountOrNone: (*NUMBER, -1, 65_536),
+    arguments.ReadAheadMode: (*NUMBER, -1, 2**31),
     Permission: (-1, 8, 15, "rw", True),
     Boundary: ("lower", 1),
     RequestMode: ("PULL", 1),
@@ -97,20 +97,20 @@ TYPES_BY_NAME: Mapping[str, object] = {
             *("containing", "subject_containing", "resource_containing", "filter_groups"),
             *("tags", "value", "queue_counts", "password", "client_address"),
         ),
-        checks.Text,
+        arguments.Text,
     ),
     **dict.fromkeys(
         (
             *("offset", "queue_offset", "index", "physical_offset"),
             *("begin_ms", "end_ms", "since_ms", "broker_id", "broker_id_when_slow"),
         ),
-        checks.Offset,
+        arguments.Offset,
     ),
-    "timestamp_ms": checks.TimeOrEndMs,
-    **dict.fromkeys(("count", "max_count", "consume_timeout_minutes"), checks.Count),
-    **dict.fromkeys(("max_retries", "pop_share_queues"), checks.CountOrNoLimit),
-    "queues": checks.QueueCount,
-    **dict.fromkeys(("read_queues", "write_queues", "retry_queues"), checks.QueueCountOrNone),
+    "timestamp_ms": arguments.TimeOrEndMs,
+    **dict.fromkeys(("count", "max_count", "consume_timeout_minutes"), arguments.Count),
+    **dict.fromkeys(("max_retries", "pop_share_queues"), arguments.CountOrNoLimit),
+    "queues": arguments.QueueCount,
+    **dict.fromkeys(("read_queues", "write_queues", "retry_queues"), arguments.QueueCountOrNone),
 }
 
 
@@ -135,9 +135,9 @@ def type_of(parameter: inspect.Parameter) -> object:
 
 GOOD: Mapping[object, object] = {
     str: "text",
-    checks.Text: "text",
-    **dict.fromkeys((checks.Offset, checks.TimeOrEndMs, checks.QueueCount), 1),
-    checks.ReadAheadMode: 1,
+    arguments.Text: "text",
+    **dict.fromkeys((arguments.Offset, arguments.TimeOrEndMs, arguments.QueueCount), 1),
+    arguments.ReadAheadMode: 1,
     Permission: Permission.READ,
     MessageQueue: QUEUE,
     RequestMode: RequestMode.POP,
