@@ -1,19 +1,26 @@
 """Transactions: half messages, commit and rollback, and checks by the broker."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeAlias
 
 import pytest
 
 import goddard
 from goddard.client.message import Message, ReceivedMessage
+from goddard.client.produce.producer import Producer
 from goddard.client.produce.transactions import TransactionProducer
+from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, SendStatus, ServiceState, TransactionState
 from goddard.errors import ConfigError
+from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers.message import CheckTransactionRequest
+from goddard.protocol.names import TRACE_TOPIC
+from goddard.protocol.record import Host, Record
 from goddard.testing.site import Site
 from tests.support.fake_cluster import FakeCluster
 from tests.support.polling import until
@@ -320,3 +327,87 @@ async def test_half_stored_during_stop_is_not_executed() -> None:
     release.set()
     assert [result.state for result in results] == [UNKNOWN, UNKNOWN]
     assert executed == [b"first"]
+
+
+class Checker:
+    """Commits what it is asked about, when ``may_answer`` is set."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.may_answer = threading.Event()
+
+    def execute(self, message: Message, argument: Any) -> TransactionState:
+        return COMMIT
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        self.checks += 1
+        self.may_answer.wait(60)
+        return COMMIT
+
+
+@contextlib.asynccontextmanager
+async def starting(
+    cluster: FakeCluster, listener: Checker, *, checks: int, **options: Any
+) -> AsyncIterator[tuple[TransactionProducer, asyncio.Task[None]]]:
+    """A producer that was asked to check halves while it is starting, and its start.
+
+    The start ends when ``cluster.answer_route`` is None.
+    """
+    is_over = asyncio.Event()
+
+    async def no_answer_yet(request: RemotingCommand) -> RemotingCommand:
+        await is_over.wait()
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no topic")
+
+    # In the same session as the producer that is starting.
+    common: Any = {"name_servers": cluster.namesrv, "instance_name": "shared"}
+    async with Producer("others", **common) as other:
+        cluster.answer_route = no_answer_yet
+        producer = TransactionProducer("senders", listener, topics=("Slow",), **common, **options)
+        start = asyncio.create_task(producer.start())
+        await until(lambda: "Slow" in cluster.route_requests)
+        host = Host(bytes(4), 0)
+        half = ReceivedMessage.from_record(Record("T", 0, 0, 0, 0, host, 0, host, b"x"), "a")
+        header = CheckTransactionRequest(tran_state_table_offset=1, commit_log_offset=2)
+        member = other.session.members.producers["senders"]
+        for _ in range(checks):
+            member.check_transaction(half, header, cluster.broker("a").address)
+        await until(lambda: listener.checks == 1)
+        try:
+            yield producer, start
+        finally:
+            cluster.answer_route = None
+            is_over.set()
+            listener.may_answer.set()
+
+
+async def test_failed_start_ends_the_checks_and_their_threads() -> None:
+    listener = Checker()
+    async with (
+        FakeCluster("a") as cluster,
+        starting(cluster, listener, checks=2) as (producer, start),
+    ):
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert producer.state is ServiceState.START_FAILED
+        listener.may_answer.set()
+        await until(lambda: not check_threads(), seconds=10)
+    assert listener.checks == 1
+
+
+def check_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("goddard-check")]
+
+
+async def test_checks_during_the_start_are_traced() -> None:
+    listener = Checker()
+    listener.may_answer.set()
+    async with FakeCluster("a", topics=("T", TRACE_TOPIC)) as cluster:
+        broker = cluster.broker("a")
+        async with starting(cluster, listener, checks=1, trace=TraceOptions()) as (producer, start):
+            await asyncio.wait_for(broker.asked[RequestCode.END_TRANSACTION].wait(), 60)
+        await start
+        await producer.stop()
+        assert any(b"EndTransaction" in bytes(send.body) for send in broker.sends)

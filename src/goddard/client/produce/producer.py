@@ -111,7 +111,7 @@ class Producer:
         running = RunningProducer(session, self._group, self.options, self._on_check)
         self._state = ServiceState.START_FAILED
         try:
-            await running.start()
+            await self._start_running(running)
         except BaseException:
             if not running.is_member:
                 self._state = ServiceState.CREATED
@@ -123,6 +123,10 @@ class Producer:
             self._group,
             str(session.options.vip_channel).lower(),
         )
+
+    async def _start_running(self, running: RunningProducer) -> None:
+        """Start the inner part; subclasses add what is theirs."""
+        await running.start()
 
     async def stop(self) -> None:
         """Wait for the sends in progress, at most for their timeouts, leave the cluster and close.

@@ -28,6 +28,7 @@ from goddard.client.produce.hooks import (
 )
 from goddard.client.produce.options import ProducerKeywords
 from goddard.client.produce.producer import Producer
+from goddard.client.produce.running import RunningProducer
 from goddard.client.session import Session
 from goddard.client.trace.hooks import TransactionTracing
 from goddard.client.values import SendResult, SendStatus, TransactionState
@@ -298,7 +299,9 @@ class TransactionProducer(Producer):
         check_range("check_threads", check_threads, 1, _MAX_THREADS)
         check_range("execute_threads", execute_threads, 1, _MAX_THREADS)
         check_range("max_waiting_checks", max_waiting_checks, 1)
-        self._end_hooks = list(check_hooks("end_hooks", end_hooks))
+        self._own_end_hooks: Sequence[EndTransactionHook] = check_hooks("end_hooks", end_hooks)
+        # They and the tracing; the checks have the same list.
+        self._end_hooks = list(self._own_end_hooks)
         self._calls = ListenerCalls(
             listener, execute_threads=execute_threads, check_threads=check_threads
         )
@@ -310,11 +313,18 @@ class TransactionProducer(Producer):
         )
         self._on_check = self._checks.submit
 
-    async def start(self) -> None:
-        await super().start()
-        running = self._check_running()
+    async def _start_running(self, running: RunningProducer) -> None:
+        # Before the start: brokers may ask for checks as soon as the session knows the producer.
+        self._end_hooks[:] = self._own_end_hooks
         if running.tracer is not None:
             self._end_hooks.append(TransactionTracing(running.tracer, running.session))
+        try:
+            await super()._start_running(running)
+        except BaseException:
+            # Otherwise no check has come, and the producer may be started again.
+            if running.is_member:
+                await finish(self._checks.stop, self._calls.close)
+            raise
 
     async def stop(self) -> None:
         """Stop. Half messages without a decision are left to the other producers of the group."""
