@@ -21,20 +21,21 @@ from goddard.client.errors import (
 )
 from goddard.client.message import Message
 from goddard.client.options import Credentials, session_options
-from goddard.client.produce.broker_health import TIMES_4, TIMES_5, FaultTimes
+from goddard.client.produce.broker_health import TIMES_4, TIMES_5, BrokerHealth, FaultTimes
 from goddard.client.produce.encoding import SendSettings
-from goddard.client.produce.hooks import SendHooks
+from goddard.client.produce.hooks import ForbiddenContext, SendContext, SendHooks
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.produce.sender import Sender
 from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.trace.tracer import TraceOptions
-from goddard.client.values import MessageQueue, SendStatus, ServiceState
+from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
 from goddard.clock import SystemClock
 from goddard.errors import (
     ConfigError,
     ConnectFailedError,
+    ConnectionLostError,
     ProtocolError,
     RequestTimeoutError,
     ServerShuttingDownError,
@@ -283,6 +284,45 @@ async def test_send_soon_retries_lost_connections_but_not_refusals() -> None:
     assert sum(isinstance(outcome, BrokerError) for outcome in outcomes) == 4
 
 
+class Recorder:
+    """A send hook that records the ended attempts."""
+
+    def __init__(self) -> None:
+        self.ended: list[SendContext] = []
+
+    def before_send(self, context: SendContext) -> None:
+        pass
+
+    def after_send(self, context: SendContext) -> None:
+        self.ended.append(context)
+
+
+async def test_hooks_are_called_after_failed_attempts() -> None:
+    recorder = Recorder()
+    async with (
+        FakeCluster("a", "b") as cluster,
+        Producer("g", name_servers=cluster.namesrv, send_hooks=[recorder]) as producer,
+    ):
+        broker = cluster.broker("a")
+        queue = MessageQueue("T", "a", 0)
+        await producer.send(Message("T", b"x"), queue=queue)
+        broker.answer = refusing(ResponseCode.SYSTEM_BUSY)
+        # Sent immediately, over the open connection.
+        with pytest.raises(BrokerError) as refused:
+            await producer.send_soon(Message("T", b"x"), queue=queue)
+        assert [each.error for each in recorder.ended] == [None, refused.value]
+        assert recorder.ended[1].result is None
+        await broker.server.stop()
+        await until(lambda: broker.connections[-1].is_closed)
+        await until(lambda: producer.session.connection(broker.address) is None)
+        with pytest.raises(SendFailedError) as failed:
+            await producer.send_oneway(Message("T", b"x"), queue=queue)
+        assert isinstance(failed.value.__cause__, ConnectFailedError)
+        assert recorder.ended[2].mode is SendMode.ONEWAY
+        assert recorder.ended[2].error is failed.value.__cause__
+        assert len(recorder.ended) == 3
+
+
 async def test_invalid_answers_are_retried_at_another_broker() -> None:
     async with FakeCluster("a", "b") as cluster:
         for fields in ({}, {"msgId": "x"}, {"msgId": "x", "queueId": "many", "queueOffset": "-1"}):
@@ -308,6 +348,41 @@ async def test_send_soon_keeps_the_order() -> None:
             await asyncio.gather(*futures)
         bodies = [int(bytes(request.body)) for request in cluster.broker("a").sends]
     assert bodies == list(range(1000))
+
+
+async def test_messages_of_a_queue_keep_their_order_while_its_broker_is_looked_up() -> None:
+    async with (
+        FakeCluster("a", topics=("T", "U")) as cluster,
+        FakeCluster("b") as other,
+        Producer("g", name_servers=cluster.namesrv, topics=["T", "U"]) as producer,
+    ):
+        answered, asked = asyncio.Event(), asyncio.Event()
+        broker = other.broker("b")
+
+        async def late(request: RemotingCommand) -> RemotingCommand:
+            asked.set()
+            await answered.wait()
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, "no")
+
+        await producer.send(Message("T", b"x"))
+        await producer.send(Message("U", b"x"))
+        # The first message waits for its broker's address.
+        cluster.answer_route = late
+        futures = [producer.send_soon(Message("T", b"1"), queue=MessageQueue("T", "b", 0))]
+        await asyncio.wait_for(asked.wait(), 60)
+        # Meanwhile the address becomes known, from the route of another topic.
+        cluster.answer_route = None
+        cluster.address_overrides["b"] = broker.address
+        await producer.session.refresh_route("U")
+        u_queue = MessageQueue("U", "b", 0)
+        await producer.send(Message("U", b"x"), queue=u_queue)
+        futures.append(producer.send_soon(Message("T", b"2"), queue=MessageQueue("T", "b", 0)))
+        for _ in range(5):
+            await producer.send(Message("U", b"x"), queue=u_queue)
+        answered.set()
+        await asyncio.wait_for(asyncio.gather(*futures), 60)
+        sends = [request for request in broker.sends if bytes(request.body) != b"x"]
+        assert [bytes(request.body) for request in sends] == [b"1", b"2"]
 
 
 async def test_large_and_small_messages_keep_their_order() -> None:
@@ -350,15 +425,19 @@ async def test_failed_start_leaves_no_session() -> None:
             await producer.send(Message("T", b"x"))
 
 
+def sender_of(session: Session, health: BrokerHealth | None = None) -> Sender:
+    settings, options = SendSettings(group="g"), ProducerOptions()
+    targets = Targets(session, settings, health, detects=False)
+    return Sender(session, settings, options, targets, SendHooks(session, settings, (), ()))
+
+
 async def test_cancelled_drain_ends_the_sends_before_it_returns() -> None:
     async with (
         FakeCluster("a") as cluster,
         Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
     ):
         cluster.answer_route = mute
-        settings, options = SendSettings(group="g"), ProducerOptions()
-        targets = Targets(session, settings, None, detects=False)
-        sender = Sender(session, settings, options, targets, SendHooks(session, settings, (), ()))
+        sender = sender_of(session)
         unanswered = sender.submit(Message("T", b"x"), "T", 60_000)
         draining = asyncio.create_task(sender.drain())
         await asyncio.sleep(0)
@@ -368,6 +447,32 @@ async def test_cancelled_drain_ends_the_sends_before_it_returns() -> None:
         assert unanswered.done()
         with pytest.raises(NotRunningError, match="was stopped"):
             await unanswered
+
+
+async def test_send_is_not_retried_after_a_cancelled_drain() -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
+    ):
+        broker = cluster.broker("a")
+        sender = sender_of(session)
+        queue = MessageQueue("T", "a", 0)
+        await sender.submit(Message("T", b"x"), "T", 60_000, queue)
+        broker.answer = mute
+        # Sent immediately, without a task.
+        unanswered = sender.submit(Message("T", b"x"), "T", 60_000, queue)
+        await until(lambda: len(broker.sends) == 2)
+        draining = asyncio.create_task(sender.drain())
+        await asyncio.sleep(0)
+        draining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+        broker.connections[-1].abort()
+        with pytest.raises(NotRunningError, match="was stopped") as stopped:
+            await asyncio.wait_for(unanswered, 60)
+        assert isinstance(stopped.value.__cause__, ConnectionLostError)
+        assert len(sender) == 0
+        assert brokers_of(cluster) == {"a": 2, "b": 0}
 
 
 async def test_cancelled_stop_leaves_nothing_open() -> None:
@@ -387,7 +492,7 @@ async def test_cancelled_stop_leaves_nothing_open() -> None:
         stopping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopping
-        with pytest.raises(ClientError):
+        with pytest.raises(NotRunningError, match="was stopped"):
             await unanswered
         assert producer.state is ServiceState.STOPPED
         await until(lambda: all(each.is_closed for each in broker.connections))
@@ -520,6 +625,40 @@ async def test_invalid_messages_are_not_sent() -> None:
         assert len(cluster.broker("a").sends) == 1
 
 
+class Forbidding:
+    """A hook that prevents sends."""
+
+    def check(self, context: ForbiddenContext) -> None:
+        if context.message.body == b"forbidden":
+            raise PermissionError("not this one")
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+async def test_send_soon_reports_errors_in_its_future(is_connected: bool) -> None:
+    def select(*_: object) -> MessageQueue:
+        raise KeyError("no queue")
+
+    async with (
+        FakeCluster("a") as cluster,
+        Producer("g", name_servers=cluster.namesrv, forbidden_hooks=[Forbidding()]) as producer,
+    ):
+        if is_connected:
+            await producer.send(Message("T", b"x"))
+        selected = producer.send_soon(Message("T", b"x"), selector=select)
+        forbidden = producer.send_soon(Message("T", b"forbidden"))
+        long = producer.send_soon(Message("T", b"x", properties={"a": "x" * 32_767}))
+        with pytest.raises(ClientError, match="no queue"):
+            await selected
+        with pytest.raises(PermissionError, match="not this one"):
+            await forbidden
+        with pytest.raises(InvalidMessageError, match="properties of 3"):
+            await long
+        # Topic and body are checked before.
+        with pytest.raises(InvalidMessageError, match="body length is zero"):
+            producer.send_soon(Message("T", b""))
+        assert (await producer.send_soon(Message("T", b"x"))).status is SendStatus.SEND_OK
+
+
 async def test_missing_name_servers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     async with Producer("g") as producer:
@@ -548,6 +687,17 @@ async def test_batch_error_has_the_results_of_sent_parts() -> None:
     assert isinstance(failed.value.__cause__, BrokerError)
 
 
+@pytest.mark.parametrize("value", ["x" * 32_767, "x\x02y", "\ud800"])
+async def test_batch_with_an_invalid_message_is_not_sent(value: str) -> None:
+    invalid = Message("T", b"x")
+    invalid.properties["own"] = value
+    async with FakeCluster("a") as cluster:
+        async with Producer("g", name_servers=cluster.namesrv, max_message_bytes=300) as producer:
+            with pytest.raises(InvalidMessageError, match="propert"):
+                await producer.send_batch([*(Message("T", b"x" * 50) for _ in range(9)), invalid])
+        assert cluster.broker("a").sends == []
+
+
 @pytest.mark.parametrize("times", [TIMES_4, TIMES_5], ids=["4", "5"])
 async def test_failing_brokers_are_avoided(times: FaultTimes) -> None:
     async with FakeCluster("a", "b") as cluster:
@@ -564,6 +714,23 @@ async def test_failing_brokers_are_avoided(times: FaultTimes) -> None:
                 await producer.send(Message("T", b"x"))
             # If all brokers are avoided, all are used.
             assert brokers_of(cluster)["a"] >= 2
+
+
+async def test_latencies_of_immediate_sends_are_recorded() -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
+    ):
+        # Every latency makes a broker unavailable for an hour.
+        health = BrokerHealth(FaultTimes((0,), (3_600_000,), 0))
+        sender = sender_of(session, health)
+        await session.refresh_route("T")
+        await session.connect(cluster.broker("a").address, 60_000)
+        now_ms = session.clock.monotonic_ms()
+        assert health.is_available("a", now_ms)
+        await sender.submit(Message("T", b"x"), "T", 60_000, MessageQueue("T", "a", 0))
+        assert not health.is_available("a", now_ms)
+        assert health.is_available("b", now_ms)
 
 
 async def test_broker_is_used_again_when_reachable() -> None:

@@ -19,7 +19,6 @@ from goddard.errors import (
     ConfigError,
     ConnectFailedError,
     ConnectionLostError,
-    GoddardError,
     RemotingError,
     ServerShuttingDownError,
 )
@@ -178,10 +177,14 @@ class Client:
             connection = await self.connection(address, left_ms)
             left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
             connection.submit(encode, request.code, left_ms, request.done, may_resend=False)
-        except RemotingError as error:
-            request.done(error)
-        except GoddardError as error:
-            request.done(RemotingError(f"the request cannot be sent again: {error}", address))
+        except Exception as error:
+            _logger.debug("a request to %s cannot be sent again", address, exc_info=True)
+            if isinstance(error, RemotingError):
+                request.done(error)
+                return
+            failure = RemotingError(f"the request cannot be sent again: {error}", address)
+            failure.__cause__ = error
+            request.done(failure)
 
     async def _connect(self, address: str, timeout_seconds: float) -> Connection:
         if self._closed:

@@ -8,6 +8,7 @@ from goddard.errors import (
     ConnectFailedError,
     ConnectionLostError,
     OverloadedError,
+    ProtocolError,
     RemotingError,
     RequestTimeoutError,
     ServerShuttingDownError,
@@ -235,6 +236,25 @@ async def test_go_away_of_a_server_that_is_gone() -> None:
         go_away(connection)
         with pytest.raises(ConnectFailedError):
             await future
+
+
+@pytest.mark.parametrize("raised", [ProtocolError("no"), ValueError("no")])
+async def test_a_resend_that_cannot_be_encoded_is_an_error(raised: Exception) -> None:
+    opaques: list[int] = []
+
+    def encode(opaque: int) -> bytes:
+        opaques.append(opaque)
+        if len(opaques) == 2:
+            raise raised
+        return encode_frame(RemotingCommand(LATER, opaque=opaque))
+
+    async with server() as peer, Client() as client:
+        connection = await client.connection(address_of(peer), 30_000)
+        future = connection.request_encoded(encode, LATER, 30_000)
+        go_away(connection)
+        with pytest.raises(RemotingError, match="the request cannot be sent again: no") as failed:
+            await asyncio.wait_for(future, 10)
+        assert failed.value.__cause__ is raised
 
 
 async def test_a_resend_keeps_the_timeout_of_the_request() -> None:

@@ -45,6 +45,9 @@ class Producer(BlockingClient[AsyncProducer]):
         arrive together in any order: where order matters, wait for each result. The message must
         not be changed until the future is done.
 
+        The future has every error of the send, also InvalidMessageError and those of hooks and
+        selectors. The call itself raises only if the producer is not running.
+
         ``callback`` is called with the future when it is done, in a thread for callbacks: it may
         block and use clients. Functions that are added to the future itself run on the loop and
         must not block.

@@ -15,13 +15,13 @@ event loop. A message is encoded once, when it is added; there is no task and no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias
 
-from goddard.client.errors import InvalidMessageError
+from goddard.client.errors import InvalidMessageError, NotRunningError
 from goddard.client.message import Message
-from goddard.client.produce.encoding import split_result
+from goddard.client.produce.encoding import encoded_properties, split_result
 from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.produce.ordering import Lines, Place
 from goddard.client.values import MessageQueue, SendResult
@@ -38,7 +38,6 @@ from goddard.protocol.message import (
     PROPERTY_UNIQUE_ID,
     PROPERTY_WAIT,
     encode_batch_entry,
-    encode_properties,
 )
 from goddard.protocol.names import RETRY_PREFIX
 from goddard.transport.tasks import Tasks
@@ -56,14 +55,6 @@ _PAIR_END: Final = b"\x02"
 
 BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
 """Topic, queue, WAIT and TAGS of the messages that share a batch."""
-
-
-def encoded_properties(properties: Mapping[str, str]) -> bytes:
-    """Properties as a batch body holds them."""
-    try:
-        return encode_properties(properties)
-    except (ProtocolError, TypeError) as error:
-        raise InvalidMessageError(f"the message properties cannot be sent: {error}") from error
 
 
 def batch_key(message: Message, queue: MessageQueue | None) -> BatchKey:
@@ -321,7 +312,7 @@ class Accumulator:
         return future
 
     async def flush(self) -> None:
-        """Send all batches and wait for the results; cancelled, give up those that are missing."""
+        """Send all batches and wait for the results; cancelled, fail those that are missing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -382,8 +373,8 @@ class Accumulator:
         def ended(task: "asyncio.Task[None]") -> None:
             self._sending.discard(task)
             if task.cancelled():
-                for future in futures:
-                    future.cancel()
+                text = "the producer was stopped before the answer came"
+                _fail(futures, NotRunningError(text))
 
         task.add_done_callback(ended)
 

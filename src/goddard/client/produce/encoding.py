@@ -5,7 +5,7 @@ SEND_REPLY_MESSAGE_V2 (325); all have the same header with names of one letter. 
 a producer's frames differ from message to message; a ``FrameTemplate`` holds the others as bytes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
@@ -32,7 +32,6 @@ from goddard.protocol.message import (
     BatchEntry,
     TransactionType,
     decode_properties,
-    encode_properties,
     format_properties,
     iter_batch,
 )
@@ -172,7 +171,7 @@ def compress_body(body: bytes, settings: SendSettings) -> bytes | None:
     return compressed if len(compressed) < len(body) else None
 
 
-def _properties_text(properties: dict[str, str]) -> str:
+def _properties_text(properties: Mapping[str, str]) -> str:
     try:
         text = format_properties(properties)
     except ProtocolError as error:
@@ -191,6 +190,11 @@ def _properties_text(properties: dict[str, str]) -> str:
             f"the message properties of {size} bytes are longer than {MAX_PROPERTIES_BYTES}"
         )
     return text
+
+
+def encoded_properties(properties: Mapping[str, str]) -> bytes:
+    """Properties as a batch body holds them."""
+    return _properties_text(properties).encode()
 
 
 def _count_of(text: str | None) -> int | None:
@@ -244,9 +248,9 @@ def split_batch(
         if namespace:
             properties = {**properties, PROPERTY_INSTANCE_ID: namespace}
         try:
-            encoded = encode_properties(properties)
-        except ProtocolError as error:
-            raise InvalidMessageError(f"{_BATCH_FAILED}: {error}") from error
+            encoded = encoded_properties(properties)
+        except InvalidMessageError as error:
+            raise InvalidMessageError(f"{_BATCH_FAILED}: {error.message}") from error
         entry = BatchEntry(message.body, encoded, message.flag)
         entry_bytes = BATCH_ENTRY_BYTES + len(message.body) + len(encoded)
         if chunk and (size + entry_bytes > max_bytes or len(chunk) == MAX_BATCH_MESSAGES):

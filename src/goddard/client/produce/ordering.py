@@ -26,7 +26,16 @@ class Place:
             await asyncio.wait((self._before,))
 
     def leave(self) -> None:
-        """Let the next place have its turn. Safe to call more than once."""
+        """Let the next place have its turn. Safe to call more than once.
+
+        A place that is left before its turn still keeps the next one behind those before it.
+        """
+        if self._before is None or self._before.done():
+            self._end()
+        else:
+            self._before.add_done_callback(self._end)
+
+    def _end(self, _: object = None) -> None:
         if not self._is_left.done():
             self._is_left.set_result(None)
             if self._last[self._key] is self._is_left:

@@ -207,6 +207,10 @@ class Producer:
         messages that followed. A RocketMQ broker has many threads and may store messages that
         arrive together in any order: where order matters, wait for each result. The message must
         not be changed until the future is done.
+
+        The future has every error of the send, also those of hooks and selectors. The call itself
+        raises only if the producer is not running or an argument is invalid, such as the topic or
+        the body.
         """
         running = self._check_running()
         topic = running.check(message)
@@ -259,9 +263,9 @@ class Producer:
             if message.message_id is None:
                 message.properties[PROPERTY_UNIQUE_ID] = running.session.unique_id()
         results: list[SendResult] = []
-        chunks = split_batch(
-            batch, running.session.options.namespace, self.options.max_message_bytes
-        )
+        # All of them before the first is sent: nothing is sent of a batch with an invalid message.
+        namespace = running.session.options.namespace
+        chunks = list(split_batch(batch, namespace, self.options.max_message_bytes))
         for chunk, entries in chunks:
             ids = [message.properties[PROPERTY_UNIQUE_ID] for message in chunk]
             try:

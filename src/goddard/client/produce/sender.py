@@ -45,6 +45,7 @@ _COMPRESS_IN_THREAD_BYTES: Final = 32 * 1024
 # With more queues than this, the templates are discarded and made again.
 _MAX_TEMPLATES: Final = 16_384
 _CHOSEN_QUEUE: Final = RetryPolicy()
+_STOPPED: Final = "the producer was stopped before the answer came"
 
 
 class SubmittedSend(PendingSend):
@@ -103,6 +104,7 @@ class Sender:
         # How many submitted messages wait to be sent; later ones may not overtake them.
         self._waiting = 0
         self._in_progress = 0
+        self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -110,12 +112,17 @@ class Sender:
         return self._in_progress
 
     async def drain(self) -> None:
-        """Wait until no send is in progress; cancelled, end those that were submitted."""
+        """Wait until no send is in progress; nothing may be sent after that.
+
+        Cancelled, it ends the submitted sends that have a task. The others, whose first attempt was
+        sent immediately, end with that attempt: they are not retried.
+        """
         try:
             while self._in_progress:
                 self._idle = self._loop.create_future()
                 await self._idle
         finally:
+            self._is_closed = True
             tasks = tuple(self._tasks)
             for task in tasks:
                 task.cancel()
@@ -203,7 +210,10 @@ class Sender:
         selector: Selector | None = None,
         key: Any = None,
     ) -> "asyncio.Future[SendResult]":
-        """Send a valid message without waiting; ``topic`` is the brokers' name of its topic."""
+        """Send a valid message without waiting; ``topic`` is the brokers' name of its topic.
+
+        Every failure is the future's, except that of an invalid ``queue``.
+        """
         if queue is not None:
             queue = check_target(queue, message.topic, topic)
         pending = SubmittedSend(
@@ -224,9 +234,10 @@ class Sender:
         self._in_progress += 1
         try:
             is_sent = not self._waiting and self._send_now(pending)
-        except BaseException:
-            self._finish(pending)
-            raise
+        except Exception as error:
+            _logger.debug("a send to %s failed at once", topic, exc_info=True)
+            self._fail(pending, error)
+            return future
         if not is_sent:
             self._waiting += 1
             self._spawn(pending, self._send_when_ready(pending))
@@ -385,13 +396,14 @@ class Sender:
         self._hooks.after(pending.context, error=error)
         pending.failed(error)
         now_ms = self._clock.monotonic_ms()
-        if pending.may_try(now_ms) and not pending.future.done():
+        may_try = pending.may_try(now_ms)
+        if may_try and not self._is_closed and not pending.future.done():
             self._spawn(pending, self._send_with_retries(pending))
-        else:
-            failure = pending.failure(now_ms)
-            if failure is not error:
-                failure.__cause__ = error
-            self._fail(pending, failure)
+            return
+        failure = NotRunningError(_STOPPED) if may_try else pending.failure(now_ms)
+        if failure is not error:
+            failure.__cause__ = error
+        self._fail(pending, failure)
 
     def _succeed(self, pending: SubmittedSend, result: SendResult) -> None:
         if not pending.future.done():
@@ -419,8 +431,7 @@ class Sender:
     def _task_done(self, pending: SubmittedSend, task: "asyncio.Task[SendResult]") -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            text = "the producer was stopped before the answer came"
-            self._fail(pending, NotRunningError(text))
+            self._fail(pending, NotRunningError(_STOPPED))
         elif (error := task.exception()) is not None:
             self._fail(pending, error)
         else:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from goddard.client.errors import InvalidMessageError
+from goddard.client.errors import InvalidMessageError, NotRunningError
 from goddard.client.message import Message
 from goddard.client.produce.batching import (
     Accumulator,
     Batch,
     OpenBatches,
     batch_key,
-    encoded_properties,
 )
+from goddard.client.produce.encoding import encoded_properties
 from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
@@ -352,19 +352,22 @@ async def test_batches_for_a_chosen_queue_are_sent_one_at_a_time() -> None:
         assert isinstance(future.exception(), ConnectFailedError)
 
 
-async def test_cancelled_sends_cancel_their_callers() -> None:
+async def test_cancelled_flush_fails_the_pending_sends() -> None:
     wire = Wire()
     wire.open.clear()
     accumulating = accumulator(wire)
-    future = accumulating.add(Message("T", b"x"))
-    assert future is not None
+    messages = (Message("T", b"0"), Message("T", b"1"), Message("T", bytes(5000), keys="2"))
+    futures = [accumulating.add(message, QUEUE) for message in messages]
     flushing = asyncio.create_task(accumulating.flush())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "batch to T")
-    task.cancel()
-    await flushing
-    assert future.cancelled()
+    flushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
+    for future in futures:
+        assert future is not None
+        with pytest.raises(NotRunningError, match="the producer was stopped"):
+            await future
 
 
 @pytest.mark.parametrize("namespace", ["", "space"])
@@ -412,5 +415,9 @@ async def test_message_that_cannot_be_encoded_does_not_affect_others() -> None:
         accumulating.add(message)
     with pytest.raises(InvalidMessageError, match="separator"):
         accumulating.add(Message("T", b"x", tags="a\x02b"))
+    for invalid in (Message("T", b"x", tags="\ud800"), Message("T", b"x")):
+        invalid.properties.setdefault("own", "\ud800")
+        with pytest.raises(InvalidMessageError, match="not text"):
+            accumulating.add(invalid)
     await accumulating.flush()
     assert wire.batches == []

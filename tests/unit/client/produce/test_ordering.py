@@ -63,3 +63,22 @@ async def test_failed_and_cancelled_work_leaves_its_line() -> None:
     third.leave()
     third.leave()
     assert "line" not in lines
+
+
+async def test_place_that_is_left_early_keeps_the_order_of_the_others() -> None:
+    lines = Lines()
+    _, second, third = places = [lines.join("line") for _ in range(3)]
+    # The last one fails first.
+    third.leave()
+    second.leave()
+    fourth = lines.join("line")
+    turn = asyncio.create_task(fourth.turn())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not turn.done()
+    for place in places:
+        place.leave()
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        await turn
+    fourth.leave()
+    assert "line" not in lines
