@@ -19,6 +19,7 @@ from goddard.broker.properties import IMPORTANT
 from goddard.broker.settings import QUEUE_LOCK_PROPERTY, BrokerConfig
 from goddard.broker.tuning import tune_process
 from goddard.cli.daemon import (
+    EXIT_WRONG_CONFIG,
     HELP_OPTIONS,
     HOME_PROPERTY,
     HOME_VARIABLE,
@@ -37,8 +38,6 @@ from goddard.transport.client import split_address
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 _NAMESRV_PROPERTY: Final = "rocketmq.namesrv.addr"
 _LOCAL_NAME_SERVER: Final = "127.0.0.1:9876"
-# The exit status of Java's System.exit(-3).
-_EXIT_WRONG_CONFIG: Final = 253
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -248,12 +247,12 @@ def _check(config: BrokerConfig) -> BrokerConfig:
         raise StartRefusedError(
             f"The Name Server Address[{config.namesrv_addr}] illegal, please set it as follows, "
             '"127.0.0.1:9876;192.168.0.1:9876"',
-            _EXIT_WRONG_CONFIG,
+            EXIT_WRONG_CONFIG,
         ) from error
     if config.broker_role != "SLAVE":
         return dataclasses.replace(config, broker_id=0)
     if config.broker_id == 0:
-        raise StartRefusedError("Slave's brokerId must be > 0", _EXIT_WRONG_CONFIG)
+        raise StartRefusedError("Slave's brokerId must be > 0", EXIT_WRONG_CONFIG)
     return config
 
 

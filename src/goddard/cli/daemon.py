@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 
 HOME_VARIABLE: Final = "ROCKETMQ_HOME"
 HOME_PROPERTY: Final = "rocketmq.home.dir"
-# The exit status of Java's System.exit(-2).
+# The exit statuses of Java's System.exit(-2) and System.exit(-3).
 _EXIT_WITHOUT_HOME: Final = 254
+EXIT_WRONG_CONFIG: Final = 253
 
 _UNUSABLE_FOLDER: Final = frozenset(
     {errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}

@@ -22,7 +22,7 @@ from typing import Final
 
 import click
 
-from goddard.cli.daemon import HELP_OPTIONS, OWN_OPTIONS, error_text
+from goddard.cli.daemon import EXIT_WRONG_CONFIG, HELP_OPTIONS, OWN_OPTIONS, error_text
 from goddard.config import NameServerConfig
 from goddard.errors import ConfigError
 from goddard.logs import logging_to
@@ -161,6 +161,7 @@ class _Child:
         self.name = name
         self.address: str | None = None
         self._process = process
+        self._output: deque[str] = deque(maxlen=1)
         self._errors: deque[str] = deque(maxlen=1)
         self._readers = (
             asyncio.create_task(self._read(process.stdout, self._output_line)),
@@ -182,7 +183,9 @@ class _Child:
     def failure(self) -> str:
         """Why the process ended: its last error message, or its exit code."""
         code = self._process.returncode
-        message = " ".join(self._errors).removeprefix("goddard broker: ").strip()
+        # As in RocketMQ, a broker prints to standard output why it refuses its configuration.
+        lines = self._output if code == EXIT_WRONG_CONFIG else self._errors
+        message = " ".join(lines).removeprefix("goddard broker: ").strip()
         # The child's message names the child's options.
         message = message.replace("with --port", "with --broker-port")
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -193,6 +196,7 @@ class _Child:
         await self._process.wait()
 
     def _output_line(self, line: str) -> None:
+        self._output.append(line)
         found = _BOOT.search(line)
         if found:
             self.address = found["address"]

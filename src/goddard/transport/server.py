@@ -205,7 +205,7 @@ class Server:
 
     async def _bind(self) -> socket.socket:
         options = self._options
-        host = await resolve_host(options.host) if options.host else None
+        host = await resolve_host(options.host)
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

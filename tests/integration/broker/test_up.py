@@ -15,6 +15,7 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask, query_brokers
+from tests.support.commands import run_to_end
 
 UP = [sys.executable, "-m", "goddard.cli.main", "up", "--port", "0", "--broker-port", "0"]
 
@@ -143,3 +144,18 @@ def test_a_cluster_listens_on_a_name_or_an_ipv4_or_ipv6_address(
 ) -> None:
     with cluster(tmp_path, "--host", host).start() as process:
         assert addresses(process)["broker-a"].startswith(shown)
+
+
+def test_an_empty_host_is_an_error(tmp_path: Path) -> None:
+    ended = run_to_end([*UP, "--data", str(tmp_path / "data"), "--host", ""])
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("goddard up: the host name '' cannot be resolved; give an IP ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_reason_why_a_broker_refuses_its_configuration_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerRole=SLAVE\n")
+    ended = run_to_end([*UP, "--data", str(tmp_path / "data"), "-c", str(file)])
+    assert ended.returncode == 1
+    assert ended.stderr == "goddard up: broker-a: Slave's brokerId must be > 0\n"

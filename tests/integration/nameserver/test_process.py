@@ -72,6 +72,17 @@ def test_restart_on_the_same_port(running: Process, tmp_path: Path) -> None:
         assert address_of(second) == address
 
 
+@pytest.mark.parametrize("line", ["", "bindAddress=\n"])
+def test_an_empty_host_is_an_error_of_one_line(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(f"listenPort=0\n{line}")
+    options = () if line else ("--host", "")
+    ended = run_to_end([*NAMESRV, "-c", str(file), "--home", str(tmp_path), *options])
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("goddard namesrv: the host name '' cannot be resolved; give an ")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_a_port_in_use_is_reported_in_one_line(running: Process, tmp_path: Path) -> None:
     address = address_of(running)
     port = address.rpartition(":")[2]
