@@ -254,7 +254,7 @@ async def test_broadcasting_gives_everything_to_everybody(
             box,
             message_model=MessageModel.BROADCASTING,
             instance_name=f"cast-{name}",
-            offsets_folder=tmp_path,
+            offsets_folder=str(tmp_path),
         )
         for name, box in boxes.items()
     ]

@@ -67,6 +67,12 @@ def _mapping(properties: object) -> Mapping[str, str]:
     return properties
 
 
+def _wait_text(wait: object) -> str:
+    if not isinstance(wait, bool):
+        raise TypeError(f"wait_store_ok must be True or False, not {wait!r}")
+    return "true" if wait else "false"
+
+
 def _integer(number: object) -> int:
     if not isinstance(number, int):
         raise TypeError(f"a delay, level or time must be a whole number, not {number!r}")
@@ -112,7 +118,7 @@ class Message:
         self.properties = own
         if keys is not None:
             self.keys = keys
-        own[PROPERTY_WAIT] = "true" if wait_store_ok else "false"
+        own[PROPERTY_WAIT] = "true" if wait_store_ok is True else _wait_text(wait_store_ok)
         if tags:
             own[PROPERTY_TAGS] = _tag(tags)
         if delay_level:
@@ -179,7 +185,7 @@ class Message:
 
     @wait_store_ok.setter
     def wait_store_ok(self, wait: bool) -> None:
-        self.properties[PROPERTY_WAIT] = "true" if wait else "false"
+        self.properties[PROPERTY_WAIT] = _wait_text(wait)
 
     @property
     def delay_level(self) -> int:

@@ -128,3 +128,13 @@ def test_message_repr() -> None:
     assert "'T'" in text
     assert "'TAGS': 'A'" in text
     assert "4 bytes" in text
+
+
+def test_wait_store_ok_must_be_a_bool() -> None:
+    given: Any = "no"
+    with pytest.raises(TypeError, match="wait_store_ok must be True or False, not 'no'"):
+        Message("T", b"x", wait_store_ok=given)
+    message = Message("T", b"x")
+    with pytest.raises(TypeError, match="wait_store_ok must be True or False, not 'no'"):
+        message.wait_store_ok = given
+    assert message.wait_store_ok

@@ -299,6 +299,12 @@ def test_producer_option_objects_of_wrong_type(option: str) -> None:
         ProducerOptions(**cast("Any", {option: True}))
 
 
+@pytest.mark.parametrize("option", ["retry_when_not_stored", "detect_brokers"])
+def test_producer_switches_must_be_bool(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is 'no'; it must be bool"):
+        Producer("g", name_servers="127.0.0.1:9876", **cast("Any", {option: "no"}))
+
+
 @pytest.mark.parametrize("group", [None, 3])
 def test_producer_group_must_be_text(group: Any) -> None:
     with pytest.raises(ConfigError, match="it has to be text"):

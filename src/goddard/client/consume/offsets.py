@@ -267,12 +267,12 @@ class LocalOffsets(_Memory):
 
     __slots__ = ("_path", "_writing")
 
-    def __init__(self, client_id: str, group: str, *, folder: Path | None = None) -> None:
+    def __init__(self, client_id: str, group: str, *, folder: str | Path | None = None) -> None:
         super().__init__()
         for name in (client_id, group):
             if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
                 raise ConfigError(f"{name[:80]!r} cannot be a folder name for offsets")
-        root = folder if folder is not None else Path.home() / LOCAL_OFFSETS_FOLDER
+        root = Path.home() / LOCAL_OFFSETS_FOLDER if folder is None else Path(folder)
         self._path = root / client_id / group / "offsets.json"
         # Held while the file is read, merged and replaced.
         self._writing = asyncio.Lock()

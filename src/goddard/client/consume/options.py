@@ -40,7 +40,7 @@ class ConsumerKeywords(SessionKeywords, total=False):
     pull_threshold_mib_for_queue: int
     max_span: int
     allocation: AllocationStrategy | None
-    offsets_folder: Path | None
+    offsets_folder: str | Path | None
     consume_hooks: Sequence[ConsumeHook]
 
 
@@ -103,7 +103,7 @@ class ConsumerOptions:
     pull_threshold_mib_for_queue: int = 100
     max_span: int = 2_000
     allocation: AllocationStrategy | None = None
-    offsets_folder: Path | None = None
+    offsets_folder: str | Path | None = None
     consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
@@ -116,6 +116,10 @@ class ConsumerOptions:
         _check_queue_threshold("pull_threshold_for_queue", self.pull_threshold_for_queue)
         check_range("pull_threshold_mib_for_queue", self.pull_threshold_mib_for_queue, 1, _MAX_MIB)
         _check_queue_threshold("max_span", self.max_span)
+        if self.allocation is not None:
+            _check_allocation(self.allocation)
+        if self.offsets_folder is not None:
+            _check_folder("offsets_folder", self.offsets_folder)
         # A copy: the caller may change its list later.
         object.__setattr__(self, "consume_hooks", check_hooks("consume_hooks", self.consume_hooks))
 
@@ -230,6 +234,7 @@ class LiteOptions(ConsumerOptions):
         check_range("poll_timeout_ms", self.poll_timeout_ms, 0)
         check_range("broker_suspend_ms", self.broker_suspend_ms, 1)
         check_range("pull_timeout_ms", self.pull_timeout_ms, 1)
+        check_type("auto_commit", self.auto_commit, bool)
         check_range("auto_commit_interval_ms", self.auto_commit_interval_ms, 1)
         check_range("queue_check_interval_ms", self.queue_check_interval_ms, 10)
         if self.pull_timeout_ms < self.broker_suspend_ms:
@@ -246,3 +251,21 @@ def _check_queue_threshold(option: str, value: int) -> None:
 def _check_topic_threshold(option: str, value: int) -> None:
     if value != -1:
         check_range(option, value, 1, _MAX_TOPIC_MESSAGES)
+
+
+def _check_allocation(strategy: object) -> None:
+    """ConfigError unless it has the members of an AllocationStrategy and is not a class."""
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise ConfigError(f"allocation is the class {name}; give an instance: {name}()")
+    has_name = isinstance(getattr(strategy, "name", None), str)
+    if not has_name or not callable(getattr(strategy, "allocate", None)):
+        raise ConfigError(
+            f"allocation is {strategy!r:.200}; it must be an object with `name` and `allocate`, "
+            "such as AveragelyByCircle()"
+        )
+
+
+def _check_folder(option: str, folder: object) -> None:
+    if not isinstance(folder, str | Path):
+        raise ConfigError(f"{option} is {folder!r:.200}; it must be a str or Path")

@@ -156,6 +156,8 @@ class ProducerOptions:
             check_range("max_timeout_per_try_ms", self.max_timeout_per_try_ms, 1)
         check_range("retries", self.retries, 0, _MAX_TRIES)
         check_range("async_retries", self.async_retries, 0, _MAX_TRIES)
+        check_type("retry_when_not_stored", self.retry_when_not_stored, bool)
+        check_type("detect_brokers", self.detect_brokers, bool)
         check_range("compress_from_bytes", self.compress_from_bytes, 0)
         # Leaves room for the header in a frame.
         check_range("max_message_bytes", self.max_message_bytes, 1, MAX_BODY_BYTES - 1024 * 1024)

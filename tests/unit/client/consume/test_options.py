@@ -1,13 +1,18 @@
 """Options of consumers: what follows from them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goddard.client.consume.allocation import Averagely, AveragelyByCircle
+from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.offsets import LocalOffsets
 from goddard.client.consume.options import LiteOptions, PushOptions
+from goddard.client.consume.push import PushConsumer
 from goddard.client.options import split_options
 from goddard.client.values import ConsumeFrom, MessageModel
+from goddard.errors import ConfigError
 
 
 def test_own_options_are_taken_apart_from_those_of_the_session() -> None:
@@ -55,3 +60,44 @@ def test_hooks_are_copied() -> None:
     options = PushOptions(consume_hooks=hooks)
     hooks.append(object())
     assert options.consume_hooks == ()
+
+
+@pytest.mark.parametrize("folder", ["/tmp/offsets", Path("/tmp/offsets")])
+def test_the_folder_of_offsets_is_a_str_or_a_path(folder: str | Path) -> None:
+    for options in (PushOptions(offsets_folder=folder), LiteOptions(offsets_folder=folder)):
+        offsets = LocalOffsets("id", "g", folder=options.offsets_folder)
+        assert offsets.path == Path("/tmp/offsets/id/g/offsets.json")
+
+
+class WithoutName:
+    """A strategy that lacks ``name``."""
+
+    def allocate(self, *_: object) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "text"),
+    [
+        ("offsets_folder", 5, "offsets_folder is 5; it must be a str or Path"),
+        ("offsets_folder", b"x", "offsets_folder is b'x'; it must be a str or Path"),
+        (
+            "allocation",
+            AveragelyByCircle,
+            r"allocation is the class AveragelyByCircle; give an instance: AveragelyByCircle\(\)",
+        ),
+        ("allocation", "AVG", r"allocation is 'AVG'; it must be .* as AveragelyByCircle\(\)"),
+        ("allocation", "", r"allocation is ''; it must be .* as AveragelyByCircle\(\)"),
+        ("allocation", WithoutName(), r"allocation is <.*; it must be .* `name` and `allocate`"),
+    ],
+)
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+def test_options_of_wrong_type(kind: Any, option: str, given: object, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        kind("g", name_servers="127.0.0.1:9876", **{option: given})
+
+
+def test_auto_commit_must_be_a_bool() -> None:
+    given: Any = "no"
+    with pytest.raises(ConfigError, match="auto_commit is 'no'; it must be bool"):
+        LitePullConsumer("g", name_servers="127.0.0.1:9876", auto_commit=given)
