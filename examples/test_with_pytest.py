@@ -1,7 +1,8 @@
 """Test against a real broker that pytest starts, without configuration and clean-up.
 
-    pytest examples/test_with_pytest.py
+    pytest -c /dev/null --rootdir=examples examples/test_with_pytest.py
 
+``-c /dev/null`` ignores the configuration of Goddard's own tests, which needs more plug-ins.
 The fixtures come with Goddard; see docs/guide/testing.md.
 """
 

@@ -425,9 +425,13 @@ def write_index() -> str:
         "",
         "# Reference",
         "",
-        "All names are in `goddard`. `goddard.aio` has the same names for asyncio: there the",
-        "methods that wait are coroutines, and `send_soon` takes the place of `send_async` and",
-        "returns a future of asyncio.",
+        "The names are in `goddard`, except those in the list below. `goddard.aio` has the same",
+        "names for asyncio: there the methods that wait are coroutines, and `send_soon` takes the",
+        "place of `send_async` and returns a future of asyncio.",
+        "",
+        *(f"- `{name}` is in `{module}`." for name, module in ELSEWHERE.items()),
+        "",
+        "The pages:",
         "",
     ]
     for page, (title, about, names) in PAGES.items():

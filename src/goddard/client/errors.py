@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from goddard.client.values import SendResult
+from goddard.client.values import SendResult, ServiceState
 from goddard.errors import GoddardError
 from goddard.protocol.codes import ResponseCode
 
@@ -244,6 +244,13 @@ class PartialFailureError(ClientError):
         )
         self.failures = dict(failures)
         self.results = dict(results)
+
+
+def start_advice(state: ServiceState) -> str:
+    """What to do about a client that does not run."""
+    if state is ServiceState.CREATED:
+        return "start it first (async with, or start)"
+    return "create a new one: a client starts only once"
 
 
 def already_started(kind: str, state: str) -> NotRunningError:

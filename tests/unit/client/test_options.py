@@ -20,13 +20,17 @@ from goddard.client.errors import (
     NameServerError,
     NoNameServerError,
     NoRouteError,
+    NotRunningError,
     already_started,
+    start_advice,
 )
 from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
+from goddard.client.message import Message
 from goddard.client.name_servers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, session_options
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
+from goddard.client.values import ServiceState
 from goddard.errors import ConfigError, RemotingError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
@@ -242,6 +246,19 @@ def test_second_start_error_has_advice() -> None:
     text = str(already_started("producer", "SHUTDOWN_ALREADY"))
     assert text.startswith("The producer service state not OK, maybe started once, SHUTDOWN_ALRE")
     assert text.endswith("create a new one")
+
+
+def test_advice_for_a_client_that_does_not_run() -> None:
+    assert start_advice(ServiceState.CREATED) == "start it first (async with, or start)"
+    for state in (ServiceState.START_FAILED, ServiceState.STOPPED):
+        assert start_advice(state) == "create a new one: a client starts only once"
+
+
+async def test_a_client_that_is_not_started_says_how_to_start_it() -> None:
+    with pytest.raises(NotRunningError, match=r"start it first \(async with, or start\)$"):
+        await Producer("g", name_servers="127.0.0.1:9876").send(Message("T", b"x"))
+    with pytest.raises(NotRunningError, match=r"start it first \(async with, or start\)$"):
+        await LitePullConsumer("g", name_servers="127.0.0.1:9876").poll()
 
 
 def test_check_range_accepts_its_limits() -> None:

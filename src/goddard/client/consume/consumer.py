@@ -19,7 +19,7 @@ from goddard.client.consume.pull import PullKeywords
 from goddard.client.consume.pull_loop import PullHandler, PullLoop
 from goddard.client.consume.queue_buffer import QueueBuffer
 from goddard.client.consume.subscriptions import Expression, Subscriptions, is_sql
-from goddard.client.errors import ClientError, NotRunningError, already_started
+from goddard.client.errors import ClientError, NotRunningError, already_started, start_advice
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionOptions
@@ -336,7 +336,7 @@ class GroupConsumer(ABC, Generic[M]):
         if self._state is not ServiceState.RUNNING or self._member is None:
             raise NotRunningError(
                 self._not_running.format(state=self._state.value),
-                advice="start it first; a stopped one does not start again",
+                advice=start_advice(self._state),
             )
         self._member.session.check_loop()
         return self._member

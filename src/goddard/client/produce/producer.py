@@ -13,7 +13,13 @@ from goddard.client import queries
 from goddard.client.arguments import Count, QueueCount, TimeMs, TimeOrEndMs, checked
 from goddard.client.broker_api import Boundary
 from goddard.client.checks import check_list, check_new_topic
-from goddard.client.errors import BatchFailedError, ClientError, NotRunningError, already_started
+from goddard.client.errors import (
+    BatchFailedError,
+    ClientError,
+    NotRunningError,
+    already_started,
+    start_advice,
+)
 from goddard.client.identity import ProcessGuard
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.options import session_options, split_options
@@ -155,7 +161,7 @@ class Producer:
             self._guard.check()
             raise NotRunningError(
                 f"The producer service state not OK, {self._state.value}",
-                advice="start it first (async with, or start); a producer starts only once",
+                advice=start_advice(self._state),
             )
         running.session.check_loop()
         return running
