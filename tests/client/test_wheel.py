@@ -166,13 +166,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(
-        ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", ".*")
+        ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", ".*", "*.so")
     )
     command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
-    done = subprocess.run(command, cwd=source, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=source, capture_output=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr.decode()
     (built,) = folder.glob("goddard-*.whl")
     return built
