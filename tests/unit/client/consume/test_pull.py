@@ -406,7 +406,7 @@ async def test_a_prefetch_may_be_abandoned() -> None:
     pending = Puller(brokers, "G").request_soon(QUEUE, 5, wanted, max_messages=1)
     assert pending is not None
     pending.abandon()
-    # What comes after all, here the end of the connection, is nobody's.
+    # A response or error that comes later, here the end of the connection, is ignored.
     brokers.open.abort()
     async with asyncio.timeout(30):
         await brokers.open.wait_closed()
