@@ -308,7 +308,7 @@ class Sender:
         ends_ms = started_ms + timeout_ms
         address = session.broker_address(queue.broker_name)
         if address is None:
-            address = await self._targets.locate(queue, pending.topic, timeout_ms)
+            address = await self._targets.locate(queue, timeout_ms)
         context = self._hooks.before(pending, address) if self._has_hooks else None
         try:
             connection = session.connection(address)
@@ -332,7 +332,7 @@ class Sender:
         out, queue = pending.out, pending.queue
         assert out is not None
         assert queue is not None
-        address = await self._targets.locate(queue, pending.topic, None)
+        address = await self._targets.locate(queue, None)
         context = self._hooks.before(pending, address) if self._has_hooks else None
         try:
             command = send_command(out, queue, self._clock.now_ms(), self._settings)
@@ -450,7 +450,7 @@ class Sender:
                 # What fails here fails the first attempt too, which another one follows.
                 with contextlib.suppress(RemotingError, BrokerNotFoundError):
                     left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
-                    address = await self._targets.locate(queue, pending.topic, left_ms)
+                    address = await self._targets.locate(queue, left_ms)
                     left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
                     await self._session.connect(address, left_ms)
                 await place.turn()

@@ -77,20 +77,19 @@ class Targets:
             return queues[position % len(queues)]
         return next_queue(route, position, last_broker)
 
-    async def locate(self, queue: MessageQueue, topic: str, timeout_ms: int | None) -> str:
-        """The address of a queue's broker; without one, the route is refreshed."""
+    async def locate(self, queue: MessageQueue, timeout_ms: int | None) -> str:
+        """The address to send to for a queue; without one, the route is refreshed in time."""
         address = self._session.broker_address(queue.broker_name)
         if address is not None:
             return address
         try:
             async with _within(timeout_ms):
-                await self._session.refresh_route(topic)
+                address, _ = await self._session.locate(queue, only_this=True)
+        except BrokerNotFoundError:
+            raise
         except (ClientError, RemotingError, TimeoutError) as error:
             raise BrokerNotFoundError(queue.broker_name) from error
-        address = self._session.broker_address(queue.broker_name)
-        if address is None:
-            raise BrokerNotFoundError(queue.broker_name)
-        return address
+        return self._session.vip(address)
 
     def record_success(self, queue: MessageQueue, started_ms: int) -> None:
         if self.health is not None:

@@ -365,13 +365,8 @@ class ClusterClient:
         """The address of a queue's broker, and the queue with its topic's name on the wire."""
         session = await self._get_session()
         wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
-        found = session.find_broker(queue.broker_name)
-        if found is None:
-            await session.refresh_route(wire_queue.topic)
-            found = session.find_broker(queue.broker_name)
-        if found is None:
-            raise BrokerNotFoundError(queue.broker_name)
-        return session, found[0], wire_queue
+        address, _ = await session.locate(wire_queue)
+        return session, address, wire_queue
 
     async def _gather(self, requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Run requests concurrently, up to the limit; the first error cancels the rest."""

@@ -274,15 +274,13 @@ class RangeReader:
         None if the broker is registered but does not have the topic.
         """
         session, queue = self._session, self._queue
-        found = session.find_broker(queue.broker_name, self._suggested_broker_id)
-        if found is None:
-            await session.refresh_route(queue.topic)
-            found = session.find_broker(queue.broker_name, self._suggested_broker_id)
-        if found is None:
+        try:
+            return await session.locate(queue, self._suggested_broker_id)
+        except BrokerNotFoundError:
             known = await broker_api.cluster_info(session)
             if queue.broker_name not in known.broker_addr_table:
-                raise BrokerNotFoundError(queue.broker_name)
-        return found
+                raise
+            return None
 
     def _report_loss(self, loss: str) -> None:
         text = f"{self._range.queue}: {loss}"

@@ -33,7 +33,7 @@ Responder = Callable[[bool, int], RemotingCommand]
 
 
 class ScriptedSession:
-    """A session whose pulls are response by a function; it has a master and a slave."""
+    """A session whose pulls are answered by a function; it has a master and a slave."""
 
     def __init__(self, respond: Responder, *, has_master: bool = True) -> None:
         self._respond = respond
@@ -43,11 +43,8 @@ class ScriptedSession:
     def with_namespace(self, name: str) -> str:
         return name
 
-    def find_broker(self, _: str, broker_id: int = 0) -> tuple[str, bool]:
+    async def locate(self, _: MessageQueue, broker_id: int = 0) -> tuple[str, bool]:
         return ("slave", True) if broker_id or not self._has_master else ("master", False)
-
-    async def refresh_route(self, _: str) -> bool:
-        return False
 
     async def request(self, address: str, command: RemotingCommand, _: int) -> RemotingCommand:
         self.requested.append(address)
