@@ -77,12 +77,12 @@ class LoopGuard(ProcessGuard):
 
     def check_loop(self) -> None:
         """As ``check``; and NotRunningError on another loop, where an await would never return."""
-        self.check()
         try:
             loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:  # a thread without a loop
+        except RuntimeError:  # a thread without a loop, or a forked process
             loop = None
         if loop is not self._loop:
+            self.check()
             raise NotRunningError(
                 "this client belongs to another event loop",
                 advice="use it on the loop that it was started on: in the same asyncio.run",
