@@ -128,7 +128,7 @@ class Replay:
         for time_ms, kind, exchange in sorted(events, key=lambda event: event[:2]):
             if time_ms > now_ms:
                 self.harness.clock.advance(time_ms - now_ms)
-                self.harness.holds.expire()
+                self.harness.parked_pulls.expire()
                 now_ms = time_ms
             if kind == 0:
                 await self._send(exchange)
@@ -210,7 +210,7 @@ class Replay:
             if expected.remark == "NO_MATCHED_MESSAGE":
                 # The periodic check of all queues, which each broker runs at its own times.
                 self.harness.clock.advance(5_000)
-                self.harness.holds.expire()
+                self.harness.parked_pulls.expire()
         ours = await self._consumers[exchange.connection].answer(request.opaque)
         if ResponseCode.SUBSCRIPTION_NOT_LATEST in (ours.code, expected.code):
             # Whether the heartbeat or the pull was handled first depended on threads.

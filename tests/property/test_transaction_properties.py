@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goddard.broker.sending.message_rules import Incoming
+from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -91,7 +91,7 @@ class World:
         properties = {"PGROUP": "P", "TRAN_MSG": "true", "UNIQ_KEY": body.decode()}
         if immunity is not None:
             properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(immunity)
-        message = Incoming(
+        message = NewMessage(
             topic="T",
             queue_id=0,
             body=body,

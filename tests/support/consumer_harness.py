@@ -11,7 +11,7 @@ from typing import Any, Self
 from goddard.broker.consuming.clients import Clients
 from goddard.broker.consuming.filters import ConsumerFilters
 from goddard.broker.consuming.locks import QueueLockRequests
-from goddard.broker.consuming.longpoll import Holds
+from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.consuming.pull import PullHotPath, Pulls
 from goddard.broker.settings import BrokerConfig, Settings
@@ -200,10 +200,10 @@ class ConsumerHarness:
         )
         self.locks = QueueLockRequests(clock=self.clock)
         self.locks.on_released = self.clients.notify
-        self.holds = Holds(
+        self.parked_pulls = ParkedPulls(
             settings=self.settings, max_offset=self.store.max_offset, clock=self.clock
         )
-        self.store.add_listener(self.holds.on_arrival)
+        self.store.add_listener(self.parked_pulls.on_arrival)
         self.stats = CountedGets()
         self.pulls = Pulls(
             store=self.store,
@@ -213,7 +213,7 @@ class ConsumerHarness:
             clients=self.clients,
             filters=self.filters,
             offsets=self.offsets,
-            holds=self.holds,
+            parked_pulls=self.parked_pulls,
             stats=self.stats,
         )
         self.hot_path = PullHotPath(self.pulls)
@@ -228,12 +228,12 @@ class ConsumerHarness:
 
     def __exit__(self, *_: object) -> None:
         self.clients.stop()
-        self.holds.stop()
+        self.parked_pulls.stop()
         self.store.close()
 
     def connection_closed(self, connection: Connection) -> None:
         self.clients.connection_closed(connection)
-        self.holds.connection_closed(connection)
+        self.parked_pulls.connection_closed(connection)
 
     def connect(self, *, hot: bool = False) -> Consumer:
         return Consumer(self, hot=hot)

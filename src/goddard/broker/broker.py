@@ -27,7 +27,7 @@ from goddard.broker.admin.topics import AdminTopics
 from goddard.broker.consuming.clients import SCAN_SECONDS, Clients
 from goddard.broker.consuming.filters import ConsumerFilters
 from goddard.broker.consuming.locks import QueueLockRequests
-from goddard.broker.consuming.longpoll import Holds
+from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.consuming.pull import PullHotPath, Pulls
 from goddard.broker.lane.hotpath import HotPath
@@ -289,10 +289,10 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
         )
-        self.holds = Holds(
+        self.parked_pulls = ParkedPulls(
             settings=self.settings, max_offset=self.store.max_offset, clock=self._clock
         )
-        self.store.add_listener(self.holds.on_arrival)
+        self.store.add_listener(self.parked_pulls.on_arrival)
         pulls = Pulls(
             store=self.store,
             settings=self.settings,
@@ -301,11 +301,11 @@ class Broker:
             clients=self.clients,
             filters=self.filters,
             offsets=self.offsets,
-            holds=self.holds,
+            parked_pulls=self.parked_pulls,
             stats=self.stats,
         )
         self._pull_path = PullHotPath(pulls)
-        self._closers += (self.clients.connection_closed, self.holds.connection_closed)
+        self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)
         _register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
 
     def _compose_flow(self, handlers: Handlers) -> None:
@@ -488,7 +488,7 @@ class Broker:
     async def _finish_requests(self) -> None:
         """Answer what is being worked on, before the connections go."""
         self.clients.stop()
-        self.holds.stop()
+        self.parked_pulls.stop()
         await self.appender.drain()
 
     async def _save_at_stop(self) -> None:

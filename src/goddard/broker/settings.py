@@ -1,8 +1,8 @@
 """What a broker can be told, under RocketMQ's property names, and the configuration in force.
 
 ``BrokerConfig`` is a value: fields with a meaning here, and every other property of RocketMQ 5.4.0
-in ``others``, kept and read back. The store's own properties are among the others too;
-``store_config`` gives them their meaning.
+in ``unused_properties``, kept and read back. The store's properties are among the latter;
+``store_config`` reads them.
 
 ``Settings`` holds the configuration in force and belongs to the loop: keep the Settings, not the
 BrokerConfig, wherever a change over the wire should take effect.

@@ -8,12 +8,12 @@ first snapshot of its kind a figure is zero. Rates "10s 1m 10m" come from snapsh
 Belongs to the loop, but for ``stored``, which the store calls from the one thread that dispatches.
 """
 
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
-from goddard.broker.puttimes import PutTimes
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
 from goddard.store.runs import Placed, count_messages
 
@@ -26,6 +26,25 @@ _SNAPSHOTS: Final = (7, 7, 25)
 _RATE_SECONDS: Final = (10, 60, 600)
 # Each takes some kilobytes in the course of a day.
 _MAX_LATENCIES: Final = 10_000
+_TIME_RANGES: Final = {
+    "[<=0ms]": 1,
+    "[0~10ms]": 10,
+    "[10~50ms]": 50,
+    "[50~100ms]": 100,
+    "[100~200ms]": 200,
+    "[200~500ms]": 500,
+    "[500ms~1s]": 1_000,
+    "[1~2s]": 2_000,
+    "[2~3s]": 3_000,
+    "[3~4s]": 4_000,
+    "[4~5s]": 5_000,
+    "[5~10s]": 10_000,
+    "[10s~]": 2**63,
+}
+_TIME_RANGE_ENDS: Final = tuple(_TIME_RANGES.values())[:-1]
+# Percentiles are found within steps that grow: width in ms, number of steps.
+_STEPS: Final = ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1_000, 9))
+_CEILINGS: Final = tuple(accumulate(width for width, times in _STEPS for _ in range(times)))
 
 
 class _Snapshot(NamedTuple):
@@ -89,6 +108,53 @@ class DayTotals(NamedTuple):
     yesterday_morning: int
     today_morning: int
     now: int
+
+
+class PutTimes:
+    """How long the store takes for messages, in RocketMQ's figures of the last whole minute.
+
+    Call ``add`` at every append and ``roll`` every minute. Before the end of the first minute there
+    is no distribution, and percentiles are zero.
+    """
+
+    def __init__(self) -> None:
+        self.max_ms = 0
+        self._current: Counter[int] = Counter()
+        self._last: Counter[int] | None = None
+
+    def add(self, count: int, took_ms: int) -> None:
+        """``count`` messages were stored together in this time."""
+        self._current[took_ms] += count
+        if took_ms > self.max_ms:
+            self.max_ms = took_ms
+
+    def roll(self) -> None:
+        """Begin the next minute."""
+        self._last, self._current = self._current, Counter()
+
+    def distribution(self) -> str:
+        if self._last is None:
+            return "null"
+        counts = [0] * len(_TIME_RANGES)
+        for took_ms, count in self._last.items():
+            counts[bisect_right(_TIME_RANGE_ENDS, took_ms)] += count
+        pairs = zip(_TIME_RANGES, counts, strict=True)
+        return "".join(f"{name}:{count} " for name, count in pairs)
+
+    def percentile(self, share: float) -> str:
+        """The milliseconds within which this share of the messages was stored."""
+        counts = [0] * (len(_CEILINGS) + 1)
+        for took_ms, count in (self._last or {}).items():
+            counts[bisect_left(_CEILINGS, took_ms)] += count
+        wanted = int(sum(counts) * share)
+        floor_ms = 0
+        for ceiling_ms, count in zip(_CEILINGS, counts, strict=False):
+            if wanted <= count:
+                part = wanted / count if count else 0.0
+                return f"{floor_ms + (ceiling_ms - floor_ms) * part:.2f}"
+            wanted -= count
+            floor_ms = ceiling_ms
+        return f"{floor_ms:.2f}"
 
 
 class Stats:

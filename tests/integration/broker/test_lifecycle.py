@@ -360,7 +360,7 @@ async def test_held_pulls_and_a_silent_name_server_do_not_delay_the_stop(tmp_pat
         held = asyncio.create_task(client.request(broker.address, request, 30_000))
         async with asyncio.timeout(60):
             while True:
-                if len(broker.holds):
+                if len(broker.parked_pulls):
                     break
                 await asyncio.sleep(0.005)
         began = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goddard.broker.broker import Broker
-from goddard.broker.consuming import longpoll as holds
+from goddard.broker.consuming import longpoll
 from goddard.broker.settings import BrokerConfig
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -82,8 +82,8 @@ async def send(client: Client, broker: Broker, *args: Any, **options: Any) -> No
 
 async def held(broker: Broker, count: int) -> None:
     deadline = time.monotonic() + 60
-    for _ in iter(lambda: len(broker.holds) < count, False):
-        assert time.monotonic() < deadline, f"{len(broker.holds)} of {count} pulls are held"
+    for _ in iter(lambda: len(broker.parked_pulls) < count, False):
+        assert time.monotonic() < deadline, f"{len(broker.parked_pulls)} of {count} pulls are held"
         await asyncio.sleep(0.005)
 
 
@@ -114,7 +114,7 @@ async def test_a_waiting_pull_is_answered_at_once(
     tmp_path: Path, client: Client, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Only woken pulls are answered within the timeout.
-    monkeypatch.setattr(holds, "_CHECK_MS", 600_000)
+    monkeypatch.setattr(longpoll, "_CHECK_MS", 600_000)
     async with (
         Broker(config(tmp_path, flushDiskType=flush)) as broker,
         Client(ClientOptions()) as other,
@@ -162,7 +162,7 @@ async def test_many_clients_wait_for_their_own_queues(broker: Broker, client: Cl
             await send(client, broker, "BenchmarkTest", b"%d" % queue_id, queue_id=queue_id)
         answers = await asyncio.gather(*waiting)
         assert [bodies_of(answer) for answer in answers] == [[b"%d" % n] for n in range(1000)]
-        assert broker.holds.is_idle
+        assert broker.parked_pulls.is_idle
     finally:
         for consumer in consumers:
             await consumer.close()
@@ -198,10 +198,10 @@ async def test_pulls_of_a_disconnected_client_are_dropped(broker: Broker, client
     writer.close()
     await writer.wait_closed()
     deadline = time.monotonic() + 60
-    for _ in iter(lambda: len(broker.holds) > 0, False):
+    for _ in iter(lambda: len(broker.parked_pulls) > 0, False):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
-    assert broker.holds.is_idle
+    assert broker.parked_pulls.is_idle
 
 
 async def test_a_stopping_broker_does_not_wait_for_held_pulls(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Counters, and the statistics that RocketMQ computes from snapshots."""
 
-from goddard.broker.puttimes import PutTimes
-from goddard.broker.stats import Stats
+from goddard.broker.stats import PutTimes, Stats
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
 
 CLUSTER = "DefaultCluster"

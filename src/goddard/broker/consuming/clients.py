@@ -340,9 +340,7 @@ class Clients:
         else:
             is_ordered = self._topics.is_ordered(topic)
         sys_flag = _UNIT_SUBSCRIPTION if consumer.unit_mode else 0
-        self._topics.create_for_send_back(
-            topic, queue_count, _READ_WRITE, sys_flag, order=is_ordered
-        )
+        self._topics.ensure_topic(topic, queue_count, _READ_WRITE, sys_flag, order=is_ordered)
 
     def _join(
         self,

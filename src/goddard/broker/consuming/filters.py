@@ -1,7 +1,7 @@
 """What a consumer wants of a queue: tag and SQL92 filters over queue entries, records and arrivals.
 
 A filter is asked three times at most: for the 64 bits of a queue entry, for the record itself, and,
-while a pull is held, for a message that just arrived. No filter (None) means every message.
+while a pull is parked, for a message that just arrived. No filter (None) means every message.
 
 ``ConsumerFilters`` keeps the SQL expressions of groups, as ``consumerFilter.json`` holds them, for
 pulls that do not carry their own. It belongs to the loop.
@@ -198,7 +198,7 @@ class ConsumerFilters:
             if each.dead_time == 0:
                 table.put(each.die(max(died_ms, each.born_time)))
         # By group, the topics with filters that are not dead: a heartbeat looks at these alone.
-        self._live: dict[str, set[str]] = {}
+        self._active: dict[str, set[str]] = {}
 
     def get(self, topic: str, group: str) -> tuple[ConsumerFilter, SqlFilter] | None:
         """A group's filter and its compiled form; None without one that compiles."""
@@ -217,11 +217,11 @@ class ConsumerFilters:
             topics.add(subscription.topic)
             if not is_tag_type(subscription.expression_type) and subscription.sub_string:
                 self._register(group, subscription)
-        self._bury(group, kept=topics)
+        self._mark_dead(group, kept=topics)
 
     def unregister(self, group: str) -> None:
         """The group has no consumer any more."""
-        self._bury(group, kept=frozenset())
+        self._mark_dead(group, kept=frozenset())
 
     def purge(self) -> None:
         """Forget filters whose consumers are gone for longer than ``filterDataCleanTimeSpan``."""
@@ -277,8 +277,8 @@ class ConsumerFilters:
         _log.info("Consumer filter registered, old: %s, new: %s", old, filter_)
         self._put(filter_)
 
-    def _bury(self, group: str, kept: Collection[str]) -> None:
-        for topic in self._live.get(group, set()).difference(kept):
+    def _mark_dead(self, group: str, kept: Collection[str]) -> None:
+        for topic in self._active.get(group, set()).difference(kept):
             each = self.table.get(topic, group)
             if each is not None:
                 _log.info("Unregister consumer filter: %s", each)
@@ -286,10 +286,10 @@ class ConsumerFilters:
 
     def _put(self, filter_: ConsumerFilter) -> None:
         self.table.put(filter_)
-        topics = self._live.setdefault(filter_.consumer_group, set())
+        topics = self._active.setdefault(filter_.consumer_group, set())
         if filter_.is_dead:
             topics.discard(filter_.topic)
             if not topics:
-                del self._live[filter_.consumer_group]
+                del self._active[filter_.consumer_group]
         else:
             topics.add(filter_.topic)

@@ -1,13 +1,13 @@
-"""Long polling: pulls that found nothing wait for the queue's next message, or for their time.
+"""Long polling: a pull that finds nothing waits for its queue's next message or for its timeout.
 
-A pull is parked under its queue. It is woken by a message that its filter wants, by the end of its
-time, or by the periodic look at every queue; woken, it is run again and answered whatever it
-finds. Three indexes hold each parked pull, so that waking, timing out and the end of a connection
-cost no search: by queue, by tick of the timer, by connection. When very many wake together, the
-loop gets its turn in between.
+Such a pull is parked. It is woken by a message that its filter wants, by its timeout, or by the
+periodic check of every queue; then it runs again and is answered whatever it finds. Three indexes
+hold each parked pull, so that waking, timeouts and the end of a connection need no search: by
+queue, by tick of the timer, by connection. If very many are woken together, they run in several
+turns of the loop.
 
-Belongs to the loop. ``on_arrival`` alone may be called in another thread (the store's flushing
-thread, under SYNC_FLUSH): then one call into the loop wakes a whole group of messages.
+Belongs to the loop. Only ``on_arrival`` may be called in another thread (the store's flushing
+thread, under SYNC_FLUSH): one call into the loop then wakes the pulls for a group of messages.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from goddard.transport.connection import Connection
 _logger: Final = logging.getLogger(__name__)
 
 # Clients wait 30 s for the answer to a pull; old Go clients send nanoseconds.
-MAX_HOLD_MS: Final = 30_000
-# A client with more queues than this on one connection is told that the broker is busy.
-MAX_HOLDS_PER_CONNECTION: Final = 20_000
+MAX_PARKED_MS: Final = 30_000
+# With more parked pulls than this on one connection, a client is told that the broker is busy.
+MAX_PARKED_PER_CONNECTION: Final = 20_000
 _TICK_MS: Final = 50
-# A pull takes some 30 us: so many at a time hold the loop up for a few milliseconds.
+# A pull takes about 30 us, so this many block the loop for a few milliseconds.
 _RUNS_PER_TURN: Final = 128
-# How often every queue is looked at, as Java does, whatever was or was not told of arrivals.
+# How often every queue is checked, as in Java, in case an arrival was missed.
 _CHECK_MS: Final = 5_000
 
 QueueKey = tuple[str, int]
 _K = TypeVar("_K")
 
 
-class Hold:
-    """A parked pull. ``run`` answers it; ``queue_offset`` is where it wants to begin."""
+class ParkedPull:
+    """``run`` answers the pull; ``queue_offset`` is the offset at which it wants to begin."""
 
     __slots__ = ("connection", "filter", "key", "queue_offset", "run", "tick")
 
@@ -61,7 +61,7 @@ class Hold:
         self.tick = 0
 
 
-class Holds:
+class ParkedPulls:
     """The parked pulls of a broker. ``start`` and ``stop`` on the loop."""
 
     def __init__(
@@ -71,19 +71,19 @@ class Holds:
         max_offset: Callable[[str, int], int],
         clock: Clock | None = None,
     ) -> None:
-        """``max_offset`` tells the end of a queue."""
+        """``max_offset`` returns the end of a queue."""
         self._settings = settings
         self._max_offset = max_offset
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._count = 0
-        # Dicts stand for sets that keep the order of arrival.
-        self._by_queue: dict[QueueKey, dict[Hold, None]] = {}
-        self._by_connection: dict[Connection, dict[Hold, None]] = {}
-        self._by_tick: dict[int, dict[Hold, None]] = {}
-        # Woken, and not run yet; a later turn of the loop will.
-        self._woken: deque[Hold] = deque()
+        # Dicts used as sets, because they keep the order of arrival.
+        self._by_queue: dict[QueueKey, dict[ParkedPull, None]] = {}
+        self._by_connection: dict[Connection, dict[ParkedPull, None]] = {}
+        self._by_tick: dict[int, dict[ParkedPull, None]] = {}
+        # Woken pulls that run in a later turn of the loop.
+        self._woken: deque[ParkedPull] = deque()
         self._tick = self._now_tick()
         self._next_check_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class Holds:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is held, and nothing is remembered of what was."""
+        """Whether no pull is parked or woken and every index is empty."""
         indexes = (self._by_queue, self._by_tick, self._by_connection)
         return not self._count and not self._woken and not any(indexes)
 
@@ -102,25 +102,27 @@ class Holds:
     def is_stopped(self) -> bool:
         return self._stopped
 
-    def park(self, hold: Hold, timeout_ms: int) -> bool:
-        """Hold a pull for so long at most. False when too many are held, or after ``stop``: it must
-        be answered."""
-        of_connection = self._by_connection.get(hold.connection)
+    def park(self, parked: ParkedPull, timeout_ms: int) -> bool:
+        """Park a pull until it is woken or its timeout ends.
+
+        Returns False if too many are parked, or after ``stop``: the caller must answer it.
+        """
+        of_connection = self._by_connection.get(parked.connection)
         if (
             self._stopped
             or self._count >= self._settings.current.pull_queue_capacity
-            or (of_connection is not None and len(of_connection) >= MAX_HOLDS_PER_CONNECTION)
+            or (of_connection is not None and len(of_connection) >= MAX_PARKED_PER_CONNECTION)
         ):
             return False
-        timeout_ms = max(0, min(timeout_ms, MAX_HOLD_MS))
+        timeout_ms = max(0, min(timeout_ms, MAX_PARKED_MS))
         now_ms = self._clock.monotonic_ms()
-        hold.tick = -(-(now_ms + timeout_ms) // _TICK_MS)
-        self._by_queue.setdefault(hold.key, {})[hold] = None
-        self._by_tick.setdefault(hold.tick, {})[hold] = None
+        parked.tick = -(-(now_ms + timeout_ms) // _TICK_MS)
+        self._by_queue.setdefault(parked.key, {})[parked] = None
+        self._by_tick.setdefault(parked.tick, {})[parked] = None
         if of_connection is None:
-            self._by_connection[hold.connection] = {hold: None}
+            self._by_connection[parked.connection] = {parked: None}
         else:
-            of_connection[hold] = None
+            of_connection[parked] = None
         self._count += 1
         if self._timer is None:
             self._tick = now_ms // _TICK_MS
@@ -135,7 +137,7 @@ class Holds:
         if threading.get_ident() == self._thread:
             self._wake(entries)
         elif not self._stopped:
-            # Also when nothing is held: a pull that found nothing a moment ago may be about to be.
+            # Also when none is parked: a pull that found nothing a moment ago may be parked next.
             self._loop.call_soon_threadsafe(self._wake, entries)
 
     def _wake(self, entries: Sequence[Placed]) -> None:
@@ -153,39 +155,39 @@ class Holds:
 
     def _wake_for(self, entry: LogEntry) -> None:
         self._run(
-            hold
-            for hold in list(self._by_queue.get((entry.topic, entry.queue_id), ()))
-            if entry.queue_offset >= hold.queue_offset
-            and (hold.filter is None or hold.filter.matches_arrival(entry))
+            parked
+            for parked in list(self._by_queue.get((entry.topic, entry.queue_id), ()))
+            if entry.queue_offset >= parked.queue_offset
+            and (parked.filter is None or parked.filter.matches_arrival(entry))
         )
 
-    def _run(self, holds: Iterable[Hold]) -> None:
-        """Take pulls out and run them: now, or if they are many, the rest of them soon."""
+    def _run(self, pulls: Iterable[ParkedPull]) -> None:
+        """Unpark pulls and run them: the first ones now, the rest in later turns of the loop."""
         woken = self._woken
         is_scheduled = bool(woken)
-        for hold in holds:
-            self._remove(hold)
-            woken.append(hold)
+        for parked in pulls:
+            self._remove(parked)
+            woken.append(parked)
         if woken and not is_scheduled:
             self._run_woken()
 
     def _run_woken(self, most: int = _RUNS_PER_TURN) -> None:
         woken = self._woken
         for _ in range(min(most, len(woken))):
-            hold = woken.popleft()
-            if hold.connection.is_closed:
+            parked = woken.popleft()
+            if parked.connection.is_closed:
                 continue
             try:
-                hold.run()
+                parked.run()
             except Exception:
-                _logger.exception("a pull of %s that was held failed", hold.connection.remote)
+                _logger.exception("answering a parked pull of %s failed", parked.connection.remote)
         if woken:
             self._loop.call_soon(self._run_woken)
 
-    def _remove(self, hold: Hold) -> None:
-        _discard(self._by_queue, hold.key, hold)
-        _discard(self._by_tick, hold.tick, hold)
-        _discard(self._by_connection, hold.connection, hold)
+    def _remove(self, parked: ParkedPull) -> None:
+        _discard(self._by_queue, parked.key, parked)
+        _discard(self._by_tick, parked.tick, parked)
+        _discard(self._by_connection, parked.connection, parked)
         self._count -= 1
 
     # Time
@@ -196,15 +198,15 @@ class Holds:
     def _on_timer(self) -> None:
         self._timer = None
         self.expire()
-        # While nothing is held, nothing runs.
+        # No timer runs while no pull is parked.
         if self._count and not self._stopped:
             self._set_timer()
 
     def expire(self) -> None:
-        """Answer the pulls whose time is over, and now and then look at every queue."""
+        """Answer the pulls whose timeout has ended; check every queue when that is due."""
         now_ms = self._clock.monotonic_ms()
         last = now_ms // _TICK_MS
-        # Whichever is less work: to walk the ticks that have passed, or those that have holds.
+        # Walk the ticks that passed or the ticks that have pulls, whichever are fewer.
         if last - self._tick > len(self._by_tick):
             due = sorted(tick for tick in self._by_tick if tick <= last)
         else:
@@ -217,13 +219,13 @@ class Holds:
             self._check()
 
     def _check(self) -> None:
-        """Run every pull whose queue goes beyond its offset, even if its filter wanted nothing.
+        """Run every pull whose queue ends after its offset, even if its filter matched nothing.
 
         Such a pull is answered "nothing matched", which moves its client past those messages.
         """
-        for key, holds in list(self._by_queue.items()):
+        for key, pulls in list(self._by_queue.items()):
             end = self._max_offset(*key)
-            self._run([hold for hold in holds if hold.queue_offset < end])
+            self._run([parked for parked in pulls if parked.queue_offset < end])
 
     def _check_ms(self) -> int:
         config = self._settings.current
@@ -235,23 +237,23 @@ class Holds:
     # Ending
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop what a connection that is gone had parked."""
-        for hold in list(self._by_connection.get(connection, ())):
-            self._remove(hold)
+        """Drop the parked pulls of a closed connection."""
+        for parked in list(self._by_connection.get(connection, ())):
+            self._remove(parked)
 
     def stop(self) -> None:
-        """Answer everything that is held, and hold nothing more."""
+        """Answer every parked pull, and park no more."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for holds in list(self._by_queue.values()):
-            self._run(list(holds))
+        for pulls in list(self._by_queue.values()):
+            self._run(list(pulls))
         self._run_woken(len(self._woken))
 
 
-def _discard(index: dict[_K, dict[Hold, None]], key: _K, hold: Hold) -> None:
-    holds = index[key]
-    del holds[hold]
-    if not holds:
+def _discard(index: dict[_K, dict[ParkedPull, None]], key: _K, parked: ParkedPull) -> None:
+    pulls = index[key]
+    del pulls[parked]
+    if not pulls:
         del index[key]

@@ -1,4 +1,4 @@
-"""PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361): checks, filters, reading, holding, answering.
+"""PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361): checks, filters, reading, parking, answering.
 
 The order of the checks, the codes, remarks and answer fields are RocketMQ's. Messages go from the
 mapped log to the connection with one copy at most: a small answer is joined into one write, a large
@@ -22,7 +22,7 @@ from goddard.broker.consuming.filters import (
     check_expression,
     tag_filter,
 )
-from goddard.broker.consuming.longpoll import Hold, Holds
+from goddard.broker.consuming.longpoll import ParkedPull, ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.lane.pullwire import (
     LITE_PULL,
@@ -102,7 +102,7 @@ class GetStats(Protocol):
     def miss(self) -> None: ...
 
 
-class Ask:
+class PullCall:
     """A pull and where its answer goes."""
 
     __slots__ = ("code", "connection", "fields", "opaque", "serialize_type")
@@ -157,7 +157,7 @@ class Pulls:
         clients: Clients,
         filters: ConsumerFilters,
         offsets: Offsets,
-        holds: Holds,
+        parked_pulls: ParkedPulls,
         stats: GetStats | None = None,
     ) -> None:
         self._store = store
@@ -167,7 +167,7 @@ class Pulls:
         self._clients = clients
         self._filters = filters
         self._offsets = offsets
-        self._holds = holds
+        self._parked_pulls = parked_pulls
         self._stats = stats
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -178,35 +178,35 @@ class Pulls:
         if request.is_oneway:
             return None
         fields = PullFields.of(header)
-        ask = Ask(request.code, request.opaque, request.serialize_type, fields, connection)
-        return self._pull(ask, can_suspend=True)
+        call = PullCall(request.code, request.opaque, request.serialize_type, fields, connection)
+        return self._pull(call, can_suspend=True)
 
-    def serve(self, ask: Ask, *, can_suspend: bool) -> None:
-        """Answer a pull, or hold it; whatever goes wrong is an answer too."""
+    def serve(self, call: PullCall, *, can_suspend: bool) -> None:
+        """Answer a pull, or parked it; whatever goes wrong is an answer too."""
         try:
-            answer = self._pull(ask, can_suspend=can_suspend)
+            answer = self._pull(call, can_suspend=can_suspend)
         except Exception as error:
-            request = ask.reply(ask.code, "")
+            request = call.reply(call.code, "")
             if not isinstance(error, GoddardError):
-                _logger.exception("a pull of %s failed", ask.connection.remote)
+                _logger.exception("a pull of %s failed", call.connection.remote)
             answer = error_response(request, error)
         if answer is not None:
-            ask.connection.respond(answer)
+            call.connection.respond(answer)
 
-    def _pull(self, ask: Ask, *, can_suspend: bool) -> RemotingCommand | None:
-        """The refusal to send; None when the answer is sent already or the pull is held."""
-        fields = ask.fields
+    def _pull(self, call: PullCall, *, can_suspend: bool) -> RemotingCommand | None:
+        """The refusal to send; None if the answer is already sent or the pull is parked."""
+        fields = call.fields
         try:
-            group, topic = self._admit(ask)
-            filter_ = self._filter_of(ask, group)
+            group, topic = self._admit(call)
+            filter_ = self._filter_of(call, group)
         except _RefusedError as refused:
             kind = refused.forbidden_type
-            return ask.reply(
+            return call.reply(
                 refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
             )
         reset = self._offsets.take_reset(group.group_name, fields.topic, fields.queue_id)
         if reset is not None:
-            self._answer_reset(ask, group, topic, reset)
+            self._answer_reset(call, group, topic, reset)
             return None
         began = time.monotonic()
         result = self._store.get(
@@ -233,11 +233,11 @@ class Pulls:
                 fields.topic,
                 fields.queue_id,
                 fields.commit_offset,
-                ask.connection.remote,
+                call.connection.remote,
             )
         self._count(fields, result, int((time.monotonic() - began) * 1000))
         if code == _NOT_FOUND and can_suspend and fields.sys_flag & _MAY_SUSPEND:
-            return self._hold(ask, filter_)
+            return self._park(call, filter_)
         if code == _MOVED:
             _logger.info(
                 "PULL_OFFSET_MOVED:correction offset. topic=%s, groupId=%s, queueId=%d, "
@@ -249,7 +249,7 @@ class Pulls:
                 result.next_offset,
                 remark,
             )
-        self._send(ask, code, remark, result, group, topic)
+        self._send(call, code, remark, result, group, topic)
         return None
 
     def _count(self, fields: PullFields, result: GetResult, took_ms: int) -> None:
@@ -276,8 +276,8 @@ class Pulls:
 
     # Checks
 
-    def _admit(self, ask: Ask) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        fields = ask.fields
+    def _admit(self, call: PullCall) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        fields = call.fields
         config = self._settings.current
         if not config.broker_permission & _READ:
             raise _RefusedError(
@@ -285,7 +285,7 @@ class Pulls:
                 f"the broker[{config.broker_ip1}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
-        if ask.code == LITE_PULL and not config.lite_pull_enable:
+        if call.code == LITE_PULL and not config.lite_pull_enable:
             raise _RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
@@ -320,12 +320,12 @@ class Pulls:
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[/{ask.connection.remote}]",
+                f"consumer:[/{call.connection.remote}]",
             )
         return group, topic
 
-    def _filter_of(self, ask: Ask, group: SubscriptionGroupConfig) -> PullFilter | None:
-        fields = ask.fields
+    def _filter_of(self, call: PullCall, group: SubscriptionGroupConfig) -> PullFilter | None:
+        fields = call.fields
         config = self._settings.current
         if fields.sys_flag & _HAS_CLASS_FILTER:
             raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
@@ -334,7 +334,7 @@ class Pulls:
         else:
             filter_ = self._subscribed_filter(fields, group)
         if config.reject_pull_consumer:
-            self._reject_pull_consumer(ask)
+            self._reject_pull_consumer(call)
         return filter_
 
     def _carried_filter(self, fields: PullFields) -> PullFilter | None:
@@ -412,12 +412,12 @@ class Pulls:
             )
         return self._filters.of_sql(sql, fields.topic, fields.consumer_group)
 
-    def _reject_pull_consumer(self, ask: Ask) -> None:
+    def _reject_pull_consumer(self, call: PullCall) -> None:
         """With rejectPullConsumerEnable only members of a push group may pull."""
-        group = ask.fields.consumer_group
+        group = call.fields.consumer_group
         members = self._clients.consumer_group(group)
         if members is not None and (
-            members.consume_type is not ConsumeType.ACTIVELY or ask.connection in members.clients
+            members.consume_type is not ConsumeType.ACTIVELY or call.connection in members.clients
         ):
             return
         if not names.is_system_group(group):
@@ -435,31 +435,31 @@ class Pulls:
 
     # Holding and answering
 
-    def _hold(self, ask: Ask, filter_: PullFilter | None) -> RemotingCommand | None:
-        fields = ask.fields
+    def _park(self, call: PullCall, filter_: PullFilter | None) -> RemotingCommand | None:
+        fields = call.fields
         config = self._settings.current
         timeout_ms = (
             fields.suspend_timeout_millis if config.long_polling else config.short_polling_ms
         )
-        hold = Hold(
+        parked = ParkedPull(
             (fields.topic, fields.queue_id),
             fields.queue_offset,
-            ask.connection,
+            call.connection,
             filter_,
-            lambda: self.serve(ask, can_suspend=False),
+            lambda: self.serve(call, can_suspend=False),
         )
-        if self._holds.park(hold, timeout_ms):
+        if self._parked_pulls.park(parked, timeout_ms):
             return None
-        if self._holds.is_stopped:
-            return ask.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
-        return ask.reply(
+        if self._parked_pulls.is_stopped:
+            return call.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+        return call.reply(
             ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many pull requests are held, try later"
         )
 
     def _answer_reset(
-        self, ask: Ask, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
+        self, call: PullCall, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
     ) -> None:
-        fields = ask.fields
+        fields = call.fields
         _logger.info(
             "The queue under pulling was previously reset to start from %d, %s %d, group %s",
             offset,
@@ -473,11 +473,11 @@ class Pulls:
             self._store.min_offset(fields.topic, fields.queue_id),
             self._store.max_offset(fields.topic, fields.queue_id),
         )
-        self._send(ask, _MOVED, _RESET_REMARK, result, group, topic)
+        self._send(call, _MOVED, _RESET_REMARK, result, group, topic)
 
     def _send(
         self,
-        ask: Ask,
+        call: PullCall,
         code: int,
         remark: str,
         result: GetResult,
@@ -499,9 +499,9 @@ class Pulls:
             group.group_sys_flag,
         )
         head = encode_answer(
-            ask.serialize_type, ask.opaque, code, remark, numbers, result.total_bytes
+            call.serialize_type, call.opaque, code, remark, numbers, result.total_bytes
         )
-        connection = ask.connection
+        connection = call.connection
         if connection.is_closed:
             return
         if not result.records:
@@ -538,5 +538,5 @@ class PullHotPath:
             if header is None:
                 rest.append(frame)
                 continue
-            self._pulls.serve(Ask(*header, connection), can_suspend=True)
+            self._pulls.serve(PullCall(*header, connection), can_suspend=True)
         return rest

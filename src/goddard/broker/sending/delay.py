@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from goddard.broker.sending.appender import Appender
-from goddard.broker.sending.stored import read_stored, real_place
-from goddard.broker.sending.waiting import happens_within, wait_durable
+from goddard.broker.sending.stored import happens_within, read_stored, real_place, wait_durable
 from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.protocol.message import decode_properties

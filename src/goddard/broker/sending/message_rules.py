@@ -86,7 +86,7 @@ def put_status(error: StoreError | None) -> PutStatus:
 
 
 @dataclass(slots=True, kw_only=True)
-class Incoming:
+class NewMessage:
     """A message to be stored. The body is as the client sent it: compressed ones stay so."""
 
     topic: str
@@ -135,13 +135,13 @@ class MessageWriter:
         self._store_host = config.store_host
         self._max_message_bytes = config.max_message_bytes
 
-    async def write(self, message: Incoming, *, wait_durable: bool | None = None) -> LogEntry:
+    async def write(self, message: NewMessage, *, wait_durable: bool | None = None) -> LogEntry:
         """Store one message; raises a StoreError (see ``put_status``) or ProtocolError.
 
         With SYNC_FLUSH it returns once the message is on disk, unless its property WAIT, or the
         argument, says not to wait. After a FlushTimeoutError the message is stored nevertheless.
         """
-        message = self.staged(message)
+        message = self.with_delay_applied(message)
         entries = await self._appender.put(
             [self.encode(message)],
             wait_durable=message.waits_durable if wait_durable is None else wait_durable,
@@ -150,19 +150,19 @@ class MessageWriter:
 
     def submit(
         self,
-        message: Incoming,
+        message: NewMessage,
         done: WriteDone,
         *,
         max_wait_ms: int | None = None,
         wait_durable: bool | None = None,
-    ) -> Incoming:
+    ) -> NewMessage:
         """Store one message at the end of this tick, in the order of submission.
 
         Returns it as it will be stored. What is wrong with it is raised here; how the append went
         is told to ``done(entry, error)``. A FlushTimeoutError comes with the entry.
         ``wait_durable`` goes before its property WAIT.
         """
-        message = self.staged(message)
+        message = self.with_delay_applied(message)
 
         def appended(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
             done(None if entries is None else entries[0], error)
@@ -175,7 +175,7 @@ class MessageWriter:
         )
         return message
 
-    def staged(self, message: Incoming) -> Incoming:
+    def with_delay_applied(self, message: NewMessage) -> NewMessage:
         """The message as it is to be stored: checked, and a delayed one on its way to its level."""
         self._check(message)
         if message.sys_flag & _PREPARED:  # half messages and rollbacks wait for nothing
@@ -201,7 +201,7 @@ class MessageWriter:
         staged[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=staged)
 
-    def _check(self, message: Incoming) -> None:
+    def _check(self, message: NewMessage) -> None:
         topic_bytes = len(message.topic.encode())
         limit = _MAX_TOPIC_BYTES if is_retry_topic(message.topic) else MAX_TOPIC_BYTES_V1
         if topic_bytes > limit:
@@ -219,7 +219,7 @@ class MessageWriter:
                 f"a body of {len(message.body)} bytes is longer than {self._max_message_bytes}",
             )
 
-    def encode(self, message: Incoming) -> PreparedRecord:
+    def encode(self, message: NewMessage) -> PreparedRecord:
         try:
             properties = encode_properties(message.properties)
         except ProtocolError as error:

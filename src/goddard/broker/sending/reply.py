@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from goddard.broker.sending.message_rules import Incoming, MessageWriter
+from goddard.broker.sending.message_rules import MessageWriter, NewMessage
 from goddard.broker.sending.send import PutStats, SendRefusedError, Sends, born_host
 from goddard.broker.settings import Settings
 from goddard.clock import Clock, SystemClock
@@ -92,7 +92,7 @@ class Replies:
             return request.reply(ResponseCode.SYSTEM_ERROR, problem, fields)
         return request.reply(ext_fields=fields)
 
-    def _store(self, message: Incoming) -> asyncio.Future[LogEntry | None]:
+    def _store(self, message: NewMessage) -> asyncio.Future[LogEntry | None]:
         """Store a reply for the record; the asker gets it even if that fails."""
         storing: asyncio.Future[LogEntry | None] = asyncio.get_running_loop().create_future()
 
@@ -111,7 +111,7 @@ class Replies:
             storing.set_result(None)
         return storing
 
-    async def _push(self, header: SendRequest, message: Incoming) -> str | None:
+    async def _push(self, header: SendRequest, message: NewMessage) -> str | None:
         """Give the reply to the client that asked; why that failed, or None."""
         client_id = message.properties.get(PROPERTY_REPLY_TO_CLIENT)
         if client_id is None:
@@ -156,11 +156,11 @@ class Replies:
 
 def _message(
     request: RemotingCommand, connection: Connection, header: SendRequest, topic: TopicConfig
-) -> Incoming:
+) -> NewMessage:
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = random.randrange(topic.write_queue_nums)
-    return Incoming(
+    return NewMessage(
         topic=header.topic,
         queue_id=queue_id,
         body=bytes(request.body),

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from goddard.broker.sending.message_rules import Incoming, MessageWriter, put_status
-from goddard.broker.sending.stored import find_stored, incoming_again
+from goddard.broker.sending.message_rules import MessageWriter, NewMessage, put_status
+from goddard.broker.sending.stored import find_stored, message_of
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.errors import StoreError
@@ -128,7 +128,7 @@ class SendBacks:
         return None
 
     def _ensure_retry_topic(self, header: SendBackRequest, group: SubscriptionGroupConfig) -> None:
-        topic = self._topics.create_for_send_back(
+        topic = self._topics.ensure_topic(
             retry_topic(header.group),
             group.retry_queue_nums,
             _READ_WRITE,
@@ -137,8 +137,8 @@ class SendBacks:
         if not topic.perm & Permission.WRITE:
             raise NoPermissionError(f"the topic[{topic.topic_name}] sending message is forbidden")
 
-    def _dead(self, record: Record, group: str) -> Incoming:
-        topic = self._topics.create_for_send_back(dlq_topic(group), _DLQ_QUEUES, _READ_WRITE)
+    def _dead(self, record: Record, group: str) -> NewMessage:
+        topic = self._topics.ensure_topic(dlq_topic(group), _DLQ_QUEUES, _READ_WRITE)
         return _again(
             record,
             topic=topic.topic_name,
@@ -147,7 +147,7 @@ class SendBacks:
         )
 
     def _count(
-        self, header: SendBackRequest, message: Incoming, entry: LogEntry, *, is_dead: bool
+        self, header: SendBackRequest, message: NewMessage, entry: LogEntry, *, is_dead: bool
     ) -> None:
         origin = message.properties[PROPERTY_RETRY_TOPIC]
         if is_dead:
@@ -175,9 +175,9 @@ def _most_tries(
     return group.retry_max_times
 
 
-def _again(record: Record, *, topic: str, queue_id: int, delay_level: int) -> Incoming:
+def _again(record: Record, *, topic: str, queue_id: int, delay_level: int) -> NewMessage:
     """The message of a record for another try."""
-    message = incoming_again(record)
+    message = message_of(record)
     properties = message.properties
     properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
     properties[PROPERTY_WAIT] = "false"

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from goddard.broker.sending.appender import Appender, FlushTimeoutError, LateError
 from goddard.broker.sending.message_rules import (
-    Incoming,
     MessageWriter,
+    NewMessage,
     PutRefusedError,
     PutStatus,
     put_status,
@@ -71,7 +71,7 @@ _NOWHERE: Final = Host(bytes(4), 0)
 _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-AsHalf: TypeAlias = Callable[[Incoming], Incoming]
+AsHalf: TypeAlias = Callable[[NewMessage], NewMessage]
 SaveTopics: TypeAlias = Callable[[], Awaitable[None]]
 
 
@@ -93,7 +93,7 @@ def born_host(connection: Connection) -> Host:
     return host
 
 
-def message_text(message: Incoming, store_host: Host) -> str:
+def message_text(message: NewMessage, store_host: Host) -> str:
     """As RocketMQ's logs show a message on its way to the store; the body is left out."""
     properties = ", ".join(f"{name}={value}" for name, value in message.properties.items())
     return (
@@ -278,7 +278,7 @@ class Sends:
             sys_flag,
         )
         if topic is None and is_retry:
-            topic = self._topics.create_for_send_back(header.topic, 1, _READ_WRITE, sys_flag)
+            topic = self._topics.ensure_topic(header.topic, 1, _READ_WRITE, sys_flag)
         return topic
 
     # One message
@@ -324,7 +324,7 @@ class Sends:
         connection: Connection,
         header: SendRequest,
         topic: TopicConfig,
-    ) -> Incoming:
+    ) -> NewMessage:
         """The message with every property that a broker adds."""
         config = self._config
         properties = decode_properties(header.properties or "")
@@ -338,7 +338,7 @@ class Sends:
                 properties[PROPERTY_DELAY] = "-1"
                 name = names.dlq_topic(group)
                 queue_id = random.randrange(_DLQ_QUEUES)
-                topic = self._topics.create_for_send_back(name, _DLQ_QUEUES, _READ_WRITE)
+                topic = self._topics.ensure_topic(name, _DLQ_QUEUES, _READ_WRITE)
         if PROPERTY_UNIQUE_ID not in properties:
             properties[PROPERTY_UNIQUE_ID] = self._unique_ids.next(self._clock.now_ms())
         if (
@@ -347,7 +347,7 @@ class Sends:
         ):
             raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         properties[PROPERTY_CLUSTER] = config.cluster_name
-        return Incoming(
+        return NewMessage(
             topic=name,
             queue_id=queue_id,
             body=request.body,
@@ -403,7 +403,7 @@ class Sends:
             )
         queue_id = _queue_id(header, topic)
         properties = decode_properties(header.properties or "")
-        batch = Incoming(
+        batch = NewMessage(
             topic=name,
             queue_id=queue_id,
             body=request.body,
@@ -413,7 +413,7 @@ class Sends:
             sys_flag=_sys_flag(header, topic),
             reconsume_times=header.reconsume_times or 0,
         )
-        staged = self._writer.staged(batch)
+        staged = self._writer.with_delay_applied(batch)
         if staged is not batch or batch.sys_flag & TRANSACTION_MASK:
             raise PutRefusedError(
                 PutStatus.MESSAGE_ILLEGAL, "a batch is neither delayed nor part of a transaction"

@@ -1,14 +1,16 @@
-"""Messages that are stored already, and on their way into the store once more.
+"""Reading stored messages in order to store them again, and waiting for the disk.
 
-Retries, transactions and the administrator's commands take a record out of the log and write it
-again, changed. What they read may come from another broker's hands, so nothing in it is trusted.
+Retries, delays, transactions and administrative commands read a record from the log, change it and
+store it again. The log may have been written by another broker, so nothing in a record is trusted.
 """
 
+import asyncio
+import contextlib
 import logging
 from typing import Final
 
-from goddard.broker.sending.message_rules import Incoming
-from goddard.errors import ProtocolError
+from goddard.broker.sending.message_rules import NewMessage
+from goddard.errors import ProtocolError, StoreError
 from goddard.protocol.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -21,13 +23,13 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def find_stored(store: MessageStore, physical_offset: int) -> Record | None:
-    """The record that starts at an offset of the log; None when none does, or it is damaged."""
+    """The record at an offset of the log; None if no record starts there or it is damaged."""
     view = store.lookup(physical_offset)
     return None if view is None else read_stored(store, view)
 
 
 def read_stored(store: MessageStore, view: memoryview) -> Record | None:
-    """A record that the store gave; None, and a line in the log, when it is damaged."""
+    """Decode a record of the store; if it is damaged, log that and return None."""
     try:
         record, _ = decode_record(view, max_body_bytes=store.config.max_record_bytes)
     except ProtocolError as error:
@@ -36,9 +38,9 @@ def read_stored(store: MessageStore, view: memoryview) -> Record | None:
     return record
 
 
-def incoming_again(record: Record) -> Incoming:
-    """The message of a record, to be changed and stored again."""
-    return Incoming(
+def message_of(record: Record) -> NewMessage:
+    """The message of a record, for a caller that changes and stores it."""
+    return NewMessage(
         topic=record.topic,
         queue_id=record.queue_id,
         body=record.body,
@@ -52,14 +54,14 @@ def incoming_again(record: Record) -> Incoming:
 
 
 def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
-    """Topic and queue that a delayed or half message is meant for; None when it does not say."""
+    """Topic and queue of a delayed or half message before it was moved; None if not given."""
     topic = properties.get(PROPERTY_REAL_TOPIC)
     queue_id = number(properties.get(PROPERTY_REAL_QUEUE_ID))
     return None if not topic or queue_id is None or queue_id < 0 else (topic, queue_id)
 
 
 def number(text: str | None) -> int | None:
-    """A number in a property, as Java's parseLong reads it; None when it is none."""
+    """Parse a number in a property as Java's parseLong does; None if it is not a number."""
     if text is None:
         return None
     digits = text[1:] if text[:1] in ("-", "+") else text
@@ -67,3 +69,32 @@ def number(text: str | None) -> int | None:
         return None
     value = int(text)
     return value if -(2**63) <= value < 2**63 else None
+
+
+async def happens_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event for at most ``seconds``; returns whether it happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return event.is_set()
+
+
+async def wait_durable(store: MessageStore, end_offset: int) -> None:
+    """Wait until the log is on disk up to an offset; StoreError if that stays unknown."""
+    loop = asyncio.get_running_loop()
+    synced: asyncio.Future[StoreError | None] = loop.create_future()
+
+    def resolve(error: StoreError | None) -> None:
+        if not synced.done():
+            synced.set_result(error)
+
+    def bridge(error: StoreError | None) -> None:
+        # At shutdown the flushing thread may run longer than the loop.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(resolve, error)
+
+    store.wait_durable(end_offset, bridge)
+    error = await synced
+    if error is not None:
+        raise error

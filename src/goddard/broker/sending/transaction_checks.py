@@ -17,18 +17,17 @@ from dataclasses import replace
 from typing import Final
 
 from goddard.broker.sending.appender import Appender
-from goddard.broker.sending.message_rules import Incoming, MessageWriter, PutRefusedError
-from goddard.broker.sending.stored import incoming_again, number, read_stored, real_place
+from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutRefusedError
+from goddard.broker.sending.stored import message_of, number, read_stored, real_place, wait_durable
 from goddard.broker.sending.transaction_log import (
     REMOVE_TAG,
     CheckRules,
-    Decided,
+    DecidedHalves,
     Half,
     Verdict,
     decode_op,
     judge,
 )
-from goddard.broker.sending.waiting import wait_durable
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Topics
 from goddard.clock import Clock, SystemClock
@@ -78,7 +77,7 @@ _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 FindProducer = Callable[[str], Connection | None]
 
 
-class CheckBacks:
+class TransactionChecks:
     """The rounds of checks.
 
     ``is_pending(queue_id, half_offset)``: whether a half is decided, but that not noted yet.
@@ -115,7 +114,7 @@ class CheckBacks:
 
     async def check(self) -> None:
         """One round through every half queue; it ends early, but in order, when stopping."""
-        topic = self._topics.create_for_send_back(TRANS_HALF_TOPIC, 1, _READ_WRITE)
+        topic = self._topics.ensure_topic(TRANS_HALF_TOPIC, 1, _READ_WRITE)
         for queue_id in range(topic.read_queue_nums):
             await _Round(self, queue_id).run()
 
@@ -145,13 +144,13 @@ class CheckBacks:
     def decode(self, view: memoryview) -> Record | None:
         return read_stored(self._store, view)
 
-    async def put(self, message: Incoming) -> LogEntry:
+    async def put(self, message: NewMessage) -> LogEntry:
         """Store a message as it is: the rules for new ones, delays above all, are not for it."""
         (entry,) = await self._appender.put([self._writer.encode(message)], wait_durable=False)
         return entry
 
-    async def put_aside(self, message: Incoming) -> LogEntry:
-        topic = self._topics.create_for_send_back(TRANS_CHECK_MAX_TIME_TOPIC, 1, _READ_WRITE)
+    async def put_aside(self, message: NewMessage) -> LogEntry:
+        topic = self._topics.ensure_topic(TRANS_CHECK_MAX_TIME_TOPIC, 1, _READ_WRITE)
         return await self.put(replace(message, topic=topic.topic_name, queue_id=0))
 
     async def commit(
@@ -173,7 +172,7 @@ class CheckBacks:
             # A crash before the next save would have the same halves written anew once more.
             await self._save_offsets()
 
-    def ask(self, half: Record, renewed: Incoming, entry: LogEntry) -> None:
+    def ask(self, half: Record, renewed: NewMessage, entry: LogEntry) -> None:
         """Ask a producer of the half's group what became of it."""
         properties = renewed.properties
         group = properties.get(PROPERTY_PRODUCER_GROUP, "")
@@ -218,7 +217,7 @@ class CheckBacks:
 class _Round:
     """One pass through one half queue."""
 
-    def __init__(self, checks: CheckBacks, queue_id: int) -> None:
+    def __init__(self, checks: TransactionChecks, queue_id: int) -> None:
         self._checks = checks
         self._queue_id = queue_id
         self._started_ms = checks.now_ms()
@@ -226,7 +225,7 @@ class _Round:
         self._rules = checks.rules()
         self._first_half_offset = checks.offset(TRANS_HALF_TOPIC, queue_id)
         self._first_op_offset = checks.offset(TRANS_OP_HALF_TOPIC, queue_id)
-        self._decided = Decided(self._first_half_offset, self._first_op_offset)
+        self._decided = DecidedHalves(self._first_half_offset, self._first_op_offset)
         self._half_offset = self._first_half_offset
         self._end_offset = 0
         self._asked = 0
@@ -328,7 +327,7 @@ class _Round:
 
     async def _handle(self, half: Record) -> bool:
         """Do what is to be done with an undecided half; False when the round stops at it."""
-        message = incoming_again(half)
+        message = message_of(half)
         properties = message.properties
         check_times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
         immunity = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
@@ -377,7 +376,7 @@ class _Round:
             return await self._handle(half)
         except (PutRefusedError, MessageIllegalError) as error:
             _logger.warning("the half message at %d is put aside: %s", half.physical_offset, error)
-        entry = await self._checks.put_aside(incoming_again(half))
+        entry = await self._checks.put_aside(message_of(half))
         self._end_offset = entry.end_offset
         return True
 

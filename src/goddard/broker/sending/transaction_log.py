@@ -75,7 +75,7 @@ class _Op:
     has_earlier: bool  # decides halves that the check had passed before
 
 
-class Decided:
+class DecidedHalves:
     """The halves that are known to be decided, as a check reads ops and passes halves.
 
     A half that must not be checked yet is written anew with the offset it had first, and its

@@ -17,12 +17,17 @@ from dataclasses import replace
 from typing import Final
 
 from goddard.broker.sending.appender import Appender
-from goddard.broker.sending.message_rules import Incoming, MessageWriter, PutStatus, put_status
+from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutStatus, put_status
 from goddard.broker.sending.send import PutStats
-from goddard.broker.sending.stored import find_stored, incoming_again, number, real_place
-from goddard.broker.sending.transaction_checks import CheckBacks, FindProducer
+from goddard.broker.sending.stored import (
+    find_stored,
+    happens_within,
+    message_of,
+    number,
+    real_place,
+)
+from goddard.broker.sending.transaction_checks import FindProducer, TransactionChecks
 from goddard.broker.sending.transaction_log import REMOVE_TAG, OpBatch, immunity_ms
-from goddard.broker.sending.waiting import happens_within
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Topics
 from goddard.clock import Clock, SystemClock
@@ -65,7 +70,7 @@ _GATHER_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 1.0
 
 
-def as_half(message: Incoming) -> Incoming:
+def as_half(message: NewMessage) -> NewMessage:
     """A message of a transaction as it is stored until its producer decides."""
     properties = dict(message.properties)
     unique_id = properties.get(PROPERTY_UNIQUE_ID)
@@ -84,9 +89,9 @@ def as_half(message: Incoming) -> Incoming:
     )
 
 
-def as_committed(half: Record) -> Incoming:
+def as_committed(half: Record) -> NewMessage:
     """The message that consumers get; SystemFailedError when the half does not say where."""
-    message = incoming_again(half)
+    message = message_of(half)
     place = real_place(message.properties)
     if place is None:
         raise SystemFailedError("the half message does not say its topic and queue")
@@ -139,7 +144,7 @@ class Transactions:
         self._op_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._checks = CheckBacks(
+        self._checks = TransactionChecks(
             store=store,
             appender=appender,
             writer=writer,
@@ -316,7 +321,7 @@ class Transactions:
                 self._write_ops_after(_RETRY_SECONDS)
 
         store_host = self._settings.current.store_host
-        op = Incoming(
+        op = NewMessage(
             topic=TRANS_OP_HALF_TOPIC,
             queue_id=queue_id,
             body=body,
@@ -338,7 +343,7 @@ class Transactions:
         except ProtocolError as error:
             raise SystemFailedError(_RESUME_FAILED) from error
         half = find_stored(self._store, physical_offset)
-        message = None if half is None else incoming_again(half)
+        message = None if half is None else message_of(half)
         if (
             message is None
             or real_place(message.properties) is None

@@ -21,7 +21,7 @@ from goddard.store.jsonfile import JsonFile, encode_document
 
 _log = logging.getLogger(__name__)
 
-_REST_FACTOR: Final = 20
+_PAUSE_FACTOR: Final = 20
 
 
 class Table(Protocol):
@@ -43,7 +43,7 @@ class TableSaver:
         self._locks: dict[int, asyncio.Lock] = {}
         self._wanted: set[int] = set()
         # When each table may be saved again without being asked for by ``save``.
-        self._rested_ms: dict[int, int] = {}
+        self._next_save_ms: dict[int, int] = {}
         self._closing = asyncio.Event()
 
     def save_soon(self, table: Table) -> None:
@@ -51,7 +51,7 @@ class TableSaver:
         key = id(table)
         if key not in self._wanted:
             self._wanted.add(key)
-            task = asyncio.get_running_loop().create_task(self._save_rested(table))
+            task = asyncio.get_running_loop().create_task(self._save_when_due(table))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
@@ -67,7 +67,7 @@ class TableSaver:
             began_ms = self._clock.monotonic_ms()
             document = table.document()
             now_ms = self._clock.monotonic_ms()
-            self._rested_ms[id(table)] = now_ms + _REST_FACTOR * (now_ms - began_ms)
+            self._next_save_ms[id(table)] = now_ms + _PAUSE_FACTOR * (now_ms - began_ms)
             table.is_changed = False
             loop = asyncio.get_running_loop()
             written = loop.run_in_executor(self._executor, _write, table.file, document)
@@ -94,8 +94,8 @@ class TableSaver:
             await asyncio.wait(self._running)
         await self.save_all(tables)
 
-    async def _save_rested(self, table: Table) -> None:
-        rest_ms = self._rested_ms.get(id(table), 0) - self._clock.monotonic_ms()
+    async def _save_when_due(self, table: Table) -> None:
+        rest_ms = self._next_save_ms.get(id(table), 0) - self._clock.monotonic_ms()
         if rest_ms > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest_ms / 1000):

@@ -175,7 +175,7 @@ class Topics:
         self._put(created)
         return created
 
-    def create_for_send_back(
+    def ensure_topic(
         self, topic: str, queue_count: int, perm: int, sys_flag: int = 0, *, order: bool = False
     ) -> TopicConfig:
         """A retry, dead-letter or transaction topic; one that exists keeps all but its order."""

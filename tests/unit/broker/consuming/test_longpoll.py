@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from goddard.broker.consuming import longpoll as holds_module
-from goddard.broker.consuming.longpoll import Hold
+from goddard.broker.consuming import longpoll as longpoll_module
+from goddard.broker.consuming.longpoll import ParkedPull
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.store.config import FlushMode
 from tests.support.consumer_harness import ConsumerHarness, bodies_of, pull_fields, sql, tags
@@ -23,10 +23,10 @@ def waiting(topic: str, queue_offset: int = 0, **fields: Any) -> dict[str, Any]:
 async def parked(harness: ConsumerHarness, count: int) -> None:
     """Run the loop until so many pulls are held; in memory that takes a few turns."""
     for _ in range(1000):
-        if len(harness.holds) >= count:
+        if len(harness.parked_pulls) >= count:
             break
         await asyncio.sleep(0)
-    assert len(harness.holds) == count
+    assert len(harness.parked_pulls) == count
 
 
 both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "frames"])
@@ -42,7 +42,7 @@ class TestWaking:
             await parked(harness, 1)
             harness.put("T", b"hello")
             # The answer is written before the loop does anything else.
-            assert len(harness.holds) == 0
+            assert len(harness.parked_pulls) == 0
             assert one.connection.unsent_bytes > 0
             answer = await one.answer(opaque)
             assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
@@ -57,7 +57,7 @@ class TestWaking:
             await parked(harness, 1)
             harness.put("U", b"x", queue_id=1)
             harness.put("T", b"x", queue_id=0)
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             harness.put("T", b"mine", queue_id=1)
             assert bodies_of(await one.answer(opaque)) == [b"mine"]
 
@@ -95,7 +95,7 @@ class TestWaking:
             await parked(harness, 1)
             harness.put("T", b"a", tags="A")
             harness.put("T", b"none")
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             harness.put("T", b"b", tags="B")
             assert bodies_of(await one.answer(opaque)) == [b"b"]
 
@@ -109,7 +109,7 @@ class TestWaking:
             opaque = one.send(PULL, waiting("T", sysFlag=2))
             await parked(harness, 1)
             harness.put("T", b"no", properties=b"a\x014\x02")
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             harness.put("T", b"yes", properties=b"a\x016\x02")
             assert bodies_of(await one.answer(opaque)) == [b"yes"]
 
@@ -126,7 +126,7 @@ class TestWaking:
             thread.join(10)
             # The message is visible, but the data of the loop is unchanged.
             assert harness.store.max_offset("T", 0) == 1
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             assert bodies_of(await one.answer(opaque)) == [b"safe"]
 
     async def test_a_message_that_arrives_between_reading_and_parking_wakes_the_pull(
@@ -137,23 +137,23 @@ class TestWaking:
             one = harness.connect()
             harness.flush_worker.is_held = True
             harness.put("T", b"safe")
-            park = harness.holds.park
+            park = harness.parked_pulls.park
 
-            def flush_then_park(hold: Hold, timeout_ms: int) -> bool:
+            def flush_then_park(parked: ParkedPull, timeout_ms: int) -> bool:
                 # The pull has found nothing; the message becomes visible before the pull is parked.
                 thread = threading.Thread(target=harness.flush_worker.run)
                 thread.start()
                 thread.join(10)
-                return park(hold, timeout_ms)
+                return park(parked, timeout_ms)
 
-            monkeypatch.setattr(harness.holds, "park", flush_then_park)
+            monkeypatch.setattr(harness.parked_pulls, "park", flush_then_park)
             assert bodies_of(await one.ask(PULL, waiting("T"))) == [b"safe"]
 
 
 class TestTime:
     async def expire(self, harness: ConsumerHarness, milliseconds: int) -> None:
         harness.clock.advance(milliseconds)
-        harness.holds.expire()
+        harness.parked_pulls.expire()
 
     @pytest.mark.parametrize(
         ("asked_ms", "held_ms"),
@@ -177,7 +177,7 @@ class TestTime:
             await parked(harness, 1)
             if held_ms:
                 await self.expire(harness, held_ms - 1)
-                assert len(harness.holds) == 1
+                assert len(harness.parked_pulls) == 1
             await self.expire(harness, 100)
             answer = await one.answer(opaque)
             assert (answer.code, answer.remark) == (
@@ -185,7 +185,7 @@ class TestTime:
                 "OFFSET_OVERFLOW_ONE",
             )
             assert answer.fields["nextBeginOffset"] == "1"
-            assert len(harness.holds) == 0
+            assert len(harness.parked_pulls) == 0
 
     async def test_a_timer_of_the_loop_ends_a_pull(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
@@ -204,7 +204,7 @@ class TestTime:
             opaque = one.send(PULL, waiting("T"))
             await parked(harness, 1)
             await self.expire(harness, 250)
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             await self.expire(harness, 100)
             assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
 
@@ -216,7 +216,7 @@ class TestTime:
             await parked(harness, 1)
             harness.put("T", b"a", tags="A")
             await self.expire(harness, 4_900)
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             await self.expire(harness, 200)
             answer = await one.answer(opaque)
             assert (answer.code, answer.remark) == (
@@ -243,7 +243,7 @@ class TestTime:
             harness.add_topic("T")
             answer = await harness.connect().ask(PULL, pull_fields("T", sysFlag=4))
             assert answer.code == ResponseCode.PULL_NOT_FOUND
-            assert len(harness.holds) == 0
+            assert len(harness.parked_pulls) == 0
 
 
 class TestCommits:
@@ -272,7 +272,7 @@ class TestEnding:
             await parked(harness, 5)
             one.peer.transport.close()
             await asyncio.wait_for(one.connection.wait_closed(), 5)
-            assert len(harness.holds) == 1
+            assert len(harness.parked_pulls) == 1
             harness.put("T", b"x")
             assert bodies_of(await two.answer(opaque)) == [b"x"]
 
@@ -282,7 +282,7 @@ class TestEnding:
             one = harness.connect()
             opaque = one.send(PULL, waiting("T"))
             await parked(harness, 1)
-            harness.holds.stop()
+            harness.parked_pulls.stop()
             assert (await one.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
             answer = await one.ask(PULL, waiting("T"))
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -296,7 +296,7 @@ class TestEnding:
             await parked(harness, 1)
             harness.topics.delete("T")
             harness.clock.advance(15_100)
-            harness.holds.expire()
+            harness.parked_pulls.expire()
             assert (await one.answer(opaque)).code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -309,10 +309,10 @@ class TestNumbers:
             await parked(harness, 10_000)
             harness.put("T", b"x", queue_id=7_777)
             assert bodies_of(await one.answer(opaques[7_777])) == [b"x"]
-            assert len(harness.holds) == 9_999
+            assert len(harness.parked_pulls) == 9_999
             harness.clock.advance(15_100)
-            harness.holds.expire()
-            assert len(harness.holds) == 0
+            harness.parked_pulls.expire()
+            assert len(harness.parked_pulls) == 0
             for number in (0, 9_999):
                 assert (await one.answer(opaques[number])).code == ResponseCode.PULL_NOT_FOUND
 
@@ -323,11 +323,11 @@ class TestNumbers:
             opaques = [one.send(PULL, waiting("T")) for _ in range(1000)]
             await parked(harness, 1000)
             harness.put("T", b"x")
-            assert len(harness.holds) == 0
-            assert not harness.holds.is_idle
+            assert len(harness.parked_pulls) == 0
+            assert not harness.parked_pulls.is_idle
             for opaque in opaques:
                 assert bodies_of(await one.answer(opaque)) == [b"x"]
-            assert harness.holds.is_idle
+            assert harness.parked_pulls.is_idle
 
     async def test_a_connection_that_closes_before_its_turn(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
@@ -339,13 +339,13 @@ class TestNumbers:
             harness.put("T", b"x")
             one.peer.transport.abort()
             await asyncio.wait_for(one.connection.wait_closed(), 5)
-            harness.holds.stop()
-            assert harness.holds.is_idle
+            harness.parked_pulls.stop()
+            assert harness.parked_pulls.is_idle
 
     async def test_a_connection_has_a_limit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(holds_module, "MAX_HOLDS_PER_CONNECTION", 3)
+        monkeypatch.setattr(longpoll_module, "MAX_PARKED_PER_CONNECTION", 3)
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
             one, two = harness.connect(), harness.connect()
@@ -365,7 +365,7 @@ class TestNumbers:
             await parked(harness, 2)
             assert (await two.ask(PULL, waiting("T"))).code == ResponseCode.SYSTEM_BUSY
             harness.put("T", b"x")
-            assert len(harness.holds) == 0
+            assert len(harness.parked_pulls) == 0
 
     async def test_repeated_pulls_leave_nothing_in_memory(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
@@ -376,7 +376,7 @@ class TestNumbers:
                 await parked(harness, 1)
                 harness.put("T", b"x")
                 assert (await one.answer(opaque)).fields["nextBeginOffset"] == str(turn + 1)
-            assert harness.holds.is_idle
+            assert harness.parked_pulls.is_idle
 
     @both_ways
     async def test_a_consumer_that_never_reads(self, tmp_path: Path, hot: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from goddard.broker.sending.delay import DelayDelivery
-from goddard.broker.sending.message_rules import Incoming
+from goddard.broker.sending.message_rules import NewMessage
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.log.records import LogEntry, PreparedRecord
@@ -41,7 +41,7 @@ async def send(
     parts: BrokerParts, body: bytes, level: int, *, topic: str = "TopicA", queue_id: int = 0
 ) -> LogEntry:
     return await parts.writer.write(
-        Incoming(
+        NewMessage(
             topic=topic,
             queue_id=queue_id,
             body=body,

@@ -9,8 +9,8 @@ import pytest
 
 from goddard.broker.sending.appender import Appender, FlushTimeoutError
 from goddard.broker.sending.message_rules import (
-    Incoming,
     MessageWriter,
+    NewMessage,
     PutRefusedError,
     PutStatus,
     put_status,
@@ -32,7 +32,7 @@ from tests.support.store import SmallStore
 PEER = Host.parse("10.0.0.7:50001")
 
 
-def incoming(**changes: Any) -> Incoming:
+def new_message(**changes: Any) -> NewMessage:
     values: dict[str, Any] = {
         "topic": "TopicA",
         "queue_id": 1,
@@ -40,7 +40,7 @@ def incoming(**changes: Any) -> Incoming:
         "born_timestamp_ms": 5,
         "born_host": PEER,
     }
-    return Incoming(**(values | changes))
+    return NewMessage(**(values | changes))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def writer_of(store: MessageStore, **properties: str) -> MessageWriter:
 async def test_a_message_is_stored_as_it_is(store: MessageStore) -> None:
     writer = writer_of(store, brokerIP1="127.0.0.1", listenPort="10911")
     entry = await writer.write(
-        incoming(properties={"KEYS": "k"}, flag=7, sys_flag=1, reconsume_times=2)
+        new_message(properties={"KEYS": "k"}, flag=7, sys_flag=1, reconsume_times=2)
     )
     view = store.lookup(entry.physical_offset)
     assert view is not None
@@ -73,7 +73,7 @@ async def test_a_delayed_message_goes_to_its_level(
     store: MessageStore, asked: str, level: int
 ) -> None:
     writer = writer_of(store)
-    original = incoming(properties={"DELAY": asked, "TIMER_DELAY_SEC": "4", "KEYS": "k"})
+    original = new_message(properties={"DELAY": asked, "TIMER_DELAY_SEC": "4", "KEYS": "k"})
     entry = await writer.write(original)
     assert (entry.topic, entry.queue_id) == ("SCHEDULE_TOPIC_XXXX", level - 1)
     assert decode_properties(entry.properties) == {
@@ -96,19 +96,19 @@ async def test_a_delayed_message_goes_to_its_level(
     ],
 )
 async def test_not_delayed(store: MessageStore, changes: dict[str, Any]) -> None:
-    entry = await writer_of(store).write(incoming(**changes))
+    entry = await writer_of(store).write(new_message(**changes))
     assert entry.topic == "TopicA"
 
 
 async def test_a_committed_transaction_may_be_delayed(store: MessageStore) -> None:
-    entry = await writer_of(store).write(incoming(sys_flag=8, properties={"DELAY": "2"}))
+    entry = await writer_of(store).write(new_message(sys_flag=8, properties={"DELAY": "2"}))
     assert entry.topic == "SCHEDULE_TOPIC_XXXX"
 
 
 @pytest.mark.parametrize("delay", ["", "x", "1x", "1.5", "99999999999999999999", "--1", "٣"])
 async def test_a_delay_must_be_a_number(store: MessageStore, delay: str) -> None:
     with pytest.raises(ProtocolError):
-        await writer_of(store).write(incoming(properties={"DELAY": delay}))
+        await writer_of(store).write(new_message(properties={"DELAY": delay}))
     assert store.log_max_offset == 0
 
 
@@ -134,23 +134,23 @@ async def test_illegal_messages_are_refused(
 ) -> None:
     writer = writer_of(store, maxMessageSize="100")
     with pytest.raises(StoreError) as refused:
-        await writer.write(incoming(**changes))
+        await writer.write(new_message(**changes))
     assert put_status(refused.value) is status
     assert store.log_max_offset == 0
 
 
 async def test_retry_topics_may_be_long(store: MessageStore) -> None:
-    entry = await writer_of(store).write(incoming(topic="%RETRY%" + "g" * 248))
+    entry = await writer_of(store).write(new_message(topic="%RETRY%" + "g" * 248))
     assert len(entry.topic) == 255
 
 
 async def test_a_new_limit_applies_at_once(store: MessageStore) -> None:
     settings = Settings(BrokerConfig())
     writer = MessageWriter(Appender(store, asyncio.get_running_loop()), settings)
-    await writer.write(incoming(body=b"12345"))
+    await writer.write(new_message(body=b"12345"))
     settings.replace(BrokerConfig.from_properties({"maxMessageSize": "4"}))
     with pytest.raises(PutRefusedError):
-        await writer.write(incoming(body=b"12345"))
+        await writer.write(new_message(body=b"12345"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_which_messages_wait_for_the_disk(
         writer = writer_of(store)
         small.flush_worker.is_held = True
         properties = {} if wait is None else {"WAIT": wait}
-        writing = asyncio.create_task(writer.write(incoming(properties=properties)))
+        writing = asyncio.create_task(writer.write(new_message(properties=properties)))
         for _ in range(5):
             await asyncio.sleep(0)
         assert writing.done() is not is_waited_for
@@ -178,7 +178,7 @@ async def test_submit_reports_the_outcome(store: MessageStore) -> None:
     writer = writer_of(store)
     notified: list[tuple[object, object]] = []
     message = writer.submit(
-        incoming(properties={"DELAY": "2"}), lambda entry, error: notified.append((entry, error))
+        new_message(properties={"DELAY": "2"}), lambda entry, error: notified.append((entry, error))
     )
     assert message.topic == "SCHEDULE_TOPIC_XXXX"
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from goddard.broker.sending.message_rules import Incoming
+from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.send import MAX_BATCH_MESSAGES
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -419,7 +419,7 @@ async def test_a_retry_of_an_unknown_group(tmp_path: Path) -> None:
         )
 
 
-def as_half(message: Incoming) -> Incoming:
+def as_half(message: NewMessage) -> NewMessage:
     properties = message.properties | {"REAL_TOPIC": message.topic}
     return replace(message, topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_id=0, properties=properties)
 

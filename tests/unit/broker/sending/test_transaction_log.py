@@ -4,7 +4,7 @@ import pytest
 
 from goddard.broker.sending.transaction_log import (
     CheckRules,
-    Decided,
+    DecidedHalves,
     Half,
     OpBatch,
     Verdict,
@@ -54,7 +54,7 @@ class TestFormat:
 
 class TestDecided:
     def test_an_op_is_settled_when_its_halves_are_checked(self) -> None:
-        decided = Decided(10, 0)
+        decided = DecidedHalves(10, 0)
         decided.add_op(0, NOW, [10, 11])
         decided.add_op(1, NOW, [12])
         assert decided.settled_op_offset(None) == 0
@@ -68,32 +68,32 @@ class TestDecided:
         assert decided.settled_op_offset(None) == 2
 
     def test_an_op_after_an_unsettled_op_is_not_settled(self) -> None:
-        decided = Decided(0, 5)
+        decided = DecidedHalves(0, 5)
         decided.add_op(5, NOW, [3])
         decided.add_op(6, NOW, [0])
         assert decided.take(0)
         assert decided.settled_op_offset(None) == 5
 
     def test_a_half_decided_twice_settles_both_ops(self) -> None:
-        decided = Decided(0, 0)
+        decided = DecidedHalves(0, 0)
         decided.add_op(0, NOW, [0])
         decided.add_op(1, NOW, [0])
         assert decided.take(0)
         assert decided.settled_op_offset(None) == 2
 
     def test_empty_and_foreign_ops_are_settled(self) -> None:
-        decided = Decided(0, 0)
+        decided = DecidedHalves(0, 0)
         decided.add_op(0, NOW, [])
         decided.add_op(4, NOW, [])  # the ones in between have left the log
         assert decided.settled_op_offset(None) == 5
 
     def test_without_ops_the_offset_stays(self) -> None:
-        assert Decided(7, 3).settled_op_offset(None) == 3
+        assert DecidedHalves(7, 3).settled_op_offset(None) == 3
 
     def test_a_decision_is_kept_until_every_older_half_is_checked(
         self,
     ) -> None:
-        decided = Decided(10, 0)
+        decided = DecidedHalves(10, 0)
         decided.add_op(0, NOW, [4])
         assert decided.has(4)
         assert not decided.take(4)
@@ -104,7 +104,7 @@ class TestDecided:
         assert decided.settled_op_offset(None) == 1
 
     def test_a_decision_is_known_by_the_first_offset_after_its_half_is_checked(self) -> None:
-        decided = Decided(0, 0)
+        decided = DecidedHalves(0, 0)
         decided.add_op(0, NOW, [0, 1])
         assert decided.take(0)
         assert decided.has(0)

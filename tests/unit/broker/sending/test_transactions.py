@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from goddard.broker.sending.message_rules import Incoming
+from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.transaction_checks import GROUP
 from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -51,8 +51,8 @@ class Harness:
     async def send_half(self, body: bytes = b"order 1", **properties: str) -> LogEntry:
         return await self.parts.writer.write(as_half(self.message(body, **properties)))
 
-    def message(self, body: bytes = b"order 1", **properties: str) -> Incoming:
-        return Incoming(
+    def message(self, body: bytes = b"order 1", **properties: str) -> NewMessage:
+        return NewMessage(
             topic="Orders",
             queue_id=2,
             body=body,
@@ -171,7 +171,7 @@ class TestHalf:
             assert made.parts.records(SCHEDULE_TOPIC, 2) == []
 
     def test_without_a_unique_id_there_is_no_transaction_id(self) -> None:
-        plain = Incoming(topic="T", queue_id=0, body=b"x", born_timestamp_ms=0, born_host=HOST)
+        plain = NewMessage(topic="T", queue_id=0, body=b"x", born_timestamp_ms=0, born_host=HOST)
         assert "__transactionId__" not in as_half(plain).properties
         assert plain.properties == {}
 
@@ -342,7 +342,7 @@ class TestEnd:
             assert await made.op_bodies() == []
 
 
-class TestCheckBack:
+class TestTransactionChecks:
     async def test_a_producer_is_asked_about_an_undecided_half(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as made:
             entry = await made.send_half()

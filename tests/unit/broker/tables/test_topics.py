@@ -158,14 +158,14 @@ def test_automatic_creation_can_be_disabled_while_running(tmp_path: Path) -> Non
 
 def test_retry_topics_are_created_once(tmp_path: Path) -> None:
     topics = make_topics(tmp_path)
-    retry = topics.create_for_send_back("%RETRY%g", 1, 6)
-    assert topics.create_for_send_back("%RETRY%g", 9, 4) is retry
-    ordered = topics.create_for_send_back("%RETRY%g", 1, 6, order=True)
+    retry = topics.ensure_topic("%RETRY%g", 1, 6)
+    assert topics.ensure_topic("%RETRY%g", 9, 4) is retry
+    ordered = topics.ensure_topic("%RETRY%g", 1, 6, order=True)
     assert ordered.order
     assert not retry.order  # the old object is not changed
     assert topics.is_ordered("%RETRY%g")
-    assert topics.create_for_send_back("%DLQ%g", -1, 2).write_queue_nums == 0
-    assert topics.create_for_send_back("%DLQ%h", 1 << 40, 2).write_queue_nums == 65_535
+    assert topics.ensure_topic("%DLQ%g", -1, 2).write_queue_nums == 0
+    assert topics.ensure_topic("%DLQ%h", 1 << 40, 2).write_queue_nums == 65_535
 
 
 def test_administrators_put_and_delete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.broker.consuming.filters import TagCodes
-from goddard.broker.consuming.longpoll import MAX_HOLD_MS, Hold, Holds
+from goddard.broker.consuming.longpoll import MAX_PARKED_MS, ParkedPull, ParkedPulls
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
@@ -30,7 +30,7 @@ steps = st.lists(
             queues,
             st.integers(0, CONNECTIONS - 1),
             st.none() | st.sets(codes, min_size=1),
-            st.integers(-10, 2 * MAX_HOLD_MS),
+            st.integers(-10, 2 * MAX_PARKED_MS),
         ),
         st.tuples(st.just("arrive"), st.lists(st.tuples(queues, codes), min_size=1, max_size=4)),
         st.tuples(st.just("pass"), st.integers(0, 20_000)),
@@ -41,7 +41,7 @@ steps = st.lists(
 
 
 @dataclass(eq=False)
-class Parked:
+class ModelPull:
     """What the model knows of a pull."""
 
     queue_id: int
@@ -61,8 +61,8 @@ class Model:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.ends = [0] * QUEUES
-        self.parked: list[Parked] = []
-        self.holds = Holds(
+        self.parked: list[ModelPull] = []
+        self.parked_pulls = ParkedPulls(
             settings=Settings(BrokerConfig()),
             max_offset=lambda topic, queue_id: self.ends[queue_id],
             clock=self.clock,
@@ -72,18 +72,18 @@ class Model:
     def park(
         self, queue_id: int, connection: int, wanted: set[int] | None, timeout_ms: int
     ) -> None:
-        held_ms = max(0, min(timeout_ms, MAX_HOLD_MS))
+        held_ms = max(0, min(timeout_ms, MAX_PARKED_MS))
         deadline_ms = self.clock.monotonic_ms() + held_ms
-        parked = Parked(queue_id, connection, wanted, self.ends[queue_id], deadline_ms)
-        hold = Hold(
+        expected = ModelPull(queue_id, connection, wanted, self.ends[queue_id], deadline_ms)
+        pull = ParkedPull(
             ("T", queue_id),
             self.ends[queue_id],
             self.connections[connection],
             None if wanted is None else TagCodes(wanted),
-            lambda: parked.runs.append(self.clock.monotonic_ms()),
+            lambda: expected.runs.append(self.clock.monotonic_ms()),
         )
-        assert self.holds.park(hold, timeout_ms)
-        self.parked.append(parked)
+        assert self.parked_pulls.park(pull, timeout_ms)
+        self.parked.append(expected)
 
     def arrive(self, messages: list[tuple[int, int]]) -> None:
         entries = []
@@ -91,7 +91,7 @@ class Model:
             entries.append(LogEntry("T", queue_id, self.ends[queue_id], 0, 100, code, 0, 0, b""))
             self.ends[queue_id] += 1
         waiting = [parked for parked in self.parked if parked.is_waiting]
-        self.holds.on_arrival(entries)
+        self.parked_pulls.on_arrival(entries)
         for parked in waiting:
             is_wanted = any(
                 queue_id == parked.queue_id and (parked.codes is None or code in parked.codes)
@@ -101,7 +101,7 @@ class Model:
 
     def pass_time(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
-        self.holds.expire()
+        self.parked_pulls.expire()
         now_ms = self.clock.monotonic_ms()
         for parked in self.parked:
             if parked.is_waiting:
@@ -111,13 +111,13 @@ class Model:
                 assert self.ends[parked.queue_id] > parked.offset
 
     def close(self, connection: int) -> None:
-        self.holds.connection_closed(self.connections[connection])
+        self.parked_pulls.connection_closed(self.connections[connection])
         for parked in self.parked:
             if parked.connection == connection and parked.is_waiting:
                 parked.dropped = True
 
     def check(self) -> None:
-        assert len(self.holds) == sum(parked.is_waiting for parked in self.parked)
+        assert len(self.parked_pulls) == sum(parked.is_waiting for parked in self.parked)
         assert all(len(parked.runs) <= 1 for parked in self.parked)
         assert not any(parked.runs and parked.dropped for parked in self.parked)
 
@@ -135,8 +135,8 @@ def test_each_pull_runs_once_and_in_time(taken: list[tuple[Any, ...]]) -> None:
         for name, *arguments in taken:
             actions[name](*arguments)
             model.check()
-        model.holds.stop()
-        assert model.holds.is_idle
+        model.parked_pulls.stop()
+        assert model.parked_pulls.is_idle
         assert not any(parked.is_waiting for parked in model.parked)
 
     asyncio.run(run())
