@@ -18,7 +18,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _PACKAGE = Path("src", "goddard", "core")
-_MODULES = ("index",)
+_MODULES = (
+    "index",
+    "records",
+)
 
 
 class CoreBuildHook(BuildHookInterface[Any]):

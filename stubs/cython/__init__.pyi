@@ -13,6 +13,7 @@ int: TypeAlias = builtins.int
 uint: TypeAlias = builtins.int
 uchar: TypeAlias = builtins.int
 longlong: Any
+ulonglong: TypeAlias = builtins.int
 void: TypeAlias = None
 # Pointers.
 p_void: TypeAlias = Any

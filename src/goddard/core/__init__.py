@@ -7,13 +7,18 @@ Its modules are Python that Cython compiles when the package is built. Where tha
 from importlib import import_module
 from typing import Final
 
+_MODULES: Final = (
+    "index",
+    "records",
+)
+
 
 def _is_compiled() -> bool:
     try:
-        index = import_module("goddard.core.index")
+        modules = [import_module(f"goddard.core.{name}") for name in _MODULES]
     except ImportError:  # interpreted, the modules need the package `cython`
         return False
-    return bool(index.IS_COMPILED)
+    return all(module.IS_COMPILED for module in modules)
 
 
 IS_COMPILED: Final = _is_compiled()

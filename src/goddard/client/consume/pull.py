@@ -5,8 +5,8 @@ brokers of a queue for one group, and remembers which broker it was told to pull
 belongs to the event loop.
 
 Every message that is consumed is decoded here, so decoding is fast: one unpacking checks a record,
-one slice copies it, and its fields are read when they are used (``ReceivedMessage``). Malformed
-records raise ProtocolError.
+one slice copies it, and its fields are read when they are used (``ReceivedMessage``). Where
+``goddard.core`` is compiled, it decodes the plain records. Malformed records raise ProtocolError.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from goddard.client import broker_api
 from goddard.client.errors import BrokerError
 from goddard.client.message import RECORD_HEAD, ReceivedMessage
 from goddard.client.values import MessageQueue
+from goddard.core import IS_COMPILED
 from goddard.errors import ProtocolError
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -37,6 +38,9 @@ from goddard.protocol.record import (
     decode_record,
 )
 from goddard.transport.connection import Connection
+
+if IS_COMPILED:
+    from goddard.core import records as core_records
 
 # RocketMQ's defaults: how long a broker may hold a push consumer's pull, and how long the client
 # waits for the answer.
@@ -407,6 +411,20 @@ def decode_messages(
     total = len(records)
     position = 0
     while position < total:
+        if IS_COMPILED and not offset_delta:
+            position = core_records.add_messages(
+                messages,
+                records,
+                position,
+                ReceivedMessage,
+                queue,
+                queue_id,
+                topic,
+                topic_bytes,
+                more_properties,
+            )
+            if position == total:
+                break
         if total - position < _MIN_BYTES:
             raise ProtocolError(f"{total - position} bytes at the end are not a record")
         size, magic, its_queue_id, queue_offset, sys_flag, born_port, store_port, length = unpack(
