@@ -84,6 +84,8 @@ class Session:
         self.client_id = options.client_id
         self.members = Members(self.client_id, self.wake_rebalance)
         self._guard = LoopGuard()
+        # NotRunningError unless called on the session's loop; ForkedError in another process.
+        self.check_loop: Final = self._guard.check_loop
         self._ids = unique_ids(options.client_ip)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
@@ -512,17 +514,13 @@ class Session:
             except Exception:
                 _logger.exception("persisting offsets of group %s failed", consumer.group)
 
-    def check_loop(self) -> None:
-        """NotRunningError unless called on the session's loop; ForkedError in another process."""
-        self._guard.check_loop()
-
     # Requests
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
         """The response, whatever its code."""
-        self._guard.check_loop()
+        self.check_loop()
         self.prepare(command)
         return await self._client.request(address, command, timeout_ms)
 
@@ -546,7 +544,7 @@ class Session:
 
     async def connect(self, address: str, timeout_ms: int) -> Connection:
         """The connection to an address; opens one if there is none."""
-        self._guard.check_loop()
+        self.check_loop()
         return await self._client.connection(address, timeout_ms)
 
     @property

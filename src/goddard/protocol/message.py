@@ -247,12 +247,12 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
     """Encode the body of a batch send."""
     parts: list[bytes] = []
     for body, properties, flag in entries:
-        parts += encode_batch_entry(body, properties, flag)
+        parts.append(encode_batch_entry(body, properties, flag))
     return b"".join(parts)
 
 
-def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes, ...]:
-    """Encode one message of a batch body, in parts that follow each other."""
+def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> bytes:
+    """Encode one message of a batch body."""
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise ProtocolError(
             f"properties of {len(properties)} bytes are longer than {MAX_PROPERTIES_BYTES}"
@@ -262,7 +262,7 @@ def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes
         head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
     except struct.error as error:
         raise ProtocolError(f"a number does not fit its field of a batch: {error}") from error
-    return head, body, _I16.pack(len(properties)), properties
+    return b"".join((head, body, _I16.pack(len(properties)), properties))
 
 
 def iter_batch(body: Buffer) -> Iterator[BatchEntry]:

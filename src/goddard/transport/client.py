@@ -151,11 +151,12 @@ class Client:
         if waits:
             await asyncio.wait(waits, timeout=timeout_seconds)
 
-    def _on_go_away(self, address: str, connection: Connection, request: PendingRequest) -> None:
+    def _on_go_away(self, address: str, connection: Connection, refused: PendingRequest) -> None:
         """A server that shuts down refused a request: send it once more over a new connection."""
         if self._connections.get(address) is connection:
             del self._connections[address]
-        if request.encode is None:
+        request = refused.request
+        if not refused.may_resend:
             request.done(ServerShuttingDownError(f"{address} is shutting down", address))
             return
 
@@ -163,20 +164,17 @@ class Client:
             if resending.cancelled():
                 request.done(ConnectionLostError("the client is closed", address))
 
-        resending = self._tasks.spawn(
-            self._resend(address, request, request.encode), f"resend to {address}"
-        )
+        resending = self._tasks.spawn(self._resend(address, refused), f"resend to {address}")
         resending.add_done_callback(ended)
 
-    async def _resend(
-        self, address: str, request: PendingRequest, encode: Callable[[int], bytes]
-    ) -> None:
+    async def _resend(self, address: str, refused: PendingRequest) -> None:
         loop = asyncio.get_running_loop()
+        request = refused.request
         try:
-            left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
+            left_ms = max(1, int((refused.due_seconds - loop.time()) * 1000))
             connection = await self.connection(address, left_ms)
-            left_ms = max(1, int((request.due_seconds - loop.time()) * 1000))
-            connection.submit(encode, request.code, left_ms, request.done, may_resend=False)
+            left_ms = max(1, int((refused.due_seconds - loop.time()) * 1000))
+            connection.submit(request, refused.code, left_ms, may_resend=False)
         except Exception as error:
             _logger.debug("a request to %s cannot be sent again", address, exc_info=True)
             if isinstance(error, RemotingError):

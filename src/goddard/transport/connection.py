@@ -36,7 +36,7 @@ from goddard.protocol.frame import (
 )
 from goddard.transport.handlers import Answer, Handlers, error_response
 from goddard.transport.options import ConnectionOptions
-from goddard.transport.pending import Done, PendingRequest, PendingRequests
+from goddard.transport.pending import PendingRequest, PendingRequests, Request
 from goddard.transport.timeouts import PeerState, PeerTimeouts
 from goddard.transport.tls import HANDSHAKE_BYTE
 
@@ -65,15 +65,24 @@ def _ignore(connection: "Connection") -> None:
     pass
 
 
-def _set_outcome(
-    future: asyncio.Future[RemotingCommand], outcome: RemotingCommand | RemotingError
-) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, RemotingCommand):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
+class _FutureRequest:
+    """A request whose outcome is a future's."""
+
+    __slots__ = ("encode", "future")
+
+    def __init__(
+        self, encode: Callable[[int], bytes], future: asyncio.Future[RemotingCommand]
+    ) -> None:
+        self.encode = encode
+        self.future = future
+
+    def done(self, outcome: RemotingCommand | RemotingError) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, RemotingCommand):
+            self.future.set_result(outcome)
+        else:
+            self.future.set_exception(outcome)
 
 
 class Connection(asyncio.Protocol):
@@ -242,23 +251,13 @@ class Connection(asyncio.Protocol):
     ) -> asyncio.Future[RemotingCommand]:
         """As ``request_soon``, with a frame that the caller encodes; see ``submit``."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self.submit(encode, code, timeout_ms, partial(_set_outcome, future))
+        self.submit(_FutureRequest(encode, future), code, timeout_ms)
         return future
 
     def submit(
-        self,
-        encode: Callable[[int], bytes],
-        code: int,
-        timeout_ms: int,
-        done: Done,
-        *,
-        may_resend: bool = True,
+        self, request: Request, code: int, timeout_ms: int, *, may_resend: bool = True
     ) -> None:
-        """Send the frame that ``encode`` returns for an opaque; call ``done`` with the outcome.
-
-        ``done`` is called once, on the loop, and must not raise; it is not called if this method
-        raises. ``encode`` may be called again, for another connection, if the peer shuts down.
-        """
+        """Send a request that encodes itself; its ``done`` is not called if this method raises."""
         if self._closing:
             raise ConnectionLostError(f"the connection to {self.remote} is closed", self.remote)
         pending = self._pending
@@ -267,7 +266,7 @@ class Connection(asyncio.Protocol):
                 f"{len(pending.waiting)} requests to {self.remote} already wait for a response",
                 self.remote,
             )
-        opaque, frame = pending.add(encode, code, timeout_ms, done, may_resend)
+        opaque, frame = pending.add(request, code, timeout_ms, may_resend)
         if self._writing_paused:
             pending.deferred[opaque] = frame
         else:

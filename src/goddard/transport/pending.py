@@ -9,7 +9,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from goddard.errors import ConnectionLostError, RemotingError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
@@ -26,18 +26,27 @@ _CATCH_UP_SECONDS: Final = 0.02
 # A peer is silent if it sends nothing during a request with at least this timeout.
 _SILENCE_MS: Final = 1_000
 
-Done: TypeAlias = Callable[[RemotingCommand | RemotingError], None]
-"""Receives the outcome of a request: its response, or the error."""
+
+class Request(Protocol):
+    """A request of the caller, who encodes it and receives its outcome."""
+
+    def encode(self, opaque: int) -> bytes:
+        """Its frame; called again with another opaque if the peer shuts down."""
+        ...
+
+    def done(self, outcome: RemotingCommand | RemotingError) -> None:
+        """Called once, with the response or the error; must not raise."""
+        ...
 
 
 class PendingRequest(NamedTuple):
-    """A request without a response yet; ``encode`` is None if it must not be sent again."""
+    """A request without a response yet."""
 
-    done: Done
-    encode: Callable[[int], bytes] | None
+    request: Request
     due_seconds: float
     code: int
     timeout_ms: int
+    may_resend: bool
 
 
 class PendingRequests:
@@ -93,19 +102,14 @@ class PendingRequests:
                 return opaque
 
     def add(
-        self,
-        encode: Callable[[int], bytes],
-        code: int,
-        timeout_ms: int,
-        done: Done,
-        may_resend: bool = True,
+        self, request: Request, code: int, timeout_ms: int, may_resend: bool = True
     ) -> tuple[int, bytes]:
         """Add a request; returns its opaque and its frame. Adds nothing if ``encode`` raises."""
         opaque = self.next_opaque()
-        frame = encode(opaque)
+        frame = request.encode(opaque)
         due_seconds = self._loop.time() + timeout_ms / 1000
-        self.waiting[opaque] = PendingRequest(
-            done, encode if may_resend else None, due_seconds, code, timeout_ms
+        self.waiting[opaque] = tuple.__new__(
+            PendingRequest, (request, due_seconds, code, timeout_ms, may_resend)
         )
         if due_seconds < self._due_seconds:
             self._set_timer(due_seconds)
@@ -120,7 +124,7 @@ class PendingRequests:
         elif response.code == _GO_AWAY and self._on_go_away is not None:
             self._on_go_away(waiting)
         else:
-            waiting.done(response)
+            waiting.request.done(response)
 
     def forget(self, opaque: int) -> None:
         """Remove a request that its caller gave up; its ``done`` is not called."""
@@ -136,7 +140,7 @@ class PendingRequests:
             self._timer.cancel()
             self._timer = None
         for each in waiting.values():
-            each.done(ConnectionLostError(reason, self.remote))
+            each.request.done(ConnectionLostError(reason, self.remote))
 
     def _set_timer(self, due_seconds: float) -> None:
         if self._timer is not None:
@@ -169,7 +173,7 @@ class PendingRequests:
                 f"no response from {self.remote} to request code {waiting.code} within "
                 f"{waiting.timeout_ms} ms"
             )
-            waiting.done(RequestTimeoutError(text, self.remote))
+            waiting.request.done(RequestTimeoutError(text, self.remote))
         if is_silent and self._on_silence is not None:
             self._on_silence()
 

@@ -63,20 +63,21 @@ async def test_frames_encoded_by_the_caller() -> None:
         outcomes: list[RemotingCommand | RemotingError] = []
         done = asyncio.Event()
 
-        def encode(opaque: int) -> bytes:
-            opaques.append(opaque)
-            return encode_frame(RemotingCommand(ECHO, body=b"own", opaque=opaque))
+        class Own:
+            def encode(self, opaque: int) -> bytes:
+                opaques.append(opaque)
+                return encode_frame(RemotingCommand(ECHO, body=b"own", opaque=opaque))
 
-        def take(outcome: RemotingCommand | RemotingError) -> None:
-            outcomes.append(outcome)
-            done.set()
+            def done(self, outcome: RemotingCommand | RemotingError) -> None:
+                outcomes.append(outcome)
+                done.set()
 
-        connection.submit(encode, ECHO, 30_000, take)
+        connection.submit(Own(), ECHO, 30_000)
         await done.wait()
         (outcome,) = outcomes
         assert isinstance(outcome, RemotingCommand)
         assert (outcome.opaque, bytes(outcome.body)) == (opaques[0], b"own")
-        future = connection.request_encoded(encode, ECHO, 30_000)
+        future = connection.request_encoded(Own().encode, ECHO, 30_000)
         assert (await future).opaque == opaques[1] != opaques[0]
 
 

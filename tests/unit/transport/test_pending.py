@@ -22,12 +22,11 @@ class Outcomes:
         self.silences += 1
 
     def ask(self, timeout_ms: int = 60_000) -> int:
-        opaque, _ = self.pending.add(
-            lambda _: b"", CODE, timeout_ms, lambda x: self._end(opaque, x)
-        )
-        return opaque
+        request = Asked(self)
+        request.opaque, _ = self.pending.add(request, CODE, timeout_ms)
+        return request.opaque
 
-    def _end(self, opaque: int, outcome: RemotingCommand | RemotingError) -> None:
+    def end(self, opaque: int, outcome: RemotingCommand | RemotingError) -> None:
         assert opaque not in self.by_opaque
         self.by_opaque[opaque] = outcome
         self.changed.set()
@@ -37,6 +36,21 @@ class Outcomes:
             while len(self.by_opaque) < count:
                 self.changed.clear()
                 await self.changed.wait()
+
+
+class Asked:
+    """A request of ``Outcomes``."""
+
+    opaque = -1
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self.outcomes = outcomes
+
+    def encode(self, opaque: int) -> bytes:
+        return b""
+
+    def done(self, outcome: RemotingCommand | RemotingError) -> None:
+        self.outcomes.end(self.opaque, outcome)
 
 
 async def test_opaques_stay_within_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,11 +74,12 @@ async def test_a_response_completes_its_request_once() -> None:
 async def test_a_request_that_cannot_be_encoded_is_not_added() -> None:
     outcomes = Outcomes()
 
-    def fail(opaque: int) -> bytes:
-        raise ValueError("no bytes")
+    class NoFrame(Asked):
+        def encode(self, opaque: int) -> bytes:
+            raise ValueError("no bytes")
 
     with pytest.raises(ValueError, match="no bytes"):
-        outcomes.pending.add(fail, CODE, 60_000, lambda _: None)
+        outcomes.pending.add(NoFrame(outcomes), CODE, 60_000)
     assert not outcomes.pending.waiting
 
 

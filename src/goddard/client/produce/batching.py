@@ -28,7 +28,6 @@ from goddard.client.values import MessageQueue, SendResult
 from goddard.clock import Clock
 from goddard.errors import GoddardError, ProtocolError
 from goddard.protocol.message import (
-    BATCH_ENTRY_BYTES,
     DELAY_PROPERTIES,
     PROPERTY_INSTANCE_ID,
     PROPERTY_MESSAGE_TYPE,
@@ -172,8 +171,8 @@ class OpenBatches:
     ) -> bool:
         """Add a message to an open batch; true if the batch is full and was closed."""
         entry = encode_batch_entry(message.body, properties, message.flag)
-        size = BATCH_ENTRY_BYTES + len(message.body) + len(properties)
-        batch.parts += entry
+        size = len(entry)
+        batch.parts.append(entry)
         batch.messages.append(message)
         batch.ids.append(message_id)
         batch.futures.append(future)

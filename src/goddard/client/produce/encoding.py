@@ -151,7 +151,7 @@ def prepare(
         properties = dict(properties)
         reconsume_times = _count_of(properties.pop(PROPERTY_RECONSUME_TIME, None)) or 0
         max_reconsume_times = _count_of(properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None))
-    return Outgoing(
+    out = (
         code,
         topic,
         body,
@@ -163,6 +163,7 @@ def prepare(
         reconsume_times,
         max_reconsume_times,
     )
+    return tuple.__new__(Outgoing, out)  # faster than Outgoing(...)
 
 
 def compress_body(body: bytes, settings: SendSettings) -> bytes | None:
@@ -288,12 +289,12 @@ def split_result(result: SendResult, message_ids: Sequence[str]) -> list[SendRes
     if len(offset_ids) != len(message_ids):
         # A topic that stores batches whole (queue.type BatchCQ) has one id for all.
         offset_ids = [stored_ids] * len(message_ids)
+    offsets = range(queue_offset, queue_offset + len(message_ids))
+    of_all = transaction, region, trace_on, handle
     return [
-        SendResult(
-            *(status, message_id, offset_id, queue, queue_offset + each),
-            *(transaction, region, trace_on, handle),
-        )
-        for each, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
+        # Faster than SendResult(...).
+        tuple.__new__(SendResult, (status, message_id, offset_id, queue, offset, *of_all))
+        for message_id, offset_id, offset in zip(message_ids, offset_ids, offsets, strict=True)
     ]
 
 
@@ -374,17 +375,20 @@ def read_result(
     if offset_message_id is None:
         raise ProtocolError(f"{address} answered a send without a message id")
     queue_id = _number(fields.get("queueId"), address)
-    return SendResult(
+    if queue_id != queue.queue_id or out.user_topic != out.topic:
+        queue = MessageQueue(out.user_topic, queue.broker_name, queue_id)
+    result = (
         status,
         fields.get("batchUniqId") or out.message_id,
         offset_message_id,
-        MessageQueue(out.user_topic, queue.broker_name, queue_id),
+        queue,
         _number(fields.get("queueOffset"), address),
         fields.get("transactionId"),
         fields.get("MSG_REGION") or "DefaultRegion",
         fields.get("TRACE_ON") != "false",
         fields.get("recallHandle"),
     )
+    return tuple.__new__(SendResult, result)  # faster than SendResult(...)
 
 
 def _number(text: str | None, address: str) -> int:

@@ -191,9 +191,10 @@ class Producer:
         running = self._check_running()
         topic = running.check(message)
         if timeout_ms is None:
-            batched = running.add_to_batch(message, queue, selector, key)
-            if batched is not None:
-                return await batched
+            if running.accumulator is not None and selector is None and key is None:
+                batched = running.accumulator.add(message, queue)
+                if batched is not None:
+                    return await batched
             timeout_ms = self.options.send_timeout_ms
         return await running.sender.send(message, topic, timeout_ms, queue, selector, key)
 
@@ -221,8 +222,8 @@ class Producer:
         running = self._check_running()
         topic = running.check(message)
         if timeout_ms is None:
-            if running.accumulator is not None:
-                batched = running.add_to_batch(message, queue, selector, key)
+            if running.accumulator is not None and selector is None and key is None:
+                batched = running.accumulator.add(message, queue)
                 if batched is not None:
                     return batched
             timeout_ms = self.options.send_timeout_ms

@@ -4,11 +4,10 @@ The public class, the session, the tracer and transactions use it. Belongs to th
 session.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from goddard.client import broker_api
 from goddard.client.checks import check_queue
@@ -19,7 +18,6 @@ from goddard.client.produce.encoding import SendSettings, check_body, check_topi
 from goddard.client.produce.hooks import SendHook, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.request_reply import Requests
-from goddard.client.produce.selectors import Selector
 from goddard.client.produce.sender import Sender
 from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
@@ -201,14 +199,6 @@ class RunningProducer:
         """A queue with the brokers' name of its topic."""
         topic = check_queue(queue).topic
         return queue._replace(topic=self.session.with_namespace(topic))
-
-    def add_to_batch(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, key: Any
-    ) -> "asyncio.Future[SendResult] | None":
-        """Give a valid message to the accumulator; None if it must be sent alone."""
-        if self.accumulator is None or selector is not None or key is not None:
-            return None
-        return self.accumulator.add(message, queue)
 
     def send_soon(self, message: Message, timeout_ms: int | None = None) -> Awaitable[SendResult]:
         """Send a message alone, without waiting for its result."""

@@ -366,7 +366,7 @@ class Sender:
             pending.context = self._hooks.before(pending, address)
         pending.attempts = 1
         try:
-            connection.submit(pending.encode, out.code, pending.timeout_ms, pending.done)
+            connection.submit(pending, out.code, pending.timeout_ms)
         except RemotingError as error:
             self._first_failed(pending, error)
         return True
