@@ -1,5 +1,6 @@
 """The compiled key index gives what NumPy gives, and refuses buffers that do not fit."""
 
+import mmap
 import os
 
 import numpy as np
@@ -75,6 +76,43 @@ def test_links_are_those_of_numpy(
     links.fill_with_numpy(expected, expected_table, first_number)
     assert entries.tolist() == expected.tolist()
     assert table.tolist() == expected_table.tolist()
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2]), INT32, INT32, INT32), min_size=1, max_size=60),
+    st.integers(0, 70),
+    st.integers(0, 4),
+    st.integers(-1000, 1000),
+    st.integers(-(2**63), 2**63 - 1),
+    st.data(),
+)
+def test_walks_are_those_of_python(
+    rows: list[tuple[int, int, int, int]],
+    limit: int,
+    padding: int,
+    begin_ms: int,
+    end_ms: int,
+    data: st.DataObject,
+) -> None:
+    entries = b"".join(
+        links.ENTRY.pack(key_hash, offset << 31, seconds, min(previous, number + 1))
+        for number, (key_hash, offset, seconds, previous) in enumerate(rows)
+    )
+    number = data.draw(st.integers(0, len(rows) - 1))
+    with mmap.mmap(-1, padding + len(entries)) as mapped:
+        mapped[padding:] = entries
+        arguments = (mapped, padding, number, 1, 5, begin_ms, end_ms, limit)
+        assert links.find_in_slot(*arguments) == links.find_in_python(*arguments)
+
+
+@pytest.mark.parametrize("number", [-1, 2, 2**40])
+def test_an_entry_outside_the_file_is_refused(number: int) -> None:
+    found = np.zeros(1, dtype=np.int64)
+    with pytest.raises(ValueError, match=f"no entry {number}"):
+        index.find_in_slot(bytes(59), 10, number, 1, 0, 0, 0, 5, found)
 
 
 def hash_keys(data: bytes, ends: list[int], *, records: int, room: int, hashes: int = 0) -> int:

@@ -68,6 +68,7 @@ _STOP_GRACE_SECONDS: Final = 0.5
 _SAVE_SECONDS: Final = 10.0
 _SAMPLE_SECONDS: Final = 1.0
 _EXECUTOR_THREADS: Final = 4
+_READER_THREADS: Final = 4
 _PORT_ATTEMPTS: Final = 20
 _TOPIC_CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -161,6 +162,9 @@ class Broker:
         _log.info("messages are kept in %s", self.store.config.root.absolute())
         await loop.run_in_executor(self._executor, self.store.open)
         stack.push_async_callback(self._close_store)
+        # For reads that may wait for the disk: they end before the store is closed.
+        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="broker-read")
+        stack.callback(self._readers.shutdown, cancel_futures=True)
         await self._load_tables()
         self._saver = TableSaver(self._executor, clock=self._clock)
         stack.push_async_callback(self._save_at_stop)
@@ -394,7 +398,11 @@ class Broker:
             clock=self._clock,
         )
         queries = Queries(
-            settings=self.settings, store=self.store, clients=self.clients, filters=self.filters
+            settings=self.settings,
+            store=self.store,
+            clients=self.clients,
+            filters=self.filters,
+            executor=self._readers,
         )
         for part in (topics, groups, offsets, clients, broker, queries):
             _register(handlers, self._saved(part.handlers()))

@@ -147,6 +147,7 @@ class BrokerConfig(Configuration):
     page_cache_busy_ms: int = setting(1_000, "osPageCacheBusyTimeOutMills", low=1)
     send_queue_capacity: int = setting(10_000, "sendThreadPoolQueueCapacity", low=1)
     pull_queue_capacity: int = setting(100_000, "pullThreadPoolQueueCapacity", low=1)
+    query_queue_capacity: int = setting(20_000, "queryThreadPoolQueueCapacity", low=1)
 
     # Pulling and filtering
     long_polling: bool = setting(True, "longPollingEnable")

@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""The key index, compiled: hashes of a record's keys, and the links of entries in their slots.
+"""The key index, compiled: hashes of keys, links of entries in their slots, and walks along them.
 
-Both functions run without the interpreter's lock, so that the store's worker does not compete with
+The functions run without the interpreter's lock, so that the store's threads do not compete with
 the broker's loop. All views belong to the caller; lengths are checked before anything is read.
 ``goddard.store.index.keys`` and ``goddard.store.index.links`` have the same in NumPy, for
 installations without a compiler, and tests compare the two.
@@ -289,6 +289,74 @@ def fill_slots(
             _put32(table, hashed % slots * 4, first_number + at)
     if hashed < 0:
         raise ValueError("a hash is negative")
+
+
+def find_in_slot(
+    data: Bytes,
+    entries_at: cython.Py_ssize_t,
+    number: cython.longlong,
+    key_hash: cython.longlong,
+    begin_time_ms: cython.longlong,
+    begin_ms: cython.longlong,
+    end_ms: cython.longlong,
+    steps: cython.Py_ssize_t,
+    found: WritableNumbers,
+) -> tuple[int, int]:
+    """Walk the entries of one slot from entry ``number`` to older ones, at most ``steps`` of them.
+
+    ``data`` is an index file whose entries begin at ``entries_at``. ``found`` receives the offsets
+    of records with this hash in the time window. Returns the entry to go on with, 0 at the end, and
+    how many offsets were found; the walk also ends when ``found`` is full.
+    """
+    if entries_at < 0 or number < 0 or number > (data.shape[0] - entries_at) // 20 - 1:
+        raise ValueError(f"the file has no entry {number}")
+    at: cython.Py_ssize_t
+    _step: cython.Py_ssize_t
+    seconds: cython.longlong
+    previous: cython.longlong
+    time_ms: cython.longlong
+    count: cython.Py_ssize_t = 0
+    with cython.nogil:
+        for _step in range(steps):
+            if number <= 0 or count == found.shape[0]:
+                break
+            at = entries_at + 20 * number
+            seconds = _read32(data, at + 12)
+            if seconds < 0:
+                number = 0
+                break
+            time_ms = begin_time_ms + seconds * 1000
+            if _read32(data, at) == key_hash and begin_ms <= time_ms <= end_ms:
+                found[count] = _read64(data, at + 4)
+                count += 1
+            previous = _read32(data, at + 16)
+            # Links only go to older entries; anything else is damage, and could form a circle.
+            number = 0 if previous >= number or time_ms < begin_ms else previous
+    return max(number, 0), count
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+@cython.boundscheck(False)  # find_in_slot has checked the first entry; links only go to older ones
+def _read32(data: Bytes, at: cython.Py_ssize_t) -> cython.int:
+    value: cython.uint = data[at]
+    value = value << 8 | data[at + 1]
+    value = value << 8 | data[at + 2]
+    value = value << 8 | data[at + 3]
+    signed: cython.int = value
+    return signed
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _read64(data: Bytes, at: cython.Py_ssize_t) -> cython.longlong:
+    high: cython.longlong = _read32(data, at)
+    low: cython.uint = _read32(data, at + 4)
+    return high << 32 | low
 
 
 @cython.cfunc

@@ -25,6 +25,10 @@ class StoreFullError(StoreDiskError):
     """No space left; the store works again once there is."""
 
 
+class QueryCancelledError(StoreError):
+    """The caller of a query no longer wants its result."""
+
+
 class StoreLockedError(StoreError):
     """Another process (ours or Java's) holds the store directory."""
 

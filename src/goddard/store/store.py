@@ -416,15 +416,22 @@ class MessageStore:
             )
 
     def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = 1 << 62
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int = 1 << 62,
+        *,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> QueryResult:
         """Messages that carry a key (or unique key) and were stored within a time window.
 
-        Different keys may share a hash; compare the key of what comes back.
+        Different keys may share a hash; compare the key of what comes back. This may take seconds
+        (see ``KeyIndex.find``), so a loop calls it in a thread. The lock is not held meanwhile.
         """
-        match = self._index.find(topic, key, max_count, begin_ms, end_ms)
-        with self._lock:
-            return read_matches(self._log, match)
+        match = self._index.find(topic, key, max_count, begin_ms, end_ms, is_cancelled)
+        return read_matches(self._log, self._lock, match)
 
     def lookup(self, physical_offset: int) -> memoryview | None:
         """The record that starts at an offset of the log; None when none does."""

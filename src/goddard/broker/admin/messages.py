@@ -1,9 +1,13 @@
 """Looking messages up: 12 by key, 33 by where they are in the log, 321 what a queue holds.
 
-Belongs to the loop. What an answer may carry is bounded whatever the request asks.
+Belongs to the loop. What an answer may carry is bounded whatever the request asks. A query by key
+may read millions of entries of the index; it runs in a thread, and ends when its connection does.
 """
 
+import asyncio
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Final
 
 import msgspec
@@ -22,7 +26,8 @@ from goddard.protocol.headers.message import (
     QueryMessageResponse,
     ViewMessageRequest,
 )
-from goddard.protocol.responses import SystemFailedError
+from goddard.protocol.responses import SystemBusyError, SystemFailedError
+from goddard.store.log.reading import QueryResult
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler
@@ -32,6 +37,11 @@ _MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 _MAX_RESULTS: Final = 64
 _MAX_ENTRIES: Final = 10_000
 _TAG_INDEX: Final = "T"
+# Of the executor's threads, so many answer queries at a time; the others read for pulls.
+_CONCURRENT_QUERIES: Final = 2
+# The clients of RocketMQ wait 20 seconds at most.
+_QUERY_SECONDS: Final = 30
+_OVERLOADED: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Queries:
@@ -44,11 +54,15 @@ class Queries:
         store: MessageStore,
         clients: Clients,
         filters: ConsumerFilters,
+        executor: Executor | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._clients = clients
         self._filters = filters
+        self._executor = executor
+        self._turns = asyncio.Semaphore(_CONCURRENT_QUERIES)
+        self._waiting_queries = 0
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -57,18 +71,27 @@ class Queries:
             RequestCode.QUERY_CONSUME_QUEUE: self.handle_queue,
         }
 
-    def handle_query(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+    async def handle_query(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand:
         header = QueryMessageRequest.decode(request.fields)
-        most = self._settings.current.query_max if header.by_unique_key else header.max_num
-        # Tags are in the index under a key of their own; keys and unique keys share one kind.
-        key = f"{_TAG_INDEX}#{header.key}" if header.index_type == _TAG_INDEX else header.key
-        found = self._store.query(
-            header.topic,
-            key,
-            max(0, min(most, _MAX_RESULTS)),
-            header.begin_timestamp,
-            header.end_timestamp,
-        )
+        if self._waiting_queries >= self._settings.current.query_queue_capacity:
+            raise SystemBusyError(_OVERLOADED)
+        is_cancelled = threading.Event()
+        self._waiting_queries += 1
+        try:
+            async with asyncio.timeout(_QUERY_SECONDS), self._turns:
+                loop = asyncio.get_running_loop()
+                found, body = await loop.run_in_executor(
+                    self._executor, self._find, header, is_cancelled
+                )
+        except TimeoutError:
+            raise SystemFailedError(
+                f"the query took longer than {_QUERY_SECONDS} s: ask for a later begin time"
+            ) from None
+        finally:
+            self._waiting_queries -= 1
+            is_cancelled.set()
         answer = QueryMessageResponse(
             index_last_update_timestamp=found.index_time_ms,
             index_last_update_phyoffset=found.index_physical_offset,
@@ -79,6 +102,23 @@ class Queries:
                 "can not find message, maybe time range not correct",
                 answer.encode(),
             )
+        return request.reply(ext_fields=answer.encode(), body=body)
+
+    def _find(
+        self, header: QueryMessageRequest, is_cancelled: threading.Event
+    ) -> tuple[QueryResult, bytes]:
+        """What a query finds, and as much of it as fits into an answer. Runs in the executor."""
+        most = self._settings.current.query_max if header.by_unique_key else header.max_num
+        # Tags are in the index under a key of their own; keys and unique keys share one kind.
+        key = f"{_TAG_INDEX}#{header.key}" if header.index_type == _TAG_INDEX else header.key
+        found = self._store.query(
+            header.topic,
+            key,
+            max(0, min(most, _MAX_RESULTS)),
+            header.begin_timestamp,
+            header.end_timestamp,
+            is_cancelled=is_cancelled.is_set,
+        )
         records: list[memoryview] = []
         total = 0
         for record in found.records:
@@ -86,7 +126,7 @@ class Queries:
             if records and total > _MAX_BODY_BYTES:
                 break
             records.append(record)
-        return request.reply(ext_fields=answer.encode(), body=b"".join(records))
+        return found, b"".join(records)
 
     def handle_view(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         physical_offset = ViewMessageRequest.decode(request.fields).offset

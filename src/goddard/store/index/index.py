@@ -10,7 +10,8 @@ whoever calls ``write_pending``, a worker of the store as a rule: the hashing, t
 the making of new files cost the appender nothing. The slots (random access) are written through a
 mapping of blocks reserved beforehand, the entries by ``pwrite``, so that a full disk is an error
 and not a signal. Written in the order entries, slots, header; after a crash ``repair`` links the
-entries anew. The index has a lock of its own, the last to be taken.
+entries anew. The index has a lock of its own, the last to be taken; queries do not hold it while
+they read entries.
 """
 
 import mmap
@@ -29,16 +30,21 @@ import numpy.typing as npt
 
 from goddard.clock import Clock
 from goddard.protocol.hashing import index_hash
-from goddard.store.errors import StoreLayoutError
+from goddard.store.errors import QueryCancelledError, StoreLayoutError
 from goddard.store.files import Files, disk_errors
 from goddard.store.index.keys import hash_keys
-from goddard.store.index.links import ENTRY_DTYPE, fill_slots, link_entries
+from goddard.store.index.links import (
+    ENTRY,
+    ENTRY_DTYPE,
+    fill_slots,
+    find_in_slot,
+    link_entries,
+)
 from goddard.store.log.records import LogEntry
 from goddard.store.runs import LogRun, Placed, count_messages, each_entry, has_runs
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
-ENTRY: Final = Struct(">iqii")
 _COUNT: Final = Struct(">i")
 _COUNT_AT: Final = HEADER.size - _COUNT.size
 MAX_RESULTS: Final = 64
@@ -63,6 +69,54 @@ class IndexDamage(NamedTuple):
     path: Path
     physical_offset: int
     text: str
+
+
+class Slot(NamedTuple):
+    """The entries of one slot of a file, which can be read while others are added."""
+
+    path: Path
+    file_bytes: int
+    entries_at: int
+    newest: int
+    begin_time_ms: int
+
+    def find(
+        self,
+        files: Files,
+        key_hash: int,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        is_cancelled: Callable[[], bool],
+    ) -> list[int]:
+        """Offsets of records with this hash in a time window, newest first, at most ``limit``."""
+        found: list[int] = []
+        number = self.newest
+        # A descriptor of its own: retention may delete the file meanwhile.
+        with disk_errors("read", self.path):
+            try:
+                fd = files.open(self.path, writable=False)
+            except FileNotFoundError:
+                return []  # its records have left the log
+            try:
+                data = files.map(fd, self.file_bytes)
+            finally:
+                files.close(fd)
+        while number > 0 and len(found) < limit:
+            if is_cancelled():
+                raise QueryCancelledError(f"the query of {self.path} was cancelled")
+            number, offsets = find_in_slot(
+                data,
+                self.entries_at,
+                number,
+                key_hash,
+                self.begin_time_ms,
+                begin_ms,
+                end_ms,
+                limit - len(found),
+            )
+            found += offsets
+        return found
 
 
 class IndexFile:
@@ -194,26 +248,17 @@ class IndexFile:
         self.used_slots += new_slots
         self.count += len(entries)
 
-    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Offsets of records with this hash in a time window, newest first, at most ``limit``."""
+    def slot(self, key_hash: int) -> "Slot":
+        """The entries that have the hash's slot now; those that follow are not part of it."""
         assert self._table is not None
         number = int(self._table[key_hash % self._slots])
-        found = 0
-        while 0 < number < self.count and found < limit:
-            position = self._entries_at + number * ENTRY.size
-            with disk_errors("read", self.path):
-                data = self._files.pread(self._fd, ENTRY.size, position)
-            entry_hash, physical_offset, seconds, previous = ENTRY.unpack(data)
-            if seconds < 0:
-                return
-            time_ms = self.begin_time_ms + seconds * 1000
-            if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
-                found += 1
-                yield physical_offset
-            # Links only ever go back; anything else is damage, and could go round for ever.
-            if previous >= number or time_ms < begin_ms:
-                return
-            number = previous
+        return Slot(
+            self.path,
+            self.size,
+            self._entries_at,
+            number if number < self.count else 0,
+            self.begin_time_ms,
+        )
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
@@ -506,24 +551,39 @@ class KeyIndex:
     def _new_file(self, path: Path) -> IndexFile:
         return IndexFile(self._files, path, self._slots, self._entries)
 
-    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> KeyMatch:
-        """Records that carry a key; different keys may share a hash, so the reader compares."""
+    def find(
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> KeyMatch:
+        """Records that carry a key; different keys may share a hash, so the reader compares.
+
+        It may read millions of entries, so it is nothing for a loop; the lock is not held while it
+        does. Once ``is_cancelled`` returns True it ends with a QueryCancelledError.
+        """
         limit = min(limit, MAX_RESULTS)
         key_hash = index_hash(f"{topic}#{key}")
-        offsets: list[int] = []
+        slots: list[Slot] = []
         with self._lock:
             self._enter_gathered()
+            last = self._index_files[-1] if self._index_files else None
+            last_time_ms = last.end_time_ms if last else 0
+            last_offset = last.end_offset if last else 0
             for index_file in reversed(self._index_files):
                 if index_file.overlaps(begin_ms, end_ms):
-                    offsets += index_file.find(key_hash, limit - len(offsets), begin_ms, end_ms)
-                if index_file.begin_time_ms < begin_ms or len(offsets) >= limit:
+                    slots.append(index_file.slot(key_hash))
+                if index_file.begin_time_ms < begin_ms:
                     break
-            last = self._index_files[-1] if self._index_files else None
-            return KeyMatch(
-                sorted(offsets),
-                last.end_time_ms if last else 0,
-                last.end_offset if last else 0,
-            )
+        offsets: list[int] = []
+        for slot in slots:
+            if slot.newest and len(offsets) < limit:
+                wanted = limit - len(offsets)
+                offsets += slot.find(self._files, key_hash, wanted, begin_ms, end_ms, is_cancelled)
+        return KeyMatch(sorted(offsets), last_time_ms, last_offset)
 
     def take_unsynced(self) -> set[Path]:
         """What was changed or made since the last call; the caller syncs it."""

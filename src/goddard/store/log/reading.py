@@ -1,17 +1,21 @@
 """Answering pulls and key queries from log, queues and index, with the statuses of Java's store.
 
-Both run under the store's lock and copy nothing: records come as slices of the mapped log.
+Pulls run under the store's lock. Nothing is copied: records come as slices of the mapped log.
 """
 
+import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from struct import Struct
 from typing import Final, Protocol
 
+from goddard.errors import ProtocolError
 from goddard.store.config import StoreConfig
 from goddard.store.index.index import KeyMatch
 from goddard.store.log.commitlog import CommitLog
+from goddard.store.log.records import read_entry
 from goddard.store.queues.entry import BLANK_SIZE, ENTRY
 from goddard.store.queues.queue import ConsumeQueue
 
@@ -298,12 +302,19 @@ def _take_all(
     return True
 
 
-def read_matches(log: CommitLog, match: KeyMatch) -> QueryResult:
-    """The records that a key was found for; those that have left the log are passed over."""
+def read_matches(log: CommitLog, lock: threading.RLock, match: KeyMatch) -> QueryResult:
+    """The records that a key was found for; those that have left the log are left out.
+
+    Reading them may wait for the disk, so the store's lock is held only to find their segments.
+    """
+    with lock:
+        tails = [(each, log.tail(each, log.segment_bytes)) for each in match.physical_offsets]
     records: list[memoryview] = []
-    for physical_offset in match.physical_offsets:
-        entry = log.entry_at(physical_offset)
-        record = None if entry is None else log.read(physical_offset, entry.size)
-        if record is not None:
-            records.append(record)
+    for physical_offset, tail in tails:
+        if tail is not None:
+            with suppress(ProtocolError):
+                entry = read_entry(
+                    tail, 0, physical_offset, check_crc=False, delay_times_ms=log.delay_times_ms
+                )
+                records.append(tail[: entry.size])
     return QueryResult(records, match.last_time_ms, match.last_physical_offset)

@@ -1,11 +1,17 @@
 """Queries for messages by key and by offset, and for queue entries."""
 
+import asyncio
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
+from goddard.store.errors import QueryCancelledError
+from goddard.store.log.reading import QueryResult
 from tests.support.admin_harness import AdminHarness, body_of
 from tests.support.consumer_harness import bodies_of, records_of, sql, tags
 
@@ -44,6 +50,54 @@ class TestByKey:
                 answer = await admin.ask(QUERY, by_key(key, **changes))
                 assert (answer.code, sorted(bodies_of(answer))) == (0, expected)
                 assert answer.fields["indexLastUpdateTimestamp"] == str(harness.clock.now_ms())
+
+    async def test_the_loop_serves_others_during_a_query(self, tmp_path: Path) -> None:
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", keys="a")
+            admin = harness.connect()
+            query = harness.store.query
+            may_begin = threading.Event()
+
+            def find_later(*args: Any, **options: Any) -> QueryResult:
+                assert may_begin.wait(5)
+                return query(*args, **options)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(harness.store, "query", find_later)
+                opaque = admin.send(QUERY, by_key("a"))
+                assert (await admin.ask(VIEW, {"offset": 0})).code == 0
+                may_begin.set()
+                assert bodies_of(await admin.answer(opaque)) == [b"1"]
+
+    async def test_a_query_ends_with_its_connection(self, tmp_path: Path) -> None:
+        with AdminHarness(tmp_path) as harness:
+            harness.put("T", b"1", keys="a")
+            admin = harness.connect()
+            is_running, ended = threading.Event(), threading.Event()
+
+            def find(*_: object, is_cancelled: Callable[[], bool], **__: object) -> QueryResult:
+                is_running.set()
+                while not is_cancelled():
+                    time.sleep(0.001)
+                ended.set()
+                raise QueryCancelledError("cancelled")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(harness.store, "query", find)
+                admin.send(QUERY, by_key("a"))
+                assert await asyncio.to_thread(is_running.wait, 5)
+                admin.peer.transport.abort()
+                assert await asyncio.to_thread(ended.wait, 5)
+
+    async def test_more_queries_than_may_wait_are_refused(self, tmp_path: Path) -> None:
+        properties = {"queryThreadPoolQueueCapacity": "3"}
+        with AdminHarness(tmp_path, properties=properties) as harness:
+            harness.put("T", b"1", keys="a")
+            admin = harness.connect()
+            opaques = [admin.send(QUERY, by_key("a")) for _ in range(5)]
+            answers = [await admin.answer(opaque) for opaque in opaques]
+            assert [answer.code for answer in answers] == [0, 0, 0, 2, 2]
+            assert answers[3].remark == "[OVERLOAD]system busy, start flow control for a while"
 
     async def test_queries_without_result(self, tmp_path: Path) -> None:
         with AdminHarness(tmp_path) as harness:

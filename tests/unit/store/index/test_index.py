@@ -2,13 +2,14 @@
 
 import shutil
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 
 from goddard.protocol.hashing import index_hash
 from goddard.protocol.record import decode_record
-from goddard.store.errors import StoreLayoutError
+from goddard.store.errors import QueryCancelledError, StoreLayoutError
 from goddard.store.store import MessageStore
 from tests.support.store import SmallStore, prepared
 
@@ -113,6 +114,63 @@ def test_queries(tmp_path: Path) -> None:
         assert store.query("TopicB", "U7", 32).records == []
     with SmallStore(tmp_path) as store:
         assert found(store, "a3", 32) == [3, 10, 17, 24, 31, 38]
+
+
+def test_a_slot_with_thousands_of_entries_is_read_to_its_end(tmp_path: Path) -> None:
+    with SmallStore(tmp_path, index_slots=1, index_entries=9_000, segment_bytes=1 << 20) as store:
+        store.put(prepared(keys="first"))
+        store.put_many([prepared(keys=f"k{number}") for number in range(8_000)])
+        (record,) = store.query("TopicA", "first", 32).records
+        assert decode_record(record)[0].queue_offset == 0
+        assert store.query("TopicA", "nothing", 32).records == []
+
+
+def test_a_query_does_not_hold_the_lock_while_it_reads_entries(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        store.put(prepared(keys="a"))
+        store.index.write_pending()
+        completed: list[bool] = []
+
+        def append() -> None:
+            store.put(prepared(keys="a"))
+            store.index.write_pending()
+
+        def append_meanwhile() -> bool:
+            if not completed:
+                thread = threading.Thread(target=append, daemon=True)
+                thread.start()
+                thread.join(5)
+                completed.append(not thread.is_alive())
+            return False
+
+        records = store.query("TopicA", "a", 32, is_cancelled=append_meanwhile).records
+        assert completed == [True]
+        assert len(records) == 1, "what was added meanwhile is not part of the query"
+        assert len(store.query("TopicA", "a", 32).records) == 2
+
+
+def test_a_cancelled_query_ends(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        store.put(prepared(keys="a"))
+        with pytest.raises(QueryCancelledError):
+            store.query("TopicA", "a", 32, is_cancelled=lambda: True)
+
+
+def test_a_file_that_is_deleted_during_a_query_gives_nothing(tmp_path: Path) -> None:
+    with SmallStore(tmp_path, index_entries=4) as store:
+        for _ in range(6):
+            store.put(prepared(keys="a"))
+        store.index.write_pending()
+        deleted: list[int] = []
+
+        def delete_meanwhile() -> bool:
+            if not deleted:
+                deleted.append(store.index.delete_before(store.log_max_offset))
+            return False
+
+        records = store.query("TopicA", "a", 32, is_cancelled=delete_meanwhile).records
+        assert deleted == [1]
+        assert len(records) == 3
 
 
 def test_tags_are_not_indexed_when_disabled(tmp_path: Path) -> None:
