@@ -12,6 +12,7 @@ from typing import Any, Self
 from goddard.broker.lane.hotpath import HotPath
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.message_rules import MessageWriter
+from goddard.broker.sending.new_topics import SaveTopics
 from goddard.broker.sending.overload import Admission
 from goddard.broker.sending.send import AsHalf, Sends
 from goddard.broker.settings import BrokerConfig, Settings
@@ -51,6 +52,7 @@ class SendHarness:
         clock: Clock | None = None,
         as_half: AsHalf | None = None,
         has_live_locks: Any = None,
+        save_topics: SaveTopics | None = None,
         properties: dict[str, str] | None = None,
         **store_settings: Any,
     ) -> None:
@@ -89,6 +91,7 @@ class SendHarness:
             stats=self.stats,
             as_half=as_half,
             has_live_locks=has_live_locks,
+            save_topics=save_topics,
             unique_ids=UniqueIds(bytes((127, 0, 0, 1)), 4711, 42),
         )
         self.hot_path = HotPath(

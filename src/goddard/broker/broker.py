@@ -232,11 +232,6 @@ class Broker:
 
         await asyncio.get_running_loop().run_in_executor(self._executor, load)
 
-    async def _save_topics(self) -> None:
-        created = set(self.topics.unsaved)
-        await self._saver.save(self.topic_table)
-        self.topics.unsaved -= created
-
     def _compose_sending(self, handlers: Handlers) -> None:
         self.appender = Appender(
             self.store,
@@ -262,7 +257,7 @@ class Broker:
             stats=self.stats,
             as_half=as_half,
             has_live_locks=self.locks.is_any_held,
-            save_topics=self._save_topics,
+            save_topics=lambda: self._saver.save(self.topic_table),
         )
         self._send_path = HotPath(
             store=self.store,

@@ -6,11 +6,12 @@ remarks and answer fields are RocketMQ's, in its order. ``hotpath`` does the sam
 only and faster; what it leaves comes here, and this is what it is tested against.
 """
 
+import asyncio
 import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -22,6 +23,7 @@ from goddard.broker.sending.message_rules import (
     PutStatus,
     put_status,
 )
+from goddard.broker.sending.new_topics import NewTopics, SaveTopics
 from goddard.broker.sending.overload import Admission, late_remark
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics, topic_text
@@ -72,7 +74,6 @@ _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 AsHalf: TypeAlias = Callable[[NewMessage], NewMessage]
-SaveTopics: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class PutStats(Protocol):
@@ -152,7 +153,7 @@ class Sends:
         self._stats = stats
         self._as_half = as_half
         self._has_live_locks = has_live_locks
-        self._save_topics = save_topics
+        self._new_topics = None if save_topics is None else NewTopics(topics, save_topics)
         self._failures = 0
         self._next_log_ms = 0
         self._unique_ids = unique_ids or UniqueIds(
@@ -190,24 +191,20 @@ class Sends:
             topic = self.checked_topic(header, connection)
         except SendRefusedError as refused:
             return self.refusal(request, refused.code, refused.remark)
-        if self._save_topics is not None and header.topic in self._topics.unsaved:
-            return self._send_when_saved(self._save_topics, request, connection, header, topic)
+        if self._new_topics is not None and header.topic in self._new_topics:
+            saved = self._new_topics.send_when_saved(
+                header.topic, lambda: self._send(request, connection, header, topic)
+            )
+            return self._await_saved(request, saved)
         return self._send(request, connection, header, topic)
 
-    async def _send_when_saved(
-        self,
-        save_topics: SaveTopics,
-        request: RemotingCommand,
-        connection: Connection,
-        header: SendRequest,
-        topic: TopicConfig,
+    async def _await_saved(
+        self, request: RemotingCommand, saved: asyncio.Future[RemotingCommand | None]
     ) -> RemotingCommand | None:
-        """A message is worth nothing to a broker that forgets its topic: that is saved first."""
         try:
-            await save_topics()
+            return await saved
         except StoreError as error:
             return self.failure(request, error)
-        return self._send(request, connection, header, topic)
 
     def _send(
         self,
