@@ -237,41 +237,79 @@ def test_unreachable_name_server_is_a_clear_error(spark: SparkSession) -> None:
         writer.options(nameServers=servers, topic="T", maxOutage="1h").save()
 
 
-def test_repeated_batch_of_a_stream_has_the_same_keys(
-    spark: SparkSession, site: Site, tmp_path: Path
+def copy_available(
+    spark: SparkSession, source: NumberedTopic, target: NumberedTopic, checkpoint: Path, **more: str
 ) -> None:
-    source, target = NumberedTopic(site, "sink-from"), NumberedTopic(site, "sink-to")
+    """Copy the new messages of a topic to another, with a stream."""
 
     def run() -> None:
-        frame = spark.readStream.format("rocketmq").options(
-            **source.options(startingOffsets="earliest")
-        )
+        options = source.options(startingOffsets="earliest", **more)
         query = (
-            frame.load()
+            spark.readStream.format("rocketmq")
+            .options(**options)
+            .load()
             .selectExpr("body", "keys", "tags", "keys AS shardingKey")
             .writeStream.format("rocketmq")
-            .options(nameServers=site.namesrv, topic=target.name)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .options(nameServers=target.site.namesrv, topic=target.name)
+            .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(200)
 
-    source.fill(20)
     retry_worker_start(run)
-    source.fill(20)
-    retry_worker_start(run)
-    assert read_numbers(target.options()) == list(range(40))
-    # As if the driver had crashed before it committed the second batch.
-    for path in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+
+
+def delete_last_commit(checkpoint: Path) -> None:
+    """As if the driver had crashed before it committed the last batch."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
         path.unlink()
-    retry_worker_start(run)
+
+
+def test_repeated_batch_of_a_stream_has_the_same_keys(
+    spark: SparkSession, site: Site, tmp_path: Path
+) -> None:
+    source, target = NumberedTopic(site, "sink-from"), NumberedTopic(site, "sink-to")
+    for _ in range(2):
+        source.fill(20)
+        copy_available(spark, source, target, tmp_path)
+    assert read_numbers(target.options()) == list(range(40))
+    delete_last_commit(tmp_path)
+    copy_available(spark, source, target, tmp_path)
     rows = read_rows(target.options(), ["body", "keys", "properties"])
     assert sorted(int(row["body"]) for row in rows) == sorted([*range(40), *range(20, 40)])
     key_of = {int(row["body"]): dict(row["properties"])[ROW_PROPERTY] for row in rows}
     assert all(dict(row["properties"])[ROW_PROPERTY] == key_of[int(row["body"])] for row in rows)
     assert len(set(key_of.values())) == 40
     assert numbers(drop_duplicate_writes(read(spark, target))) == list(range(40))
+
+
+def test_no_row_is_lost_if_a_batch_is_repeated_with_other_partitions(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    source, target = NumberedTopic(ours, "sink-split"), NumberedTopic(ours, "sink-split-to")
+    source.fill(40)
+    copy_available(spark, source, target, tmp_path)
+    delete_last_commit(tmp_path)
+    copy_available(spark, source, target, tmp_path, minPartitions="12")
+    rows = read_rows(target.options(), ["body", "properties"])
+    assert len(rows) == 80
+    bodies_of_keys = {(dict(row["properties"])[ROW_PROPERTY], row["body"]) for row in rows}
+    assert len({key for key, _ in bodies_of_keys}) == len(bodies_of_keys)
+    # Rows may be kept twice, but none is missing.
+    assert set(numbers(drop_duplicate_writes(read(spark, target)))) == set(range(40))
+
+
+def test_rows_with_a_row_key_are_kept_once_for_any_partitions(
+    spark: SparkSession, ours: Site
+) -> None:
+    topic = NumberedTopic(ours, "sink-row-key")
+    for partitions in (2, 5):
+        rows = spark.range(0, 40, 1, partitions)
+        write(rows.selectExpr("cast(id AS string) AS body", "concat('id-', id) AS rowKey"), topic)
+    assert len(numbers(read(spark, topic))) == 80
+    assert numbers(drop_duplicate_writes(read(spark, topic))) == list(range(40))
 
 
 def test_overwrite_mode_is_refused(spark: SparkSession, ours: Site) -> None:

@@ -10,27 +10,37 @@ All columns but ``body`` are optional; names are case-sensitive, as in the sourc
     delayLevel   int: 1 to 18 are RocketMQ's levels, null or 0 is no delay
     shardingKey  string: equal keys go to one queue, in the order of the task's rows
     brokerName, queueId    the target queue; both or none
+    rowKey       string that identifies the row; never null or empty
 
-Every message gets the property ``SPARK_ROW``, its idempotence key: query, batch, partition and row
-number. A batch that Spark repeats has the same keys, so that a reader can drop duplicates.
+Every message gets the property ``SPARK_ROW``, its idempotence key, so that a reader can drop the
+duplicates of a batch that Spark repeats. It is the row's ``rowKey``. Without that column it is
+query, batch, partition and row number, followed by a hash of the content: a repeated batch may have
+other rows at these positions (after a change of ``minPartitions``, or a shuffle), and two different
+rows must never have equal keys.
 
 This module converts rows one by one. It is the reference for the meaning of each column, and it
 reports why a row cannot be sent. ``encode`` does the same for many rows at once.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from goddard.client.message import Message
 from goddard.client.produce.encoding import check_body
 from goddard.errors import ConfigError, GoddardError
+from goddard.protocol.message import encode_properties
 from goddard.protocol.names import topic_problem
 from goddard.spark.arrays import Positions
+from goddard.spark.writing.content_hash import content_hashes
 
 ROW_PROPERTY: Final = "SPARK_ROW"
+
+_BODY_LENGTH: Final = struct.Struct(">i")
 
 _STRING: Final = frozenset({"string"})
 COLUMNS: Final[dict[str, frozenset[str]]] = {
@@ -43,6 +53,7 @@ COLUMNS: Final[dict[str, frozenset[str]]] = {
     "shardingKey": _STRING,
     "brokerName": _STRING,
     "queueId": frozenset({"int", "tinyint", "smallint", "bigint"}),
+    "rowKey": _STRING,
 }
 
 
@@ -54,8 +65,8 @@ class RowError(GoddardError):
 class WriteContext:
     """What all rows of a task have in common.
 
-    ``key_prefix`` is the part of an idempotence key before the row number: query, batch and
-    partition.
+    ``key_prefix`` is the query, the batch and the partition; with the row number it names a row in
+    errors and begins its idempotence key.
     """
 
     topic: str | None
@@ -84,7 +95,7 @@ def check_columns(types: dict[str, str], topic: str | None) -> None:
         raise ConfigError("brokerName and queueId must be given together; one column is missing")
 
 
-def messages(batch: pa.RecordBatch, rows: Positions, context: WriteContext) -> Iterator[Message]:
+def messages(batch: pa.RecordBatch, rows: Positions, context: WriteContext) -> list[Message]:
     """One message per row of a batch; ``rows`` are the row numbers."""
     columns = _columns(batch, rows, context)
     nulls: list[Any] = [None] * len(rows)
@@ -97,6 +108,9 @@ def messages(batch: pa.RecordBatch, rows: Positions, context: WriteContext) -> I
     sharding_keys = columns.get("shardingKey", nulls)
     brokers = columns.get("brokerName", nulls)
     queue_ids = columns.get("queueId", nulls)
+    row_keys = columns.get("rowKey")
+    found: list[Message] = []
+    contents: list[bytes] = []
     valid_topics: set[str] = set()
     for index, number in enumerate(rows.tolist()):
         row = f"{context.key_prefix}-{number}"
@@ -122,10 +136,35 @@ def messages(batch: pa.RecordBatch, rows: Positions, context: WriteContext) -> I
             )
             if (brokers[index] is None) != (queue_ids[index] is None):
                 raise ConfigError("only one of its brokerName and queueId is null")
+            if row_keys is None:
+                contents.append(_content(message))
+            elif row_keys[index]:
+                message.properties[ROW_PROPERTY] = row_keys[index]
+            else:
+                raise ConfigError("its rowKey is null or empty")
         except (GoddardError, TypeError, ValueError) as error:
             raise RowError(f"row {row} cannot be sent: {error}") from error
-        message.properties[ROW_PROPERTY] = row
-        yield message
+        found.append(message)
+    if row_keys is None:
+        keys_of_rows = zip(found, rows.tolist(), _hashes(contents), strict=True)
+        for message, number, content_hash in keys_of_rows:
+            message.properties[ROW_PROPERTY] = f"{context.key_prefix}-{number}-{content_hash:016X}"
+    return found
+
+
+def _content(message: Message) -> bytes:
+    """What the hash of a row covers: body and properties.
+
+    Topics are not part of it, because readers compare messages of one topic.
+    """
+    properties = encode_properties(message.properties)
+    return _BODY_LENGTH.pack(len(message.body)) + message.body + properties
+
+
+def _hashes(contents: Sequence[bytes]) -> Iterable[int]:
+    bounds = np.cumsum([0, *(len(content) for content in contents)])
+    hashes: list[int] = content_hashes(np.frombuffer(b"".join(contents), np.uint8), bounds).tolist()
+    return hashes
 
 
 def _columns(batch: pa.RecordBatch, rows: Positions, context: WriteContext) -> dict[str, list[Any]]:

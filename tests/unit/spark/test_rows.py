@@ -38,7 +38,11 @@ def invalid_strings(*values: bytes) -> pa.Array:
 
 def rows(**columns: Any) -> list[Message]:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], **columns})
-    return list(messages(batch, np.arange(10, 12), WriteContext(None, "q-7-2")))
+    return messages(batch, np.arange(10, 12), WriteContext(None, "q-7-2"))
+
+
+def row_keys(**columns: Any) -> list[str]:
+    return [message.properties[ROW_PROPERTY] for message in rows(topic=["A", "A"], **columns)]
 
 
 def test_delay_levels_above_18_are_kept() -> None:
@@ -49,11 +53,33 @@ def test_delay_levels_above_18_are_kept() -> None:
     ]
 
 
-def test_every_row_has_an_idempotence_key() -> None:
+def test_key_of_a_row_is_its_position_and_content() -> None:
     found = rows(topic=["A", "B"], delayLevel=[None, 3], keys=["k l", None])
     assert [each.topic for each in found] == ["A", "B"]
-    assert [each.properties[ROW_PROPERTY] for each in found] == ["q-7-2-10", "q-7-2-11"]
+    # Keys are stored in topics, so later versions must create the same.
+    assert [each.properties[ROW_PROPERTY] for each in found] == [
+        "q-7-2-10-6C17E448D0BBA8CC",
+        "q-7-2-11-3C8EDEC38901861E",
+    ]
     assert [each.delay_level for each in found] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"body": [b"y", b"x"]},
+        {"tags": ["t", None]},
+        {"keys": ["k", None]},
+        {"shardingKey": ["s", None]},
+        {"properties": pa.array([[("n", "1")], None], pa.map_(pa.string(), pa.string()))},
+    ],
+)
+def test_different_rows_at_one_position_have_different_keys(columns: dict[str, Any]) -> None:
+    assert row_keys(**columns)[0] != row_keys()[0]
+
+
+def test_column_row_key_is_the_key() -> None:
+    assert row_keys(rowKey=["order-1", "order-2"]) == ["order-1", "order-2"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +93,8 @@ def test_every_row_has_an_idempotence_key() -> None:
             "q-7-2-11 cannot be sent: only one of its brokerName and queueId is null",
         ),
         ({"topic": ["A", "A"], "delayLevel": [0, -1]}, "row q-7-2-11 cannot be sent"),
+        ({"topic": ["A", "A"], "rowKey": ["k", None]}, "its rowKey is null or empty"),
+        ({"topic": ["A", "A"], "rowKey": ["k", ""]}, "q-7-2-11 cannot be sent: its rowKey is null"),
         ({"topic": ["A", "A"], "body": [b"x", b""]}, "row q-7-2-11 cannot be sent: the message bo"),
         (
             {"topic": ["A", "A"], "body": [b"x", b"y" * (4 * 1024 * 1024 + 1)]},

@@ -12,6 +12,7 @@ sets itself.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from goddard.protocol.names import topic_problem
 from goddard.protocol.record import MAX_PROPERTIES_BYTES
 from goddard.spark.arrays import Positions, hex_strings
 from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, messages
+from goddard.spark.writing.content_hash import content_hashes
 
 _logger: Final = logging.getLogger("goddard.spark")
 
@@ -86,7 +88,8 @@ def _encode_rows(
 ) -> pa.Array:
     entries: list[bytes] = []
     counters = ids.counters(len(rows)).tolist()
-    for counter, message in zip(counters, messages(batch, rows, context), strict=True):
+    row_messages = messages(batch, rows, context)
+    for row, counter, message in zip(rows.tolist(), counters, row_messages, strict=True):
         properties = message.properties
         properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
         if context.namespace:
@@ -94,7 +97,8 @@ def _encode_rows(
         try:
             entry = BatchEntry(message.body, encode_properties(properties))
         except GoddardError as error:
-            raise RowError(f"row {properties[ROW_PROPERTY]} cannot be sent: {error}") from error
+            name = f"row {context.key_prefix}-{row}"
+            raise RowError(f"{name} cannot be sent: {error}") from error
         entries.append(encode_batch([entry]))
     return pa.array(entries, pa.binary())
 
@@ -111,7 +115,7 @@ def _encode_columns(
         or not _are_destinations_valid(batch, context)
     ):
         raise _UnsupportedByColumnsError
-    properties = _properties(batch, rows, context, ids)
+    properties = _properties(batch, bodies, rows, context, ids)
     properties_bytes = _lengths(properties)
     if properties_bytes.max() > MAX_PROPERTIES_BYTES:
         raise _UnsupportedByColumnsError
@@ -140,7 +144,11 @@ def _are_destinations_valid(batch: pa.RecordBatch, context: WriteContext) -> boo
 
 
 def _properties(
-    batch: pa.RecordBatch, rows: Positions, context: WriteContext, ids: MessageIds
+    batch: pa.RecordBatch,
+    bodies: pa.Array,
+    rows: Positions,
+    context: WriteContext,
+    ids: MessageIds,
 ) -> pa.Array:
     count = len(rows)
     names = batch.schema.names
@@ -154,10 +162,15 @@ def _properties(
             parts.append(_pairs(name, _text(batch, column)))
     if "properties" in names:
         parts.append(_user_properties(batch))
-    numbers = pa.array(rows).cast(pa.string())
-    parts.append(_pairs(ROW_PROPERTY, numbers, f"{context.key_prefix}-"))
-    # Big-endian bytes.
-    counters = ids.counters(count).astype(">u2").view(np.uint8).reshape(count, 2)
+    if "rowKey" in names:
+        row_keys = _text(batch, "rowKey")
+        if row_keys.null_count or pc.equal(pc.binary_length(row_keys), 0).true_count:
+            raise _UnsupportedByColumnsError
+        parts.append(_pairs(ROW_PROPERTY, row_keys))
+    else:
+        row_keys = _row_keys(bodies, [part for part, _ in parts], rows)
+        parts.append(_pairs(ROW_PROPERTY, row_keys, f"{context.key_prefix}-"))
+    counters = _big_endian(ids.counters(count))
     parts.append(_pairs(PROPERTY_UNIQUE_ID, hex_strings(counters), ids.prefix))
     if context.namespace:
         instance = f"{PROPERTY_INSTANCE_ID}{NAME_END}{context.namespace}{PAIR_END}"
@@ -177,6 +190,24 @@ def _pairs(name: str, values: pa.Array, prefix: str = "") -> tuple[pa.Array, int
         values = pc.if_else(pc.greater(lengths, 0), values, pa.scalar(None, pa.binary()))
     pairs = _joined(_scalar(f"{name}{NAME_END}{prefix}"), values, _PAIR_END)
     return pairs, len(pairs) - pairs.null_count
+
+
+def _row_keys(
+    bodies: pa.Array, properties: Sequence[pa.Array | pa.Scalar], rows: Positions
+) -> pa.Array:
+    """Row number and hash of the content (see ``rows``) of each row."""
+    body_lengths = _fixed(_lengths(bodies).astype(">i4").reshape(len(rows), 1))
+    content = _joined(body_lengths, bodies, *properties, null_handling="replace")
+    bounds = bounds_of(content).astype(np.int64)
+    hashes = content_hashes(_data(content), bounds - bounds[0])
+    numbers = pa.array(rows).cast(pa.string())
+    return pc.binary_join_element_wise(numbers, hex_strings(_big_endian(hashes)), pa.scalar("-"))
+
+
+def _big_endian(numbers: npt.NDArray[np.unsignedinteger[Any]]) -> npt.NDArray[np.uint8]:
+    """The bytes of numbers, one row for each number."""
+    width = numbers.itemsize
+    return numbers.astype(f">u{width}").view(np.uint8).reshape(len(numbers), width)
 
 
 def _keys(batch: pa.RecordBatch) -> pa.Array:

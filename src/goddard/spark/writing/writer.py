@@ -204,7 +204,7 @@ class RowSender:
     async def _send_individually(self, part: pa.RecordBatch, rows: Positions) -> None:
         if not len(rows):
             return
-        payloads = list(messages(part, rows, self._context))
+        payloads = messages(part, rows, self._context)
         targets, indices = await self._targets(part, rows)
         for row, index, message in zip(rows.tolist(), indices.tolist(), payloads, strict=True):
             await self._permits.acquire()

@@ -40,6 +40,7 @@ _TYPES = {
         pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
     ),
     "shardingKey": (pa.string(),),
+    "rowKey": (pa.string(), pa.large_string()),
     "brokerName": (pa.string(),),
     "queueId": (pa.int32(), pa.int64()),
 }
@@ -61,6 +62,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "tags": st.none() | _WORDS,
     "properties": st.none() | st.lists(st.tuples(_NAMES, st.none() | _WORDS), max_size=4),
     "shardingKey": st.none() | _WORDS,
+    "rowKey": _WORDS,
 }
 
 
@@ -69,7 +71,8 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
     """Rows with some of the columns, as a slice of a longer batch."""
     count = draw(st.integers(1, 12))
     columns = {}
-    chosen = draw(st.sets(st.sampled_from(["topic", "keys", "tags", "properties", "shardingKey"])))
+    optional = ["topic", "keys", "tags", "properties", "shardingKey", "rowKey"]
+    chosen = draw(st.sets(st.sampled_from(optional)))
     for name in ["body", *sorted(chosen)]:
         kind = draw(st.sampled_from(_TYPES[name]))
         values: st.SearchStrategy[Any]
@@ -91,7 +94,7 @@ def encode_by_rows(
     batch: pa.RecordBatch, rows: Any, context: WriteContext, ids: MessageIds
 ) -> bytes:
     """The request body that a producer sends for the messages of these rows."""
-    row_messages = list(messages(batch, rows, context))
+    row_messages = messages(batch, rows, context)
     for number, message in enumerate(row_messages):
         counter = (ids.first + number) % 65_536
         message.properties[PROPERTY_UNIQUE_ID] = f"{ids.prefix}{counter:04X}"
@@ -203,6 +206,7 @@ def test_null_map_with_hidden_entries_is_empty() -> None:
         ({"properties": pa.array([[("a", "1"), ("b", None)], None], _MAPS)}, True),
         ({"properties": pa.array([[("a", "1"), ("a", "2")], None], _MAPS)}, False),
         ({"properties": pa.array([[(ROW_PROPERTY, "1")], None], _MAPS)}, False),
+        ({"rowKey": ["a", "b"]}, True),
     ],
 )
 def test_rows_are_encoded_one_by_one_only_if_necessary(
@@ -232,14 +236,14 @@ def test_properties_of_encoded_rows() -> None:
         ("KEYS", "a b"),
         ("WAIT", "true"),
         ("n", "1"),
-        (ROW_PROPERTY, "q-0-1-7"),
+        (ROW_PROPERTY, "q-0-1-7-628D0E7D5438FCD5"),
         ("UNIQ_KEY", f"{_PREFIX}FFFF"),
         ("INSTANCE_ID", "ns"),
     ]
     assert decode_properties(second.properties) == {
         "WAIT": "true",
         "TAGS": "t",
-        ROW_PROPERTY: "q-0-1-9",
+        ROW_PROPERTY: "q-0-1-9-DBD78F12030E06A0",
         "UNIQ_KEY": f"{_PREFIX}0000",
         "INSTANCE_ID": "ns",
     }
