@@ -169,7 +169,7 @@ def _text_of(raw: msgspec.Raw) -> str | None:
     return None if value == b"null" else value.decode()
 
 
-def _decode_json_header(header: memoryview, body: bytes) -> RemotingCommand:
+def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
     try:
         try:
             read = _read_header(header)
@@ -203,7 +203,7 @@ def _decode_json_header(header: memoryview, body: bytes) -> RemotingCommand:
     )
 
 
-def _decode_binary_header(header: memoryview, body: bytes) -> RemotingCommand:
+def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     size = len(header)
     if size < _MIN_BINARY_BYTES:
         raise ProtocolError(f"a binary header has at least {_MIN_BINARY_BYTES} bytes, not {size}")
@@ -212,13 +212,13 @@ def _decode_binary_header(header: memoryview, body: bytes) -> RemotingCommand:
     if not 0 <= remark_length <= size - position - 4:
         raise ProtocolError(f"a remark of {remark_length} bytes does not fit its header of {size}")
     try:
-        remark = str(header[position : position + remark_length], "utf-8") or None
+        remark = header[position : position + remark_length].decode() or None
         position += remark_length
         (ext_length,) = _I32.unpack_from(header, position)
         position += 4
         if not 0 <= ext_length <= size - position:
             raise ProtocolError(f"fields of {ext_length} bytes do not fit their header of {size}")
-        fields = _decode_fields(header[position : position + ext_length]) if ext_length else None
+        fields = _decode_fields(header, position, position + ext_length) if ext_length else None
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the binary header is not UTF-8: {error}") from error
     return RemotingCommand(
@@ -226,25 +226,23 @@ def _decode_binary_header(header: memoryview, body: bytes) -> RemotingCommand:
     )
 
 
-def _decode_fields(ext: memoryview) -> dict[str, str]:
-    size = len(ext)
-    position = 0
+def _decode_fields(header: bytes, position: int, end: int) -> dict[str, str]:
+    key_length_at, value_length_at = _KEY_LENGTH.unpack_from, _I32.unpack_from
     fields: dict[str, str] = {}
-    while position < size:
-        if size - position < 6:
+    while position < end:
+        if end - position < 6:
             raise ProtocolError("a header field is truncated")
-        (key_length,) = _KEY_LENGTH.unpack_from(ext, position)
-        position += 2
-        if not 0 <= key_length <= size - position - 4:
+        key_at = position + 2
+        (key_length,) = key_length_at(header, position)
+        key_end = key_at + key_length
+        if key_length < 0 or key_end + 4 > end:
             raise ProtocolError(f"a field name of {key_length} bytes does not fit its header")
-        key = str(ext[position : position + key_length], "utf-8")
-        position += key_length
-        (value_length,) = _I32.unpack_from(ext, position)
-        position += 4
-        if not 0 <= value_length <= size - position:
+        value_at = key_end + 4
+        (value_length,) = value_length_at(header, key_end)
+        position = value_at + value_length
+        if value_length < 0 or position > end:
             raise ProtocolError(f"a field value of {value_length} bytes does not fit its header")
-        fields[key] = str(ext[position : position + value_length], "utf-8")
-        position += value_length
+        fields[header[key_at:key_end].decode()] = header[value_at:position].decode()
     return fields
 
 
@@ -261,7 +259,7 @@ def decode_frame(frame: memoryview) -> RemotingCommand:
         raise ProtocolError(
             f"a header of {header_length} bytes is over the limit of {MAX_HEADER_BYTES}"
         )
-    header = frame[4 : 4 + header_length]
+    header = bytes(frame[4 : 4 + header_length])
     body = bytes(frame[4 + header_length :])
     kind = (word >> 24) & 0xFF
     if kind == SerializeType.JSON:
@@ -272,13 +270,13 @@ def decode_frame(frame: memoryview) -> RemotingCommand:
 
 
 def _encode_binary_header(command: RemotingCommand) -> bytes:
-    remark = (command.remark or "").encode()
-    ext = bytearray()
-    for key, value in (command.ext_fields or {}).items():
-        key_bytes = key.encode()
-        value_bytes = value.encode()
-        ext += _KEY_LENGTH.pack(len(key_bytes)) + key_bytes
-        ext += _I32.pack(len(value_bytes)) + value_bytes
+    remark = command.remark.encode() if command.remark else b""
+    fields: list[bytes] = []
+    if command.ext_fields:
+        for key, value in command.ext_fields.items():
+            name, text = key.encode(), value.encode()
+            fields += _KEY_LENGTH.pack(len(name)), name, _I32.pack(len(text)), text
+    ext = b"".join(fields)
     head = _BINARY_HEAD.pack(
         command.code,
         command.language & 0xFF,

@@ -40,10 +40,13 @@ def camel_case(name: str) -> str:
 
 def _parse_int(bits: int) -> Callable[[str], int]:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    always_fits = 9 if bits == 32 else 18  # so many digits
 
     def parse(text: str) -> int:
         # Java's parseInt accepts ASCII digits with a sign and nothing else; int() would also accept
         # spaces, underscores and other digits, and is slow for very long text.
+        if text.isdigit() and text.isascii() and len(text) <= always_fits:
+            return int(text)
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
             raise ValueError(f"{text[:40]!r} is not a number")
@@ -100,6 +103,9 @@ class Header:
     _fields: ClassVar[tuple[_Field, ...] | None] = None
     # The attributes of an instance created without arguments.
     _template: ClassVar[dict[str, Any]] = {}
+    # The name and the parser of each field, by its wire name; the names of those without default.
+    _by_wire_name: ClassVar[dict[str, tuple[str, Callable[[str], Any] | None]]] = {}
+    _required: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
@@ -122,7 +128,9 @@ class Header:
             if typing.get_origin(hint) is not ClassVar
         )
         cls._template = {field.name: field.default for field in fields}
-        # Set last: a thread that sees _fields must see _template.
+        cls._by_wire_name = {field.wire_name: (field.name, field.parse) for field in fields}
+        cls._required = tuple(field.name for field in fields if field.default is _MISSING)
+        # Set last: a thread that sees _fields must see the others.
         cls._fields = fields
         return fields
 
@@ -154,21 +162,46 @@ class Header:
     def decode(cls, fields: Mapping[str, str]) -> Self:
         """Decode the header from a command's fields; HeaderError names the invalid field."""
         header = cls.__new__(cls)
-        values = vars(header)
-        for name, wire_name, parse, _, default in cls._fields or cls._resolve_fields():
+        header.__dict__ = cls._decode_values(fields)
+        return header
+
+    @classmethod
+    def _decode_values(cls, fields: Mapping[str, str]) -> dict[str, Any]:
+        """The attributes of the header that a command's fields hold."""
+        if cls._fields is None:
+            cls._resolve_fields()
+        by_wire_name = cls._by_wire_name
+        values = cls._template.copy()
+        try:
+            for wire_name, text in fields.items():
+                known = by_wire_name.get(wire_name)
+                if known is not None:
+                    name, parse = known
+                    if parse is None:
+                        values[name] = text
+                    elif text:
+                        values[name] = parse(text)
+        except ValueError:
+            raise cls._first_error(fields) from None
+        for name in cls._required:
+            if values[name] is _MISSING:
+                raise cls._first_error(fields)
+        return values
+
+    @classmethod
+    def _first_error(cls, fields: Mapping[str, str]) -> HeaderError:
+        """What is wrong with the first invalid field, in the order of the class."""
+        for _, wire_name, parse, _, default in cls._fields or ():
             text = fields.get(wire_name)
             if text is None or (not text and parse is not None):
                 if default is _MISSING:
-                    raise HeaderError(f"the header field {wire_name} is missing")
-                values[name] = default
-            elif parse is None:
-                values[name] = text
-            else:
+                    return HeaderError(f"the header field {wire_name} is missing")
+            elif parse is not None:
                 try:
-                    values[name] = parse(text)
+                    parse(text)
                 except ValueError as error:
-                    raise HeaderError(f"the header field {wire_name}: {error}") from error
-        return header
+                    return HeaderError(f"the header field {wire_name}: {error}")
+        raise AssertionError(f"{cls.__name__} has no invalid field")
 
     def encode(self) -> dict[str, str]:
         """Encode the header as a command's fields, without those that are None."""

@@ -80,13 +80,17 @@ class SendRequestV2(Header):
     def from_v1(cls, header: SendRequest) -> "SendRequestV2":
         return cls(**vars(header))
 
-    def to_v1(self) -> SendRequest:
-        return SendRequest(**vars(self))
+    @classmethod
+    def decode_v1(cls, fields: Mapping[str, str]) -> SendRequest:
+        """Decode short wire names into the header with the long ones."""
+        header = SendRequest.__new__(SendRequest)
+        header.__dict__ = cls._decode_values(fields)
+        return header
 
 
 def decode_send(fields: Mapping[str, str]) -> SendRequest:
     """Decode a send header by its names: clients send short and long ones with any send code."""
-    return SendRequestV2.decode(fields).to_v1() if "b" in fields else SendRequest.decode(fields)
+    return SendRequestV2.decode_v1(fields) if "b" in fields else SendRequest.decode(fields)
 
 
 class SendResponse(Header):

@@ -74,6 +74,21 @@ def test_a_required_field_is_named_when_missing(missing: str) -> None:
         Example.decode(fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"limit": "x", "queueId": "y"}, "topicName is missing"),
+        ({"limit": "x", "queueId": "y", "topicName": "T"}, "queueId: 'y'"),
+        ({"limit": "x", "topicName": "T"}, "queueId is missing"),
+        ({"limit": "x", "startOffset": "z", **REQUIRED}, "startOffset: 'z'"),
+        ({"limit": "x", "queueId": "", "topicName": "T"}, "queueId is missing"),
+    ],
+)
+def test_the_first_invalid_field_of_the_class_is_named(fields: dict[str, str], named: str) -> None:
+    with pytest.raises(HeaderError, match=named):
+        Example.decode(fields)
+
+
 def test_empty_values() -> None:
     assert Example.decode({"topicName": "", "queueId": "1"}).topic_name == ""
     assert Example.decode({**REQUIRED, "startOffset": "", "isForce": ""}).start_offset == -1
