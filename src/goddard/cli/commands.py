@@ -8,47 +8,41 @@ import errno
 import importlib
 import os
 import sys
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from goddard import __version__
+from goddard.cli.terminal.groups import Lazy, LazyGroup
+from goddard.cli.terminal.mistakes import print_error
 
 _OUTPUT_ERRORS: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 
-class _Lazy(NamedTuple):
-    module: str
-    attribute: str
-    help: str
+def _verbs(name: str, text: str) -> Lazy:
+    return Lazy(f"goddard.cli.verbs.{name}", name, text)
 
 
 _COMMANDS: Final = {
-    "broker": _Lazy("goddard.cli.broker", "broker", "Run a broker."),
-    "demo": _Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
-    "namesrv": _Lazy("goddard.cli.namesrv", "namesrv", "Run a name server."),
-    "pipeline": _Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
-    "store": _Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
-    "up": _Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
+    "acl": Lazy("goddard.cli.verbs.access", "acl", "Rules of access control (not supported yet)."),
+    "broker": _verbs("broker", "Run a broker; show and configure running ones."),
+    "client": _verbs("client", "Show online producers and consumers."),
+    "cluster": _verbs("cluster", "List clusters, and show one."),
+    "config": _verbs("config", "Show and change values of the name servers."),
+    "consume": _verbs("consume", "Print the messages of a topic."),
+    "context": _verbs("context", "Name clusters and choose the one that commands use."),
+    "demo": Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
+    "dlq": _verbs("dlq", "Show, resend and export dead letters."),
+    "group": _verbs("group", "List, create, reset and watch consumer groups."),
+    "message": _verbs("message", "Find, send and trace messages."),
+    "namesrv": Lazy("goddard.cli.namesrv", "namesrv", "Run a name server."),
+    "pipeline": Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
+    "produce": _verbs("produce", "Send lines of standard input to a topic."),
+    "store": Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
+    "topic": _verbs("topic", "List, create, change and delete topics."),
+    "up": Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
+    "user": Lazy("goddard.cli.verbs.access", "user", "Users (not supported yet)."),
 }
-
-
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        lazy = _COMMANDS.get(cmd_name)
-        if lazy is None:
-            return None
-        command = getattr(importlib.import_module(lazy.module), lazy.attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # From the table: the commands themselves would have to be imported.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name].help) for name in sorted(_COMMANDS)])
 
 
 def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
@@ -59,8 +53,8 @@ def _show_version(context: click.Context, _: click.Parameter, is_given: bool) ->
 
 
 @click.group(
-    cls=_LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=LazyGroup,
+    lazy=_COMMANDS,
     epilog=(
         "Shell completion: put eval "
         '"$(_GODDARD_COMPLETE=bash_source goddard)" into ~/.bashrc '
@@ -103,7 +97,7 @@ def _run_goddard() -> int:
     try:
         code = goddard.main(prog_name="goddard", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        print_error("goddard", error)
         return error.exit_code
     return code if isinstance(code, int) else 0
 

@@ -1,0 +1,1 @@
+"""What all commands for operators share: groups, output, contexts, the connection, mistakes."""

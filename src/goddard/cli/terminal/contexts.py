@@ -1,0 +1,117 @@
+"""Contexts: named clusters, with their name servers, credentials and TLS files.
+
+They are in ``~/.goddard/contexts.json``, or where GODDARD_CONTEXTS says. The file has secrets:
+nobody but its owner may read it, and one that others can read is refused.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from goddard.errors import ConfigError
+
+_OWNER_ONLY: Final = 0o600
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """A cluster and how to connect to it. ``tls`` without ``trust`` does not verify servers."""
+
+    name_servers: str
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    security_token: str | None = field(default=None, repr=False)
+    tls: bool = False
+    trust: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All contexts by name, and the name of the one in use."""
+
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+    selected: str | None = None
+
+    def get(self, name: str) -> Context:
+        """ConfigError names the known ones if there is no such context."""
+        try:
+            return self.by_name[name]
+        except KeyError:
+            known = ", ".join(sorted(self.by_name)) or "none"
+            raise ConfigError(f"there is no context {name!r}; known contexts: {known}") from None
+
+    def with_context(self, name: str, context: Context) -> "Contexts":
+        """With one context set; the first one is selected."""
+        return Contexts({**self.by_name, name: context}, self.selected or name)
+
+    def without(self, name: str) -> "Contexts":
+        self.get(name)
+        others = {known: context for known, context in self.by_name.items() if known != name}
+        return Contexts(others, None if self.selected == name else self.selected)
+
+
+def contexts_file() -> Path:
+    given = os.environ.get("GODDARD_CONTEXTS")
+    return Path(given) if given else Path.home() / ".goddard" / "contexts.json"
+
+
+def load(path: Path) -> Contexts:
+    """The contexts of a file; none if there is no file."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read()
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if mode & _OTHERS:
+        raise ConfigError(f"{path} can be read by others and has secrets; run chmod 600 {path}")
+    try:
+        return decode(data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a file of contexts: {error}; correct or delete it") from (
+            error
+        )
+
+
+def save(path: Path, contexts: Contexts) -> None:
+    """Replace the file, readable by its owner only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(encode(contexts))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def encode(contexts: Contexts) -> bytes:
+    value = {
+        "selected": contexts.selected,
+        "contexts": {
+            name: {key: item for key, item in asdict(context).items() if item not in (None, False)}
+            for name, context in contexts.by_name.items()
+        },
+    }
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def decode(data: bytes) -> Contexts:
+    value: Any = json.loads(data)
+    known = {item.name for item in fields(Context)}
+    by_name = {}
+    for name, items in value["contexts"].items():
+        unknown = sorted(set(items) - known)
+        if unknown:
+            raise ValueError(f"context {name} has the unknown field {unknown[0]}")
+        by_name[name] = Context(**items)
+    return Contexts(by_name, value.get("selected"))

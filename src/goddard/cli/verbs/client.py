@@ -1,0 +1,143 @@
+"""``goddard client``: the online producers and consumers, and their state."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from goddard.cli.terminal.completion import complete_group, group_argument
+from goddard.cli.terminal.groups import Group
+from goddard.cli.terminal.mistakes import FailedError
+from goddard.cli.terminal.output import Table, TimeMs, Wide, printable
+from goddard.cli.terminal.target import Target, cluster_options
+from goddard.cli.verbs.group import is_own_group, online_consumers
+
+if TYPE_CHECKING:
+    from goddard.client.admin.admin import Admin
+    from goddard.protocol.bodies_client import ConsumerRunningInfo
+
+_CONCURRENT: Final = 64
+
+
+@click.group(cls=Group)
+def client() -> None:
+    """Show the online producers and consumers, and their state."""
+
+
+@client.command("list")
+@cluster_options
+@click.option("--group", metavar="NAME", shell_complete=complete_group, help="Only this group.")
+def list_(target: Target, group: str | None) -> None:
+    """List online consumers, then producers; producers need brokers from 4.9.3 on."""
+
+    async def work(admin: "Admin") -> list[tuple[object, ...]]:
+        rows = await _consumers(admin, group) + await _producers(admin, group)
+        return sorted(rows, key=lambda row: [str(value) for value in row[:3]])
+
+    columns = ("kind", "group", "client", "address", "language", Wide("version"))
+    target.output.table(Table(columns, target.run(work), empty="no client is online"))
+
+
+async def _consumers(admin: "Admin", group: str | None) -> list[tuple[object, ...]]:
+    names = [group] if group is not None else await admin.groups()
+    slots = asyncio.Semaphore(_CONCURRENT)
+
+    async def of_one(name: str) -> list[tuple[object, ...]]:
+        async with slots:
+            online = await online_consumers(admin, name)
+        members = [] if online is None else online.connection_set
+        return [
+            ("consumer", name, one.client_id, one.client_addr, one.language, one.version)
+            for one in members
+        ]
+
+    return [row for rows in await asyncio.gather(*map(of_one, names)) for row in rows]
+
+
+async def _producers(admin: "Admin", group: str | None) -> list[tuple[object, ...]]:
+    masters = [place for place in await admin.brokers() if place.is_master]
+    answers = await asyncio.gather(*(admin.producers(place.address) for place in masters))
+    found = {
+        (name, one.client_id): (
+            *("producer", name, one.client_id, one.remote_ip, one.language, one.version),
+        )
+        for answer in answers
+        for name, producers in answer.items()
+        for one in producers
+        if group in (None, name) and not is_own_group(name)
+    }
+    return list(found.values())
+
+
+async def _info(admin: "Admin", group: str, client: str, *, stacks: bool) -> "ConsumerRunningInfo":
+    online = await online_consumers(admin, group)
+    known = [] if online is None else [one.client_id for one in online.connection_set]
+    if client not in known:
+        names = ", ".join(sorted(known)) or "none is online"
+        raise FailedError(f"group {group} has no consumer {client}; consumers: {names}")
+    return await admin.running_info(group, client, with_stacks=stacks)
+
+
+@client.command()
+@cluster_options
+@group_argument
+@click.argument("client")
+def show(target: Target, group: str, client: str) -> None:
+    """Show the queues, rates and options of one consumer, as it reports them itself."""
+
+    async def work(admin: "Admin") -> dict[str, Any]:
+        info = await _info(admin, group, client, stacks=False)
+        queues = [
+            (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                state.commit_offset,
+                state.cached_msg_count,
+                state.locked,
+                TimeMs(state.last_pull_timestamp),
+                TimeMs(state.last_consume_timestamp),
+            )
+            for queue, state in info.mq_table.items()
+        ]
+        rates = [
+            (topic, one.consume_ok_tps, one.consume_failed_tps, one.consume_rt, one.pull_tps)
+            for topic, one in sorted(info.status_table.items())
+        ]
+        return {
+            "client": client,
+            "group": group,
+            "properties": info.properties,
+            "queues": Table(
+                (
+                    *("topic", "broker", "queue", "committed", "buffered", "locked"),
+                    *("last pull", "last consumed"),
+                ),
+                sorted(queues),
+            ),
+            "rates": Table(
+                ("topic", "consumed per second", "failed per second", "milliseconds", "pulls"),
+                rates,
+            ),
+        }
+
+    target.output.record(target.run(work))
+
+
+@client.command()
+@cluster_options
+@group_argument
+@click.argument("client")
+def stack(target: Target, group: str, client: str) -> None:
+    """Show the stacks of all threads of one consumer."""
+
+    async def work(admin: "Admin") -> str | None:
+        return (await _info(admin, group, client, stacks=True)).jstack
+
+    text = target.run(work)
+    if not text:
+        raise FailedError(f"{client} did not send stacks")
+    if target.output.is_text:
+        click.echo("\n".join(map(printable, text.expandtabs(4).splitlines())))
+    else:
+        target.output.record({"client": client, "stacks": text})

@@ -1,0 +1,191 @@
+"""``goddard produce``: send lines of standard input, or one message, to a topic."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from goddard.cli.terminal.completion import topic_argument
+from goddard.cli.terminal.mistakes import FailedError, one_line
+from goddard.cli.terminal.target import Target, cluster_options, parse_pairs
+from goddard.cli.verbs.templates import message_from_json
+from goddard.client.errors import ClientError
+from goddard.client.message import Message
+from goddard.client.produce.producer import Producer
+from goddard.client.values import SendResult
+from goddard.errors import ConfigError, GoddardError
+
+if TYPE_CHECKING:
+    from goddard.client.admin.admin import Admin
+
+GROUP: Final = "goddard_produce"
+_MAX_PENDING: Final = 256
+_COLUMNS: Final = ("broker", "queue", "offset", "message id")
+
+MessageOptions = tuple[Callable[[Any], Any], ...]
+
+MESSAGE_OPTIONS: Final[MessageOptions] = (
+    click.option("-k", "--key", "keys", multiple=True, metavar="KEY", help="A key; repeatable."),
+    click.option("-t", "--tag", metavar="TAG", help="The tag."),
+    click.option(
+        "-p",
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A property; repeatable.",
+    ),
+    click.option("--sharding-key", metavar="KEY", help="Same key, same queue."),
+    click.option(
+        "--delay-level", type=click.IntRange(0, 18), default=0, help="1 (1 s) to 18 (2 h)."
+    ),
+)
+
+
+def message_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the messages to send."""
+    for option in reversed(MESSAGE_OPTIONS):
+        function = option(function)
+    return function
+
+
+def message_maker(topic: str, options: dict[str, Any]) -> Callable[[bytes], Message]:
+    """Makes the message of a body with the options of the command."""
+    properties = parse_pairs(options["properties"], "--property")
+
+    def make(body: bytes) -> Message:
+        return Message(
+            topic,
+            body,
+            keys=options["keys"] or None,
+            tags=options["tag"],
+            delay_level=options["delay_level"],
+            sharding_key=options["sharding_key"],
+            properties=properties,
+        )
+
+    return make
+
+
+@click.command()
+@cluster_options
+@topic_argument
+@click.option(
+    "--input",
+    "kind",
+    type=click.Choice(["text", "json", "whole"]),
+    default="text",
+    show_default=True,
+    help="Each line is a body, or a JSON object; or all of it is one body.",
+)
+@message_options
+@click.option("--results", is_flag=True, help="Print where each message is stored.")
+def produce(target: Target, topic: str, **options: Any) -> None:
+    """Send each line of standard input as a message; stops at the first that fails.
+
+    With --input json a line is an object: {"body": "text", "tags": "A", "keys": ["k"],
+    "properties": {"a": "1"}}; bodyBase64 for bytes. This is what 'goddard consume --format json'
+    prints, so one can be piped into the other.
+    """
+    make = message_maker(topic, options)
+    shows = options["results"] or not target.output.is_text
+    if sys.stdin.isatty():
+        click.echo("each line is a message; Ctrl-D ends", err=True)
+
+    async def work(admin: "Admin") -> tuple[int, str | None]:
+        await admin.topic_route(topic)
+        # The defaults of RocketMQ's producer, but without automatic topics: a misspelt name is an
+        # error here.
+        async with Producer(GROUP, **target.client_keywords()) as producer:
+            sending = _Sending(producer, target, shows=shows)
+            async with aclosing(_messages(topic, options["kind"], make)) as messages:
+                await sending.send_all(messages)
+            return sending.sent, sending.failure
+
+    sent, failure = target.run(work)
+    if failure is not None:
+        raise FailedError(f"{failure}; {sent} messages were sent before")
+    target.output.done(f"{sent} messages sent to {topic}")
+
+
+class _Sending:
+    """Sends up to ``_MAX_PENDING`` messages at a time; results are printed in order."""
+
+    def __init__(self, producer: Producer, target: Target, *, shows: bool) -> None:
+        self.sent = 0
+        self.failure: str | None = None
+        self._producer = producer
+        self._target = target
+        self._shows = shows
+        self._pending: list[tuple[int, asyncio.Task[SendResult]]] = []
+
+    async def send_all(self, messages: AsyncGenerator[tuple[int, Message | str], None]) -> None:
+        async for line, message in messages:
+            if isinstance(message, str):
+                await self._finish(0)
+                self._fail(line, message)
+            elif not self.failure:
+                self._pending.append((line, asyncio.create_task(self._producer.send(message))))
+                await self._finish(_MAX_PENDING)
+            if self.failure:
+                break
+        await self._finish(0)
+
+    async def _finish(self, allowed: int) -> None:
+        """Wait for the oldest sends until at most so many are pending."""
+        while len(self._pending) > allowed:
+            line, task = self._pending.pop(0)
+            try:
+                result = await task
+            except GoddardError as error:
+                self._fail(line, str(error))
+            else:
+                self.sent += 1
+                if self._shows:
+                    self._show(result)
+
+    def _fail(self, line: int, reason: str) -> None:
+        self.failure = self.failure or one_line(f"line {line}: {reason}")
+
+    def _show(self, result: SendResult) -> None:
+        queue = result.queue
+        values = (queue.broker_name, queue.queue_id, result.queue_offset, result.message_id)
+        self._target.output.next_row(_COLUMNS, values, is_first=self.sent == 1)
+
+
+async def _messages(
+    topic: str, kind: str, make: Callable[[bytes], Message]
+) -> AsyncGenerator[tuple[int, Message | str], None]:
+    """The messages of standard input with their line numbers, or what is wrong with a line."""
+    loop = asyncio.get_running_loop()
+    stream = sys.stdin.buffer
+    if kind == "whole":
+        body = await loop.run_in_executor(None, stream.read)
+        yield 1, make(body)
+        return
+    number = 0
+    while line := await loop.run_in_executor(None, stream.readline):
+        number += 1
+        body = line.removesuffix(b"\n").removesuffix(b"\r")
+        if not body:
+            continue  # brokers refuse empty messages
+        yield number, make(body) if kind == "text" else _from_json(topic, body)
+
+
+def _from_json(topic: str, line: bytes) -> Message | str:
+    try:
+        return message_from_json(topic, json.loads(line))
+    except ValueError as error:
+        return f"not JSON: {error}"
+    except (ConfigError, ClientError) as error:
+        return str(error)
+
+
+async def send_one(target: Target, message: Message) -> SendResult:
+    """Send one message."""
+    async with Producer(GROUP, **target.client_keywords()) as producer:
+        return await producer.send(message)

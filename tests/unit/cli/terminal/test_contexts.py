@@ -1,0 +1,69 @@
+"""The file of contexts."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from goddard.cli.terminal.contexts import Context, Contexts, decode, encode, load, save
+from goddard.errors import ConfigError
+
+CONTEXT = Context(name_servers="a:9876", access_key="ak", secret_key="sk", tls=True)
+
+
+def test_contexts_survive_a_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "contexts.json"
+    contexts = Contexts().with_context("prod", CONTEXT)
+    contexts = contexts.with_context("dev", Context(name_servers="b:1;c:2"))
+    save(path, contexts)
+    assert load(path) == contexts
+    assert contexts.selected == "prod"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "contexts.json"
+    save(path, Contexts().with_context("prod", CONTEXT))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"can be read by others .* chmod 600"):
+        load(path)
+
+
+def test_no_file_is_no_contexts(tmp_path: Path) -> None:
+    assert load(tmp_path / "contexts.json") == Contexts()
+
+
+def test_a_deleted_context_is_no_longer_selected() -> None:
+    contexts = Contexts().with_context("prod", CONTEXT)
+    assert contexts.without("prod") == Contexts()
+
+
+def test_an_unknown_context_is_an_error_with_the_known_ones() -> None:
+    contexts = Contexts().with_context("prod", CONTEXT)
+    with pytest.raises(ConfigError, match="no context 'dev'; known contexts: prod"):
+        contexts.get("dev")
+    with pytest.raises(ConfigError, match="known contexts: none"):
+        Contexts().without("dev")
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    assert "sk" not in repr(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"contexts": {"a": {"nameServers": "x"}}}', b'{"contexts": {"a": 1}}'],
+)
+def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "contexts.json"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"is not a file of contexts.*correct or delete it"):
+        load(path)
+
+
+def test_the_file_has_only_what_is_set() -> None:
+    data = encode(Contexts().with_context("dev", Context(name_servers="b:1")))
+    assert b"secret_key" not in data
+    assert decode(data).selected == "dev"

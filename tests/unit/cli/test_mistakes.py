@@ -1,0 +1,119 @@
+"""Mistakes by hand: each gets one line on standard error, and an exit code.
+
+None of them needs a cluster: the mistake is found before, or nothing listens at the address.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import CommandLine
+
+NOWHERE = "127.0.0.1:1"
+
+# The command, the exit code, and what the line has.
+MISTAKES: list[tuple[str, int, str]] = [
+    ("topik list", 2, "No such command 'topik'; did you mean topic?"),
+    ("topics", 2, "No such command 'topics'; did you mean topic?"),
+    ("grop list", 2, "did you mean group?"),
+    ("admin", 2, "No such command 'admin'"),
+    ("topic", 2, ""),
+    ("topic lst", 2, "No such command 'lst'; did you mean list?"),
+    ("topic describe orders", 2, "there are create, delete, list"),
+    ("topic create", 2, "Missing argument 'TOPIC'"),
+    ("topic create a b", 2, "unexpected extra argument"),
+    ("topic create a --querues 3", 2, "--queues"),
+    ("topic create a --queues many", 2, "'many' is not a valid"),
+    ("topic create a --queues 0", 2, "0 is not in the range"),
+    ("topic create a --queues 70000", 2, "70000 is not in the range"),
+    ("topic create a --permission x", 2, "'x' is not one of"),
+    ("topic create a --attribute x", 2, "--attribute 'x' is not key=value"),
+    ("topic create a/b --cluster c", 1, "no name server answers"),
+    ("topic update a", 2, "nothing to change; give --queues"),
+    ("topic offsets a --time yesterday", 2, "'yesterday' is not a time; write now, -1h30m"),
+    ("topic list --format xml", 2, "'xml' is not one of"),
+    ("topic list --timeout 0", 2, "not in the range"),
+    ("topic list --timeout soon", 2, "'soon' is not a valid float"),
+    ("topic list --context nope", 2, "there is no context 'nope'; known contexts: none"),
+    ("topic list -n localhost", 2, "localhost"),
+    ("topic list -n", 2, "requires an argument"),
+    ("topic list", 1, "no name server answers"),
+    ("topic show a", 1, "no name server answers"),
+    ("topic delete a --yes", 1, "no name server answers"),
+    ("group", 2, ""),
+    ("group lag", 2, "Missing argument 'GROUP'"),
+    ("group lagg a", 2, "did you mean lag?"),
+    ("group update a", 2, "nothing to change; give --retries"),
+    ("group create a --retries x", 2, "'x' is not a valid integer"),
+    ("group create a --attribute =v", 2, "'=v' is not key=value"),
+    ("group reset a", 2, "give exactly one of --to, --to-time, --shift and --to-file"),
+    ("group reset a --to earliest --shift 1", 2, "give exactly one of"),
+    ("group reset a --to begin", 2, "--to is earliest, latest or an offset, not 'begin'"),
+    ("group reset a --to 5", 2, "--to with an offset needs --topic"),
+    ("group reset a --to-file nope.csv --topic t", 2, "'nope.csv' does not exist"),
+    ("group reset a --shift far", 2, "'far' is not a valid integer"),
+    ("group watch a --interval 0", 2, "not in the range"),
+    ("consume", 2, "Missing argument 'TOPIC'"),
+    ("consume a --range tomorrow", 2, "'tomorrow' is not a range; write start, end"),
+    ("consume a --range @tomorrow", 2, "is not a range"),
+    ("consume a --tag A --sql x>1", 2, "give --tag or --sql, not both"),
+    ("consume a --group g --range start", 2, "--range has no effect with --group"),
+    ("consume a --group g --queue b:0", 2, "--queue has no effect with --group"),
+    ("consume a --template %q", 2, "unknown field '%q'"),
+    ("consume a --template %s --format json", 2, "give --template or --format json, not both"),
+    ("consume a --count 0", 2, "not in the range"),
+    ("produce", 2, "Missing argument 'TOPIC'"),
+    ("produce a --input xml", 2, "'xml' is not one of"),
+    ("produce a --property x", 2, "--property 'x' is not key=value"),
+    ("produce a --delay-level 19", 2, "19 is not in the range"),
+    ("message find a", 2, "give exactly one of --id, --key, --at and --from"),
+    ("message find a --id x --key y", 2, "give exactly one of"),
+    ("message send a", 2, "Missing argument 'BODY'"),
+    ("message trace", 2, "Missing argument 'ID'"),
+    ("dlq resend a", 2, "give --id for some messages, or --all"),
+    ("dlq resend a --all --id x", 2, "give --id for some messages, or --all"),
+    ("dlq show a --range x", 2, "'x' is not a range"),
+    ("dlq purge a", 2, "No such command 'purge'"),
+    ("client show a", 2, "Missing argument 'CLIENT'"),
+    ("broker lst", 2, "did you mean list?"),
+    ("broker config get", 2, "Missing argument 'BROKER'"),
+    ("broker config set b", 2, "Missing argument 'NAME=VALUE...'"),
+    ("broker config set b maxMessageSize", 2, "'maxMessageSize' is not key=value"),
+    ("broker permission wipe b", 2, "producers will no longer send to b; add --yes to do it"),
+    ("config get A", 2, "Missing argument 'KEY'"),
+    ("config name-servers x", 2, "'x' is not key=value"),
+    ("context use nope", 2, "there is no context 'nope'"),
+    ("context set a", 2, "Missing option '-n' / '--namesrv'"),
+    ("context set a -n nonsense", 2, "nonsense"),
+    ("context set a -n h:1 --trust ca.pem", 2, "--trust has no effect without --tls"),
+    ("context set a -n h:1 --tls --trust ca.pem", 2, "there is no file ca.pem"),
+    ("context set a -n h:1 --security-token t", 2, "no effect without --access-key"),
+    ("context set a -n h:1 --access-key k", 2, "no secret key; set GODDARD_SECRET_KEY"),
+    ("context show", 2, "no context is selected"),
+    ("user list", 1, "access control is not supported"),
+    ("acl create x --y", 1, "access control is not supported"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "text"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_gets_one_line(command: str, code: int, text: str, tmp_path: Path) -> None:
+    goddard = CommandLine(
+        {"NAMESRV_ADDR": NOWHERE, "GODDARD_CONTEXTS": str(tmp_path / "contexts.json")}
+    )
+    result = goddard(*command.split())
+    assert (result.code, text in result.err) == (code, True), result.err
+    if text:
+        assert result.out == ""
+        assert result.err.count("\n") == 1, result.err
+        assert len(result.err) < 400
+    assert "Traceback" not in result.err
+
+
+def test_without_a_name_server_the_ways_to_give_one_are_named(tmp_path: Path) -> None:
+    goddard = CommandLine({"GODDARD_CONTEXTS": str(tmp_path / "contexts.json")})
+    result = goddard("topic", "list")
+    assert result.code == 2
+    assert result.err == (
+        "goddard topic list: no name server is given; use -n HOST:PORT, set NAMESRV_ADDR, or "
+        "select a context with 'goddard context use NAME'\n"
+    )
