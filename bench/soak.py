@@ -34,6 +34,7 @@ from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.loop import run
+from goddard.transport.rules import FROM_SERVER
 from tests.support.broker_client import BrokerClient
 from tests.support.consumer_harness import pull_fields, tags
 from tests.support.process_resources import descriptors, private_bytes
@@ -85,7 +86,7 @@ class Soak:
 
     async def run(self, stopping: asyncio.Event) -> None:
         handlers = Handlers()
-        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction)
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction, FROM_SERVER)
         async with (
             Client(ClientOptions(), handlers) as producing,
             Client(ClientOptions()) as consuming,

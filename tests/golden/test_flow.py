@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from goddard.broker.rules import register
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.retry import SendBacks
 from goddard.broker.sending.transaction_checks import GROUP
@@ -251,8 +252,7 @@ async def test_retries_are_stored_as_java_stores_them(name: str, tmp_path: Path)
             groups=parts.groups,
             settings=parts.settings,
         )
-        for code, handler in send_backs.handlers().items():
-            handlers.register(code, handler)
+        register(handlers, send_backs.handlers())
         peer, connection = join_raw(handlers)
         by_java = [record for record in log_records(parts) if _is_retry(record)]
         retried = {

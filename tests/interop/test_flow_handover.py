@@ -31,6 +31,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from tests.support.broker_client import BrokerClient
 from tests.support.java import BROKER_PROPERTIES, JavaPeers
+from tests.support.rules import ANY_RULE
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -60,7 +61,7 @@ class Producer:
         self.decisions: dict[bytes, int] = {}
         self.asked: asyncio.Queue[bytes] = asyncio.Queue()
         handlers = Handlers()
-        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check, ANY_RULE)
         # Java notifies consumers and producers of a connection in the same way.
         handlers.set_fallback(lambda request, connection: None)
         self.client = Client(ClientOptions(), handlers)

@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goddard.broker.rules import register
 from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.transactions import Transactions, as_half
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -76,8 +77,7 @@ class World:
             find_producer={"P": self.connection}.get,
             clock=parts.clock,
         )
-        for code, handler in self.transactions.handlers().items():
-            handlers.register(code, handler)
+        register(handlers, self.transactions.handlers())
 
     async def close(self) -> None:
         await self.transactions.stop()

@@ -12,6 +12,7 @@ from goddard.broker.admin.groups import AdminGroups
 from goddard.broker.admin.messages import Queries
 from goddard.broker.admin.offsets import AdminOffsets
 from goddard.broker.admin.topics import AdminTopics
+from goddard.broker.rules import register
 from goddard.broker.stats import Stats
 from goddard.protocol import fastjson
 from goddard.protocol.frame import RemotingCommand
@@ -62,8 +63,7 @@ class AdminHarness(ConsumerHarness):
             ),
         )
         for part in parts:
-            for code, handler in part.handlers().items():
-                self.handlers.register(code, handler)
+            register(self.handlers, part.handlers())
 
 
 def body_of(answer: RemotingCommand) -> Any:

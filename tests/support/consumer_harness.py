@@ -14,6 +14,7 @@ from goddard.broker.consuming.locks import QueueLockRequests
 from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.consuming.pull import PullHotPath, Pulls
+from goddard.broker.rules import register
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.protocol.bodies import TopicConfig, encode_body
@@ -36,6 +37,7 @@ from goddard.store.tables import (
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
+from goddard.transport.rules import OpenGate
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join
 from tests.support.store import SmallStore, prepared
@@ -216,11 +218,11 @@ class ConsumerHarness:
             parked_pulls=self.parked_pulls,
             stats=self.stats,
         )
-        self.hot_path = PullHotPath(self.pulls)
-        self.handlers = Handlers()
+        gate = OpenGate()
+        self.hot_path = PullHotPath(self.pulls, gate)
+        self.handlers = Handlers(gate)
         for part in (self.clients, self.offsets, self.locks, self.pulls):
-            for code, handler in part.handlers().items():
-                self.handlers.register(code, handler)
+            register(self.handlers, part.handlers())
 
     def __enter__(self) -> Self:
         self.store.open()

@@ -22,6 +22,7 @@ from goddard.protocol.headers.message import decode_send
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
+from tests.support.rules import ANY_RULE
 
 _SENDS = (
     RequestCode.SEND_MESSAGE,
@@ -122,7 +123,7 @@ class FakeCluster:
         self.answer_route: Answerer | None = None
         self._exits = contextlib.AsyncExitStack()
         handlers = Handlers()
-        handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route, ANY_RULE)
         self.name_server = Server(ServerOptions(), handlers)
 
     @property

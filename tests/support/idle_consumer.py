@@ -27,6 +27,7 @@ from goddard.protocol.responses import check
 from goddard.transport.client import Client
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from tests.support.rules import ANY_RULE
 
 _TIMEOUT_MS = 10_000
 _POLL_SECONDS = 0.02
@@ -67,11 +68,13 @@ class IdleConsumer:
         self._consume_type = consume_type
         self._message_model = message_model
         handlers = Handlers()
-        handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ignore)
-        handlers.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._ignore)
-        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        handlers.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._consumer_status)
-        handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
+        handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ignore, ANY_RULE)
+        handlers.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._ignore, ANY_RULE)
+        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info, ANY_RULE)
+        handlers.register(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._consumer_status, ANY_RULE
+        )
+        handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume, ANY_RULE)
         self._client = Client(handlers=handlers)
 
     async def __aenter__(self) -> Self:

@@ -9,11 +9,13 @@ import itertools
 from pathlib import Path
 from typing import Any, Self
 
+from goddard.broker.gate import BrokerGate
 from goddard.broker.lane.hotpath import HotPath
+from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.message_rules import MessageWriter
 from goddard.broker.sending.new_topics import SaveTopics
-from goddard.broker.sending.overload import Admission
+from goddard.broker.sending.overload import Overload
 from goddard.broker.sending.send import AsHalf, Sends
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
@@ -77,13 +79,14 @@ class SendHarness:
         self.stats = CountedPuts()
         loop = asyncio.get_running_loop()
         self.appender = Appender(store, loop, clock=self.clock)
-        self.admission = Admission(self.appender, self.settings)
+        overload = Overload(self.appender, self.settings)
+        self.gate = BrokerGate(overload, self.settings)
         self.writer = MessageWriter(self.appender, self.settings)
         self.sends = Sends(
             store=store,
             appender=self.appender,
             writer=self.writer,
-            admission=self.admission,
+            overload=overload,
             topics=self.topics,
             groups=self.groups,
             settings=self.settings,
@@ -97,16 +100,16 @@ class SendHarness:
         self.hot_path = HotPath(
             store=store,
             appender=self.appender,
-            admission=self.admission,
+            gate=self.gate,
+            overload=overload,
             sends=self.sends,
             topics=self.topics,
             settings=self.settings,
             clock=self.clock,
             stats=self.stats,
         )
-        self.handlers = Handlers()
-        for code, handler in self.sends.handlers().items():
-            self.handlers.register(code, handler)
+        self.handlers = Handlers(self.gate)
+        register(self.handlers, self.sends.handlers())
 
     def __enter__(self) -> Self:
         self.store.open()

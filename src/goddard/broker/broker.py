@@ -30,12 +30,14 @@ from goddard.broker.consuming.locks import QueueLockRequests
 from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.consuming.pull import PullHotPath, Pulls
+from goddard.broker.gate import BrokerGate
 from goddard.broker.lane.hotpath import HotPath
 from goddard.broker.registration import Registration
+from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.message_rules import MessageWriter
-from goddard.broker.sending.overload import Admission
+from goddard.broker.sending.overload import Overload
 from goddard.broker.sending.reply import Replies
 from goddard.broker.sending.retry import SendBacks
 from goddard.broker.sending.send import Sends
@@ -181,10 +183,19 @@ class Broker:
         await self._saver.save_all(self._tables)
         self.registration = Registration(self.settings, self.topics)
 
-        handlers = Handlers()
         self.stats = Stats(config.cluster_name, self.topics.is_system)
         self.store.add_listener(self.stats.stored)
-        self._compose_sending(handlers)
+        self.appender = Appender(
+            self.store,
+            loop,
+            clock=self._clock,
+            flush_timeout_ms=config.sync_flush_timeout_ms,
+            stats=self.stats,
+        )
+        overload = Overload(self.appender, self.settings)
+        self.gate = BrokerGate(overload, self.settings)
+        handlers = Handlers(self.gate)
+        self._compose_sending(handlers, overload)
         self._compose_consuming(handlers)
         self._compose_flow(handlers)
         self._compose_administration(handlers)
@@ -195,8 +206,9 @@ class Broker:
         await self._listen(stack, handlers, config)
         stack.push_async_callback(self._finish_requests)
         self._run_housekeeping(tasks, config)
-        self.delays.start()
-        self.transactions.start()
+        if config.accepts_writes:
+            self.delays.start()
+            self.transactions.start()
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
 
@@ -232,24 +244,16 @@ class Broker:
 
         await asyncio.get_running_loop().run_in_executor(self._executor, load)
 
-    def _compose_sending(self, handlers: Handlers) -> None:
-        self.appender = Appender(
-            self.store,
-            asyncio.get_running_loop(),
-            clock=self._clock,
-            flush_timeout_ms=self.settings.current.sync_flush_timeout_ms,
-            stats=self.stats,
-        )
+    def _compose_sending(self, handlers: Handlers, overload: Overload) -> None:
         self.writer = MessageWriter(self.appender, self.settings)
         self.locks = QueueLockRequests(
             life_ms=self.settings.current.queue_lock_ms, clock=self._clock
         )
-        admission = Admission(self.appender, self.settings)
         self.sends = Sends(
             store=self.store,
             appender=self.appender,
             writer=self.writer,
-            admission=admission,
+            overload=overload,
             topics=self.topics,
             groups=self.groups,
             settings=self.settings,
@@ -262,14 +266,15 @@ class Broker:
         self._send_path = HotPath(
             store=self.store,
             appender=self.appender,
-            admission=admission,
+            gate=self.gate,
+            overload=overload,
             sends=self.sends,
             topics=self.topics,
             settings=self.settings,
             clock=self._clock,
             stats=self.stats,
         )
-        _register(handlers, self.sends.handlers(), self.locks.handlers())
+        register(handlers, self.sends.handlers(), self.locks.handlers())
 
     def _compose_consuming(self, handlers: Handlers) -> None:
         self.filters = ConsumerFilters(self.filter_table, self.settings, clock=self._clock)
@@ -303,9 +308,9 @@ class Broker:
             parked_pulls=self.parked_pulls,
             stats=self.stats,
         )
-        self._pull_path = PullHotPath(pulls)
+        self._pull_path = PullHotPath(pulls, self.gate)
         self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)
-        _register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
+        register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
 
     def _compose_flow(self, handlers: Handlers) -> None:
         """What happens to messages after they were taken."""
@@ -344,7 +349,7 @@ class Broker:
             clock=self._clock,
             stats=self.stats,
         )
-        _register(handlers, self.transactions.handlers(), send_backs.handlers(), replies.handlers())
+        register(handlers, self.transactions.handlers(), send_backs.handlers(), replies.handlers())
 
     def _compose_administration(self, handlers: Handlers) -> None:
         topics = AdminTopics(
@@ -400,7 +405,7 @@ class Broker:
             executor=self._readers,
         )
         for part in (topics, groups, offsets, clients, broker, queries):
-            _register(handlers, self._saved(part.handlers()))
+            register(handlers, self._saved(part.handlers()))
 
     def _saved(self, answered: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers, made to answer a change only when its table is on the disk, and the name
@@ -505,12 +510,6 @@ class Broker:
 
 async def _stop_together(servers: list[Server]) -> None:
     await asyncio.gather(*(server.stop(_STOP_GRACE_SECONDS) for server in servers))
-
-
-def _register(handlers: Handlers, *answered: Mapping[int, Handler]) -> None:
-    for table in answered:
-        for code, handler in table.items():
-            handlers.register(code, handler)
 
 
 def _server_options(config: BrokerConfig, port: int) -> ServerOptions:

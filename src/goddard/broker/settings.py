@@ -259,6 +259,11 @@ class BrokerConfig(Configuration):
         return max(low, min(self.register_period_ms, high)) / 1000
 
     @property
+    def accepts_writes(self) -> bool:
+        """Whether this is a master, or a slave that may act as one."""
+        return self.broker_role != "SLAVE" or self.enable_slave_acting_master
+
+    @property
     def is_writable(self) -> bool:
         return bool(self.broker_permission & 2)
 

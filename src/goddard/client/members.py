@@ -42,6 +42,7 @@ from goddard.protocol.record import Host, Record, decode_record
 from goddard.protocol.responses import ResponseError
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
+from goddard.transport.rules import FROM_SERVER
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -136,13 +137,21 @@ class Members:
     # Requests of brokers
 
     def register(self, handlers: Handlers) -> None:
-        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction)
-        handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notify_consumer_ids)
-        handlers.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset_offsets)
-        handlers.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._consumer_status)
-        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
-        handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly)
-        handlers.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._reply_message)
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction, FROM_SERVER)
+        handlers.register(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notify_consumer_ids, FROM_SERVER
+        )
+        handlers.register(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset_offsets, FROM_SERVER
+        )
+        handlers.register(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._consumer_status, FROM_SERVER
+        )
+        handlers.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info, FROM_SERVER)
+        handlers.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume_directly, FROM_SERVER)
+        handlers.register(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._reply_message, FROM_SERVER
+        )
 
     def _check_transaction(self, request: RemotingCommand, connection: Connection) -> None:
         header = CheckTransactionRequest.decode(request.fields)

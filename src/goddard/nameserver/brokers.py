@@ -23,6 +23,7 @@ from goddard.nameserver.routes import (
     RegisteringBroker,
     RouteTable,
 )
+from goddard.nameserver.rules import RULES
 from goddard.nameserver.settings import Settings
 from goddard.nameserver.views import member_group
 from goddard.protocol import bodies
@@ -81,11 +82,14 @@ class Brokers:
         self._waiting_bytes = 0
 
     def install(self, handlers: Handlers) -> None:
-        handlers.register(RequestCode.REGISTER_BROKER, self.register_broker)
-        handlers.register(RequestCode.UNREGISTER_BROKER, self.unregister_broker)
-        handlers.register(RequestCode.BROKER_HEARTBEAT, self.broker_heartbeat)
-        handlers.register(RequestCode.QUERY_DATA_VERSION, self.query_data_version)
-        handlers.register(RequestCode.GET_BROKER_MEMBER_GROUP, self.get_broker_member_group)
+        for code, handler in (
+            (RequestCode.REGISTER_BROKER, self.register_broker),
+            (RequestCode.UNREGISTER_BROKER, self.unregister_broker),
+            (RequestCode.BROKER_HEARTBEAT, self.broker_heartbeat),
+            (RequestCode.QUERY_DATA_VERSION, self.query_data_version),
+            (RequestCode.GET_BROKER_MEMBER_GROUP, self.get_broker_member_group),
+        ):
+            handlers.register(code, handler, RULES[code])
 
     # Registration
 

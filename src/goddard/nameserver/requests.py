@@ -14,6 +14,7 @@ from goddard.errors import ConfigError
 from goddard.nameserver import views
 from goddard.nameserver.kv import ORDER_TOPIC_NAMESPACE, KvTable, KvWriteError
 from goddard.nameserver.routes import RouteTable
+from goddard.nameserver.rules import RULES
 from goddard.nameserver.settings import Settings
 from goddard.protocol import bodies
 from goddard.protocol.bodies import TopicRoute, decode_body, encode_body, encode_route
@@ -84,7 +85,7 @@ class Requests:
             (RequestCode.UPDATE_NAMESRV_CONFIG, self.update_config),
             (RequestCode.GET_NAMESRV_CONFIG, self.get_config),
         ):
-            handlers.register(code, handler)
+            handlers.register(code, handler, RULES[code])
 
     # Routes
 

@@ -16,11 +16,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from goddard.errors import ProtocolError
+from goddard.nameserver.rules import RULES
 from goddard.protocol.codes import RequestCode, ResponseCode, SerializeType
 from goddard.protocol.frame import RemotingCommand, decode_frame, encode_head
 from goddard.protocol.responses import ResponseError
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import error_response
+from goddard.transport.rules import Gate
 
 _PREFIX: Final = Struct(">iI")
 _MARK: Final = b'"opaque":'
@@ -31,6 +33,7 @@ _MAX_ANSWER_BYTES: Final = 65_536
 _MAX_CACHED_BYTES: Final = 16 * 1024 * 1024
 _ENTRY_BYTES: Final = 512
 _MAX_OPAQUE: Final = b"2147483647"
+_ROUTE_RULE: Final = RULES[RequestCode.GET_ROUTEINFO_BY_TOPIC]
 
 
 class _Answer(NamedTuple):
@@ -49,15 +52,19 @@ class RouteResponseCache:
         self,
         get_route: Callable[[RemotingCommand, Connection], RemotingCommand],
         generation: Callable[[], int],
+        gate: Gate,
     ) -> None:
         self._get_route = get_route
         self._generation = generation
+        self._gate = gate
         self._cached_generation = -1
         self._cached_bytes = 0
         self._answers: dict[tuple[bytes, bytes], _Answer] = {}
 
     def answer(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Answer leading route queries; return all frames from the first other request on."""
+        if self._gate.room(_ROUTE_RULE) < len(frames):
+            return frames
         generation = self._generation()
         if generation != self._cached_generation:
             self._clear()

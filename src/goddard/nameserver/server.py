@@ -27,6 +27,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.cluster import NotifyMinBrokerIdRequest
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.handlers import Handlers
+from goddard.transport.rules import OpenGate
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tasks import Tasks, finish
 
@@ -59,11 +60,14 @@ class NameServer:
         self._brokers = Brokers(
             self.routes, self.kv, self.settings, self._decoder, self._clock, self._notify
         )
-        handlers = Handlers()
+        self.gate = OpenGate()
+        handlers = Handlers(self.gate)
         self._brokers.install(handlers)
         requests = Requests(self.routes, self.kv, self.settings, self._clock)
         requests.install(handlers)
-        route_cache = RouteResponseCache(requests.get_route, lambda: self.routes.generation)
+        route_cache = RouteResponseCache(
+            requests.get_route, lambda: self.routes.generation, self.gate
+        )
         options = _server_options(config)
         self._server = Server(
             options,

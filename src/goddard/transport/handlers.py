@@ -13,6 +13,7 @@ from goddard.errors import ProtocolError
 from goddard.protocol.codes import CommandFlag, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import ResponseError
+from goddard.transport.rules import Gate, OpenGate, Rule
 
 if TYPE_CHECKING:
     from goddard.transport.connection import Connection
@@ -45,20 +46,24 @@ def _unsupported(request: RemotingCommand, connection: "Connection") -> Remoting
 
 
 class Handlers:
-    """The handlers of one end. Register all of them before the first connection."""
+    """The handlers of one end. Register all of them before the first connection.
 
-    __slots__ = ("_after", "_before", "_fallback", "_table")
+    ``gate`` is asked before each handler.
+    """
 
-    def __init__(self) -> None:
-        self._table: dict[int, Handler] = {}
+    __slots__ = ("_after", "_before", "_fallback", "_gate", "_table")
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate: Gate = OpenGate() if gate is None else gate
+        self._table: dict[int, tuple[Handler, Rule]] = {}
         self._fallback: Handler = _unsupported
         self._before: list[BeforeHook] = []
         self._after: list[AfterHook] = []
 
-    def register(self, code: int, handler: Handler) -> None:
+    def register(self, code: int, handler: Handler, rule: Rule) -> None:
         if code in self._table:
             raise ValueError(f"request code {code} already has a handler")
-        self._table[code] = handler
+        self._table[code] = handler, rule
 
     def set_fallback(self, handler: Handler) -> None:
         """Set the handler of codes without one; by default they are answered "not supported"."""
@@ -81,10 +86,18 @@ class Handlers:
         self, request: RemotingCommand, connection: "Connection"
     ) -> Answer | Coroutine[Any, Any, Answer]:
         """The response to send, None, or a coroutine that returns either. Never raises."""
+        answer: Answer | Awaitable[Answer]
         try:
             for before in self._before:
                 before(request, connection)
-            answer = self._table.get(request.code, self._fallback)(request, connection)
+            registered = self._table.get(request.code)
+            if registered is None:
+                answer = self._fallback(request, connection)
+            else:
+                handler, rule = registered
+                answer = self._gate.refusal(request, rule, connection)
+                if answer is None:
+                    answer = handler(request, connection)
         except (ResponseError, ProtocolError) as error:
             answer = error_response(request, error)
         except Exception as error:

@@ -33,6 +33,7 @@ from tests.support.fault_checks import (
     wait_for_progress,
 )
 from tests.support.polling import until
+from tests.support.rules import ANY_RULE
 
 SHORT_INTERVALS: dict[str, Any] = {
     "rebalance_interval_ms": 100,
@@ -197,17 +198,18 @@ async def test_broker_with_invalid_responses() -> None:
         return request.reply(code, "invalid", dict(fields), body)
 
     handlers = Handlers()
-    handlers.register(RequestCode.LITE_PULL_MESSAGE, pull)
+    handlers.register(RequestCode.LITE_PULL_MESSAGE, pull, ANY_RULE)
     handlers.register(
         RequestCode.QUERY_CONSUMER_OFFSET,
         lambda request, _: request.reply(ext_fields={"offset": "0"}),
+        ANY_RULE,
     )
     for code in (
         RequestCode.HEART_BEAT,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.UNREGISTER_CLIENT,
     ):
-        handlers.register(code, lambda request, _: request.reply())
+        handlers.register(code, lambda request, _: request.reply(), ANY_RULE)
     deliveries = reader()
     async with Server(ServerOptions(), handlers) as broker, FakeCluster(queues=1) as cluster:
         cluster.address_overrides["broker-g"] = f"127.0.0.1:{broker.port}"

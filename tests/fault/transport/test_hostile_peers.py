@@ -13,6 +13,7 @@ from goddard.transport.client import Client
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.polling import until
+from tests.support.rules import ANY_RULE
 
 ECHO = 1
 BIG = 2
@@ -22,8 +23,8 @@ MIB = 1024 * 1024
 @pytest.fixture
 def handlers() -> Handlers:
     made = Handlers()
-    made.register(ECHO, lambda request, _: request.reply(body=request.body))
-    made.register(BIG, lambda request, _: request.reply(body=bytes(100_000)))
+    made.register(ECHO, lambda request, _: request.reply(body=request.body), ANY_RULE)
+    made.register(BIG, lambda request, _: request.reply(body=bytes(100_000)), ANY_RULE)
     return made
 
 

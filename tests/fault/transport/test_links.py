@@ -17,6 +17,7 @@ from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.polling import until
 from tests.support.proxy import FaultProxy
+from tests.support.rules import ANY_RULE
 
 ECHO = 1
 SILENT = 2
@@ -25,8 +26,8 @@ SILENT = 2
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     handlers = Handlers()
-    handlers.register(ECHO, lambda request, _: request.reply(body=request.body))
-    handlers.register(SILENT, lambda request, _: None)
+    handlers.register(ECHO, lambda request, _: request.reply(body=request.body), ANY_RULE)
+    handlers.register(SILENT, lambda request, _: None, ANY_RULE)
     async with Server(ServerOptions(), handlers) as made:
         yield made
 

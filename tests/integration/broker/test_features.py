@@ -33,6 +33,7 @@ from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
+from tests.support.rules import ANY_RULE
 
 SEGMENT = 1 << 20
 
@@ -87,7 +88,7 @@ async def test_every_registered_address_accepts_connections(tmp_path: Path) -> N
         return request.reply()
 
     handlers = Handlers()
-    handlers.register(RequestCode.REGISTER_BROKER, register)
+    handlers.register(RequestCode.REGISTER_BROKER, register, ANY_RULE)
     async with Server(ServerOptions(), handlers) as names:
         properties = {"namesrvAddr": f"127.0.0.1:{names.port}"}
         async with Broker(config(tmp_path, **properties)) as broker, asyncio.timeout(60):
@@ -292,7 +293,7 @@ async def test_registrations_are_repeated_with_every_name_server(
             return request.reply()
 
         handlers = Handlers()
-        handlers.register(RequestCode.REGISTER_BROKER, register)
+        handlers.register(RequestCode.REGISTER_BROKER, register, ANY_RULE)
         return handlers
 
     async with contextlib.AsyncExitStack() as stack:

@@ -38,6 +38,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.proxy import FaultProxy
+from tests.support.rules import ANY_RULE
 
 _TIMEOUT_MS = 5_000
 
@@ -263,8 +264,10 @@ async def test_services_end_within_1000_ms_although_a_name_server_is_silent(
         await asyncio.Event().wait()
 
     handlers = Handlers()
-    handlers.register(RequestCode.REGISTER_BROKER, lambda request, connection: request.reply())
-    handlers.register(RequestCode.UNREGISTER_BROKER, never)
+    handlers.register(
+        RequestCode.REGISTER_BROKER, lambda request, connection: request.reply(), ANY_RULE
+    )
+    handlers.register(RequestCode.UNREGISTER_BROKER, never, ANY_RULE)
     async with Server(ServerOptions(), handlers) as names:
         properties = {"namesrvAddr": f"127.0.0.1:{names.port}"}
         with caplog.at_level(logging.INFO, logger="goddard.broker"):

@@ -20,6 +20,7 @@ from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from tests.support.consumer_harness import tags
+from tests.support.rules import ANY_RULE
 
 TIMEOUT_MS = 10_000
 
@@ -48,7 +49,7 @@ class Member:
         self.client_id = client_id
         self.notified: asyncio.Queue[str] = asyncio.Queue()
         handlers = Handlers()
-        handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notify)
+        handlers.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notify, ANY_RULE)
         self._client = Client(ClientOptions(), handlers)
 
     async def __aenter__(self) -> Self:

@@ -22,6 +22,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.polling import until
+from tests.support.rules import ANY_RULE
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -35,8 +36,8 @@ class Recorder:
         self.refusals = 0
         self.order_config: dict[str, str] = {}
         handlers = Handlers()
-        handlers.register(RequestCode.REGISTER_BROKER, self._register)
-        handlers.register(RequestCode.UNREGISTER_BROKER, self._unregister)
+        handlers.register(RequestCode.REGISTER_BROKER, self._register, ANY_RULE)
+        handlers.register(RequestCode.UNREGISTER_BROKER, self._unregister, ANY_RULE)
         self._handlers = handlers
         self.port = 0
 

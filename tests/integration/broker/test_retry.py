@@ -15,6 +15,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
+from tests.support.rules import ANY_RULE
 
 
 def config(folder: Path, **properties: str) -> BrokerConfig:
@@ -70,7 +71,7 @@ async def test_request_and_reply(tmp_path: Path) -> None:
         return request.reply()
 
     handlers = Handlers()
-    handlers.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+    handlers.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take, ANY_RULE)
     async with (
         Broker(config(tmp_path)) as broker,
         Client(ClientOptions(), handlers) as asking,

@@ -21,6 +21,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from tests.support.broker_client import BrokerClient
 from tests.support.clock import ManualClock
+from tests.support.rules import ANY_RULE
 
 COMMIT = TransactionType.COMMIT
 ROLLBACK = TransactionType.ROLLBACK
@@ -50,7 +51,7 @@ class Producer:
         self.decisions = decisions
         self.asked: asyncio.Queue[tuple[bytes, CheckTransactionRequest]] = asyncio.Queue()
         handlers = Handlers()
-        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+        handlers.register(RequestCode.CHECK_TRANSACTION_STATE, self._check, ANY_RULE)
         self.client = Client(ClientOptions(), handlers)
 
     async def __aenter__(self) -> Self:

@@ -19,6 +19,7 @@ from goddard.transport.server import Server, ServerOptions
 from tests.support.clock import ManualClock
 from tests.support.name_server_client import NameServerClient, loads, registration
 from tests.support.polling import until
+from tests.support.rules import ANY_RULE
 from tests.support.stream_peer import StreamPeer
 
 Start = Callable[..., Awaitable[NameServer]]
@@ -269,7 +270,7 @@ async def test_brokers_are_notified_of_a_new_smallest_id(start: Start, connect: 
         notified.put_nowait(request.fields)
 
     handlers = Handlers()
-    handlers.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, take)
+    handlers.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, take, ANY_RULE)
     async with Server(ServerOptions(), handlers) as slave, asyncio.timeout(60):
         address = f"127.0.0.1:{slave.port}"
         acting = {"enableActingMaster": "true"}

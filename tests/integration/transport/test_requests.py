@@ -20,6 +20,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.server import Server, ServerOptions
 from tests.support.proxy import FaultProxy
+from tests.support.rules import ANY_RULE
 
 ECHO, LATER = 1, 2
 
@@ -32,8 +33,8 @@ def server() -> Server:
         return request.reply(body=request.body)
 
     handlers = Handlers()
-    handlers.register(ECHO, echo)
-    handlers.register(LATER, never)
+    handlers.register(ECHO, echo, ANY_RULE)
+    handlers.register(LATER, never, ANY_RULE)
     return Server(ServerOptions(), handlers)
 
 
@@ -169,8 +170,8 @@ class Draining:
         self.finish = asyncio.Event()
         self._count = count
         handlers = Handlers()
-        handlers.register(ECHO, self._echo)
-        handlers.register(LATER, self._later)
+        handlers.register(ECHO, self._echo, ANY_RULE)
+        handlers.register(LATER, self._later, ANY_RULE)
         self.server = Server(ServerOptions(), handlers, on_open=self.connections.append)
 
     def _echo(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

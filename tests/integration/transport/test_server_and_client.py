@@ -27,6 +27,7 @@ from goddard.transport.server import Server, ServerOptions
 from tests.support.clock import ManualClock
 from tests.support.memory import MemoryTransport
 from tests.support.polling import until
+from tests.support.rules import ANY_RULE
 
 ECHO = 1
 GATED = 2
@@ -51,8 +52,8 @@ def gate() -> Gate:
 @pytest.fixture
 def handlers(gate: Gate) -> Handlers:
     created = Handlers()
-    created.register(ECHO, lambda request, _: request.reply(body=request.body))
-    created.register(GATED, gate)
+    created.register(ECHO, lambda request, _: request.reply(body=request.body), ANY_RULE)
+    created.register(GATED, gate, ANY_RULE)
     return created
 
 
@@ -177,7 +178,7 @@ async def test_many_connections_at_once(handlers: Handlers) -> None:
 
 async def test_the_server_sends_a_request_to_the_client(handlers: Handlers, client: Client) -> None:
     mine = Handlers()
-    mine.register(307, lambda request, _: request.reply(body=b"running info"))
+    mine.register(307, lambda request, _: request.reply(body=b"running info"), ANY_RULE)
     async with Server(ServerOptions(), handlers) as server, Client(handlers=mine) as own:
         await own.request(_address(server), RemotingCommand(ECHO), 30_000)
         (connection,) = server.connections
@@ -188,8 +189,8 @@ async def test_oneway_and_hooks(client: Client) -> None:
     calls: list[str] = []
     arrived = asyncio.Event()
     handlers = Handlers()
-    handlers.register(9, lambda request, _: arrived.set())
-    handlers.register(ECHO, lambda request, _: request.reply(remark="echo"))
+    handlers.register(9, lambda request, _: arrived.set(), ANY_RULE)
+    handlers.register(ECHO, lambda request, _: request.reply(remark="echo"), ANY_RULE)
 
     def before(request: RemotingCommand, connection: Connection) -> None:
         calls.append(f"before {request.code}")

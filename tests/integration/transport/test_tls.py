@@ -15,6 +15,7 @@ from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.server import Server, ServerOptions
 from goddard.transport.tls import TlsMode, TlsOptions
 from tests.support.certificates import Identity, make_identity
+from tests.support.rules import ANY_RULE
 
 ECHO = 1
 
@@ -36,7 +37,7 @@ def handlers() -> Handlers:
         return request.reply(body=request.body)
 
     created = Handlers()
-    created.register(ECHO, later)
+    created.register(ECHO, later, ANY_RULE)
     return created
 
 

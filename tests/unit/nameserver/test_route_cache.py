@@ -10,7 +10,9 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
+from goddard.transport.rules import OpenGate
 from tests.support.memory import RawPeer, join_raw
+from tests.support.rules import ANY_RULE
 
 KIB = 1024
 
@@ -21,7 +23,7 @@ class Routes:
     def __init__(self, answer_bytes: int = 100) -> None:
         self.asked = 0
         self._body = bytes(answer_bytes)
-        self._cache = RouteResponseCache(self._get_route, lambda: 1)
+        self._cache = RouteResponseCache(self._get_route, lambda: 1, OpenGate())
 
     def _get_route(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         self.asked += 1
@@ -29,7 +31,7 @@ class Routes:
 
     def connect(self, options: ConnectionOptions | None = None) -> tuple[RawPeer, Connection]:
         handlers = Handlers()
-        handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._get_route)
+        handlers.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._get_route, ANY_RULE)
         return join_raw(handlers, options, on_frames=self._cache.answer)
 
 

@@ -18,6 +18,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions
 from tests.support.memory import join_connections, join_raw
+from tests.support.rules import ANY_RULE
 
 ECHO = 1
 HELD = 2
@@ -64,9 +65,9 @@ def held() -> Held:
 @pytest.fixture
 def handlers(held: Held) -> Handlers:
     created = Handlers()
-    created.register(ECHO, _echo)
-    created.register(HELD, held)
-    created.register(SILENT, lambda request, _: None)
+    created.register(ECHO, _echo, ANY_RULE)
+    created.register(HELD, held, ANY_RULE)
+    created.register(SILENT, lambda request, _: None, ANY_RULE)
     return created
 
 
@@ -124,14 +125,14 @@ async def test_a_handler_may_send_a_request_to_its_peer(handlers: Handlers) -> N
         asked = await connection.request(RemotingCommand(ECHO, body=b"back"), 1000)
         return request.reply(body=asked.body)
 
-    handlers.register(9, ask_back)
+    handlers.register(9, ask_back, ANY_RULE)
     client, _ = join_connections(handlers, handlers)
     assert (await client.request(RemotingCommand(9), 1000)).body == b"back"
 
 
 async def test_oneway_requests_are_handled_but_not_answered(handlers: Handlers, held: Held) -> None:
     got: list[RemotingCommand] = []
-    handlers.register(9, lambda request, _: got.append(request))
+    handlers.register(9, lambda request, _: got.append(request), ANY_RULE)
     peer, server = join_raw(handlers)
     for code in (9, ECHO, HELD, 4711):
         command = RemotingCommand(code, opaque=code, flag=int(CommandFlag.ONEWAY))
@@ -160,7 +161,7 @@ async def test_a_handler_may_answer_later(handlers: Handlers) -> None:
     def park(request: RemotingCommand, connection: Connection) -> None:
         waiting.append(request)
 
-    handlers.register(9, park)
+    handlers.register(9, park, ANY_RULE)
     client, server = join_connections(handlers)
     request = asyncio.ensure_future(client.request(RemotingCommand(9), 1000))
     await _ticks()
@@ -409,7 +410,7 @@ async def test_an_http_client_is_logged(
 )
 async def test_a_response_that_cannot_be_encoded_becomes_an_error(answer: RemotingCommand) -> None:
     handlers = Handlers()
-    handlers.register(9, lambda request, _: answer)
+    handlers.register(9, lambda request, _: answer, ANY_RULE)
     client, _ = join_connections(handlers, options=ConnectionOptions(max_frame_bytes=1500))
     command = RemotingCommand(9, serialize_type=answer.serialize_type)
     assert (await client.request(command, 1000)).code == ResponseCode.SYSTEM_ERROR

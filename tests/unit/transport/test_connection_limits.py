@@ -13,6 +13,7 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions
 from tests.support.memory import RawPeer, join, join_connections, join_raw
+from tests.support.rules import ANY_RULE
 
 BIG = 1
 GATED = 2
@@ -31,8 +32,8 @@ def handlers(gate: asyncio.Event) -> Handlers:
         return request.reply()
 
     created = Handlers()
-    created.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)))
-    created.register(GATED, gated)
+    created.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)), ANY_RULE)
+    created.register(GATED, gated, ANY_RULE)
     return created
 
 
@@ -205,7 +206,7 @@ async def test_a_request_that_ended_before_it_was_sent_is_freed(
 async def test_the_client_end_reads_while_its_requests_wait(handlers: Handlers) -> None:
     # Both ends are over the high mark: the server stops reading, so the client must not.
     small = ConnectionOptions(write_buffer_high_bytes=16 * KIB)
-    handlers.register(9, lambda request, _: request.reply(body=request.body))
+    handlers.register(9, lambda request, _: request.reply(body=request.body), ANY_RULE)
     client, _ = join_connections(handlers, options=small, client_options=small)
     body = bytes(15 * KIB)
     async with asyncio.timeout(60):

@@ -1,4 +1,5 @@
 import logging
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,8 @@ from goddard.protocol.responses import TopicNotExistError
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handlers
 from goddard.transport.options import ConnectionOptions
+from goddard.transport.rules import Rule
+from tests.support.rules import ANY_RULE
 
 
 @pytest.fixture
@@ -24,8 +27,8 @@ def _raising(error: Exception) -> Handlers:
         raise error
 
     handlers = Handlers()
-    handlers.register(1, handler)
-    handlers.register(2, later)
+    handlers.register(1, handler, ANY_RULE)
+    handlers.register(2, later, ANY_RULE)
     return handlers
 
 
@@ -105,7 +108,7 @@ async def test_oneway_requests_have_no_answer(
 async def test_one_prepared_response_serves_many_requests(connection: Connection) -> None:
     prepared = RemotingCommand(0, body=b"same")
     handlers = Handlers()
-    handlers.register(1, lambda request, _: prepared)
+    handlers.register(1, lambda request, _: prepared, ANY_RULE)
     for opaque, kind in ((5, SerializeType.JSON), (6, SerializeType.ROCKETMQ)):
         request = RemotingCommand(1, opaque=opaque, serialize_type=kind)
         answer = await _answer(handlers, request, connection)
@@ -121,7 +124,7 @@ async def test_hooks_run_around_the_handler_in_the_order_added(connection: Conne
         return request.reply(remark="done")
 
     handlers = Handlers()
-    handlers.register(1, handle)
+    handlers.register(1, handle, ANY_RULE)
 
     def add_hook(name: str) -> None:
         def before(request: RemotingCommand, _: Connection) -> None:
@@ -144,7 +147,7 @@ async def test_a_hook_may_reject_a_request(connection: Connection) -> None:
 
     seen: list[Answer] = []
     handlers = Handlers()
-    handlers.register(1, lambda request, _: pytest.fail("the handler must not run"))
+    handlers.register(1, lambda request, _: pytest.fail("the handler must not run"), ANY_RULE)
     handlers.add_hook(before=refuse, after=lambda request, answer, _: seen.append(answer))
     answer = await _answer(handlers, RemotingCommand(1), connection)
     assert answer is not None
@@ -157,7 +160,7 @@ async def test_a_failing_after_hook_is_answered(connection: Connection) -> None:
         raise ValueError("hook")
 
     handlers = Handlers()
-    handlers.register(1, lambda request, _: request.reply())
+    handlers.register(1, lambda request, _: request.reply(), ANY_RULE)
     handlers.add_hook(after=fail)
     answer = await _answer(handlers, RemotingCommand(1), connection)
     assert answer is not None
@@ -166,6 +169,39 @@ async def test_a_failing_after_hook_is_answered(connection: Connection) -> None:
 
 def test_a_code_is_registered_once() -> None:
     handlers = Handlers()
-    handlers.register(1, lambda request, _: None)
+    handlers.register(1, lambda request, _: None, ANY_RULE)
     with pytest.raises(ValueError, match="already"):
-        handlers.register(1, lambda request, _: None)
+        handlers.register(1, lambda request, _: None, ANY_RULE)
+
+
+class _RefusingWrites:
+    def refusal(
+        self, request: RemotingCommand, rule: Rule, connection: Connection
+    ) -> RemotingCommand | None:
+        return request.reply(4711, "no writes") if rule.is_write else None
+
+    def room(self, rule: Rule) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+async def test_the_gate_is_asked_before_each_handler(
+    connection: Connection, is_write: bool
+) -> None:
+    handled: list[int] = []
+
+    def handler(request: RemotingCommand, connection: Connection) -> Answer:
+        handled.append(request.code)
+        return request.reply()
+
+    handlers = Handlers(_RefusingWrites())
+    handlers.register(1, handler, ANY_RULE._replace(is_write=is_write))
+    answer = await _answer(handlers, RemotingCommand(1, opaque=9), connection)
+    assert answer is not None
+    assert (answer.code, answer.opaque, handled) == ((4711, 9, []) if is_write else (0, 9, [1]))
+
+
+def test_a_handler_needs_a_rule() -> None:
+    register: Any = Handlers().register
+    with pytest.raises(TypeError, match="rule"):
+        register(1, lambda request, connection: None)

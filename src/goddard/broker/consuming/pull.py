@@ -32,6 +32,7 @@ from goddard.broker.lane.pullwire import (
     PullReader,
     encode_answer,
 )
+from goddard.broker.rules import RULES
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.errors import GoddardError
@@ -51,9 +52,11 @@ from goddard.store.log.reading import GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler, error_response
+from goddard.transport.rules import Gate
 
 _logger: Final = logging.getLogger(__name__)
 
+_PULL_RULE: Final = RULES[PULL]
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -520,14 +523,17 @@ class PullHotPath:
     Requests that hooks must see have no place here; leave it out when there are such.
     """
 
-    __slots__ = ("_pulls", "_reader")
+    __slots__ = ("_gate", "_pulls", "_reader")
 
-    def __init__(self, pulls: Pulls) -> None:
+    def __init__(self, pulls: Pulls, gate: Gate) -> None:
         self._pulls = pulls
+        self._gate = gate
         self._reader = PullReader()
 
     def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         """Serve the pulls among the frames; returns the others, in order."""
+        if self._gate.room(_PULL_RULE) < len(frames):
+            return frames
         rest: list[memoryview] = []
         read = self._reader.read
         for place, frame in enumerate(frames):

@@ -30,14 +30,15 @@ from goddard.broker.lane.sendwire import (
     SendHeader,
     SendReader,
 )
+from goddard.broker.rules import RULES
 from goddard.broker.sending.appender import Appender, Group
-from goddard.broker.sending.overload import Admission
+from goddard.broker.sending.overload import Overload
 from goddard.broker.sending.send import MAX_BATCH_MESSAGES, PutStats, Sends, born_host
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Topics
 from goddard.clock import Clock, SystemClock
 from goddard.protocol import message, names
-from goddard.protocol.codes import CommandFlag, SerializeType
+from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
 from goddard.protocol.frame import MAX_HEADER_BYTES
 from goddard.protocol.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from goddard.store.config import FlushMode
@@ -50,6 +51,7 @@ from goddard.store.log.records import (
 from goddard.store.runs import Appendable, RecordRun, count_messages
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
+from goddard.transport.rules import Gate
 
 _send_log: Final = logging.getLogger("goddard.broker.sending.send")
 
@@ -63,6 +65,7 @@ _START: Final = Struct(f">i{JSON_START_BYTES}s")  # the word before the header, 
 
 # Compression and many tags; transactions, inner batches and IPv6 hosts go the long way.
 _SPECIAL_SYS_FLAGS: Final = ~0x703
+_SEND_RULE: Final = RULES[RequestCode.SEND_MESSAGE]
 _MAX_MEMORIES: Final = 4096
 _USES_BEFORE_PATTERN: Final = 8
 _MAX_QUEUE_DIGITS: Final = 5
@@ -145,7 +148,8 @@ class HotPath:
         *,
         store: MessageStore,
         appender: Appender,
-        admission: Admission,
+        gate: Gate,
+        overload: Overload,
         sends: Sends,
         topics: Topics,
         settings: Settings,
@@ -154,7 +158,8 @@ class HotPath:
     ) -> None:
         self._store = store
         self._appender = appender
-        self._admission = admission
+        self._gate = gate
+        self._overload = overload
         self._answers = SendAnswers(sends, stats)
         self._topics = topics
         self._clock: Clock = clock or SystemClock()
@@ -217,7 +222,7 @@ class HotPath:
             not self._is_open
             or not born
             or _send_log.isEnabledFor(logging.DEBUG)  # each send is to be in the log
-            or self._admission.refusal() is not None
+            or self._gate.room(_SEND_RULE) < len(frames)
             or (self._accepts_from_ms and self._clock.now_ms() < self._accepts_from_ms)
         ):
             return frames
@@ -503,7 +508,7 @@ class HotPath:
         self._records = records
         self._asked = asked = [(connection, marks)]
         self._group = appender.submit_open(
-            records, messages, partial(self._answers.tell, asked), self._admission.max_wait_ms
+            records, messages, partial(self._answers.tell, asked), self._overload.max_wait_ms
         )
 
 

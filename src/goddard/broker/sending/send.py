@@ -24,7 +24,7 @@ from goddard.broker.sending.message_rules import (
     put_status,
 )
 from goddard.broker.sending.new_topics import NewTopics, SaveTopics
-from goddard.broker.sending.overload import Admission, late_remark
+from goddard.broker.sending.overload import Overload, late_remark
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics, topic_text
 from goddard.clock import Clock, SystemClock
@@ -131,7 +131,7 @@ class Sends:
         store: MessageStore,
         appender: Appender,
         writer: MessageWriter,
-        admission: Admission,
+        overload: Overload,
         topics: Topics,
         groups: Groups,
         settings: Settings,
@@ -145,7 +145,7 @@ class Sends:
         self._store = store
         self._appender = appender
         self._writer = writer
-        self._admission = admission
+        self._overload = overload
         self._topics = topics
         self._groups = groups
         self._settings = settings
@@ -182,9 +182,6 @@ class Sends:
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None:
         """Submit what the request holds; the answer is sent later, refusals are returned."""
-        busy = self._admission.refusal()
-        if busy is not None:
-            return request.reply(ResponseCode.SYSTEM_BUSY, busy)
         _log.debug("receive SendMessage request command, %s", request)
         header = decode_send(request.fields)
         try:
@@ -313,7 +310,7 @@ class Sends:
                 answer = self.success(request, [entry], queue_id, unique_id, error)
             _respond(connection, request, answer)
 
-        self._writer.submit(message, stored, max_wait_ms=self._admission.max_wait_ms)
+        self._writer.submit(message, stored, max_wait_ms=self._overload.max_wait_ms)
 
     def _message(
         self,
@@ -453,7 +450,7 @@ class Sends:
             stored,
             whole=True,
             wait_durable=batch.waits_durable,
-            max_wait_ms=self._admission.max_wait_ms,
+            max_wait_ms=self._overload.max_wait_ms,
         )
 
     # Answers

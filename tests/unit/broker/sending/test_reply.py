@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from goddard.broker.sending.overload import Admission
+from goddard.broker.rules import register
+from goddard.broker.sending.overload import Overload
 from goddard.broker.sending.reply import Replies
 from goddard.broker.sending.send import Sends
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -85,7 +86,7 @@ async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
             store=parts.store,
             appender=parts.appender,
             writer=parts.writer,
-            admission=Admission(parts.appender, parts.settings),
+            overload=Overload(parts.appender, parts.settings),
             topics=parts.topics,
             groups=parts.groups,
             settings=parts.settings,
@@ -100,8 +101,7 @@ async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
             clock=parts.clock,
         )
         handlers = Handlers()
-        for code, handler in replies.handlers().items():
-            handlers.register(code, handler)
+        register(handlers, replies.handlers())
         replier, connection = join_raw(handlers)
         asker, clients["asker"] = join_raw(Handlers())
         asked = clients["asker"]

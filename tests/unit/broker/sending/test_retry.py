@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from goddard.broker.rules import register
 from goddard.broker.sending.delay import DelayDelivery
 from goddard.broker.sending.retry import SendBacks
 from goddard.protocol.bodies import TopicConfig
@@ -92,8 +93,7 @@ async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
             settings=parts.settings,
             stats=stats,
         )
-        for code, handler in send_backs.handlers().items():
-            handlers.register(code, handler)
+        register(handlers, send_backs.handlers())
         peer, connection = join_raw(handlers)
         try:
             yield Harness(parts, peer, stats)

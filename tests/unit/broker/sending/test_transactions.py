@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from goddard.broker.rules import register
 from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.transaction_checks import GROUP
 from goddard.broker.sending.transactions import Transactions, as_half
@@ -132,8 +133,7 @@ async def harness(
             save_offsets=save,
             clock=parts.clock,
         )
-        for code, handler in transactions.handlers().items():
-            handlers.register(code, handler)
+        register(handlers, transactions.handlers())
         peer, connection = join_raw(handlers)
         producers["P"] = connection
         made = Harness(parts, transactions, peer, connection, producers)

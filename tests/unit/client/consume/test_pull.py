@@ -26,6 +26,7 @@ from goddard.protocol.record import MAGIC_V2, Host, Record, encode_record
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
 from tests.support.memory import join_connections
+from tests.support.rules import ANY_RULE
 
 QUEUE = MessageQueue("TopicA", "broker-a", 1)
 V4 = Host.parse("127.0.0.1:10911")
@@ -374,7 +375,7 @@ async def test_a_prefetch_is_sent_before_it_is_awaited() -> None:
         return answer
 
     handlers = Handlers()
-    handlers.register(RequestCode.PULL_MESSAGE, pull)
+    handlers.register(RequestCode.PULL_MESSAGE, pull, ANY_RULE)
     brokers.open, _ = join_connections(handlers)
 
     def ask(offset: int) -> PendingPull:
@@ -400,7 +401,7 @@ async def test_a_prefetch_may_be_abandoned() -> None:
     brokers = Brokers(0)
     # Nobody answers.
     handlers = Handlers()
-    handlers.register(RequestCode.PULL_MESSAGE, lambda request, connection: None)
+    handlers.register(RequestCode.PULL_MESSAGE, lambda request, connection: None, ANY_RULE)
     brokers.open, _ = join_connections(handlers)
     wanted = subscription("TopicA", "*", 1)
     pending = Puller(brokers, "G").request_soon(QUEUE, 5, wanted, max_messages=1)
