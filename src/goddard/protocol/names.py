@@ -78,6 +78,8 @@ _ALLOWED_TEXT: Final = "^[%|a-zA-Z0-9_-]+$"
 
 def topic_problem(topic: object) -> str | None:
     """Why this is not a valid topic name, in RocketMQ's words; None if it is valid."""
+    if isinstance(topic, str) and len(topic) <= MAX_TOPIC_LENGTH and _ALLOWED(topic):
+        return None  # the usual case, at once
     if not isinstance(topic, str):
         return f"The specified topic is {topic!r}; it has to be text"
     if not topic.strip():

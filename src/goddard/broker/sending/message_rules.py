@@ -6,9 +6,11 @@ loop thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from goddard.broker.sending.appender import Appender, FlushTimeoutError
 from goddard.broker.settings import BrokerConfig, Settings
@@ -38,11 +40,11 @@ from goddard.store.log.records import LogEntry, PreparedRecord
 
 _MAX_TOPIC_BYTES: Final = 255
 _PREPARED: Final = 0x4
-_TIMER_PROPERTIES: Final = (
-    PROPERTY_TIMER_DELIVER_MS,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
+_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
+_TIMER_PROPERTIES: Final = frozenset(
+    (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC)
 )
+_DELAY_PROPERTIES: Final = _TIMER_PROPERTIES | {PROPERTY_DELAY}
 
 
 class PutStatus(Enum):
@@ -85,16 +87,15 @@ def put_status(error: StoreError | None) -> PutStatus:
             return PutStatus.UNKNOWN_ERROR
 
 
-@dataclass(slots=True, kw_only=True)
-class NewMessage:
-    """A message to be stored. The body is as the client sent it: compressed ones stay so."""
+class NewMessage(msgspec.Struct, kw_only=True):
+    """A message to store. The body is as the client sent it, which may be compressed."""
 
     topic: str
     queue_id: int
     body: bytes | memoryview
     born_timestamp_ms: int
     born_host: Host
-    properties: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = {}
     flag: int = 0
     sys_flag: int = 0
     reconsume_times: int = 0
@@ -102,7 +103,7 @@ class NewMessage:
 
     @property
     def delay_level(self) -> int:
-        """0 when it is not delayed; ProtocolError when the property is no number."""
+        """0 if it is not delayed; ProtocolError if the property is not a number."""
         text = self.properties.get(PROPERTY_DELAY)
         if text is None:
             return 0
@@ -113,7 +114,7 @@ class NewMessage:
 
     @property
     def waits_durable(self) -> bool:
-        """Whether its sender wants to know it on disk where the broker syncs (waitStoreMsgOK)."""
+        """Whether its sender waits for the disk if the broker syncs (waitStoreMsgOK)."""
         wait = self.properties.get(PROPERTY_WAIT)
         return not wait or wait.lower() == "true"
 
@@ -122,11 +123,11 @@ WriteDone: TypeAlias = Callable[[LogEntry | None, StoreError | None], None]
 
 
 class MessageWriter:
-    """Stores messages by the rules for all of them."""
+    """Stores messages; applies the rules that hold for every message."""
 
     def __init__(self, appender: Appender, settings: Settings) -> None:
         self._appender = appender
-        # Like the store's own, they stay what they were at the start.
+        # As in the store, a change of the levels takes effect at the next start.
         self._delay_level_count = len(settings.current.delay_levels.split())
         self._configure(settings.current)
         settings.add_listener(self._configure)
@@ -141,9 +142,8 @@ class MessageWriter:
         With SYNC_FLUSH it returns once the message is on disk, unless its property WAIT, or the
         argument, says not to wait. After a FlushTimeoutError the message is stored nevertheless.
         """
-        message = self.with_delay_applied(message)
         entries = await self._appender.put(
-            [self.encode(message)],
+            [self.prepare(message)],
             wait_durable=message.waits_durable if wait_durable is None else wait_durable,
         )
         return entries[0]
@@ -155,51 +155,53 @@ class MessageWriter:
         *,
         max_wait_ms: int | None = None,
         wait_durable: bool | None = None,
-    ) -> NewMessage:
+    ) -> None:
         """Store one message at the end of this tick, in the order of submission.
 
-        Returns it as it will be stored. What is wrong with it is raised here; how the append went
-        is told to ``done(entry, error)``. A FlushTimeoutError comes with the entry.
-        ``wait_durable`` goes before its property WAIT.
+        An illegal message raises here. ``done(entry, error)`` receives the outcome of the append; a
+        FlushTimeoutError comes with the entry. ``wait_durable`` overrides the property WAIT.
         """
-        message = self.with_delay_applied(message)
 
         def appended(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
             done(None if entries is None else entries[0], error)
 
         self._appender.submit(
-            [self.encode(message)],
+            [self.prepare(message)],
             appended,
             wait_durable=message.waits_durable if wait_durable is None else wait_durable,
             max_wait_ms=max_wait_ms,
         )
-        return message
+
+    def prepare(self, message: NewMessage) -> PreparedRecord:
+        """The record to append for a message; StoreError or ProtocolError if it is illegal."""
+        return self.encode(self.with_delay_applied(message))
 
     def with_delay_applied(self, message: NewMessage) -> NewMessage:
-        """The message as it is to be stored: checked, and a delayed one on its way to its level."""
+        """The message to store: checked, and if it is delayed, one for the queue of its level."""
         self._check(message)
-        if message.sys_flag & _PREPARED:  # half messages and rollbacks wait for nothing
+        properties = message.properties
+        # Half messages and rollbacks are never delayed.
+        if _DELAY_PROPERTIES.isdisjoint(properties) or message.sys_flag & _PREPARED:
             return message
         level = message.delay_level
-        properties = message.properties
         if level <= 0:
             if (
                 message.topic != TIMER_TOPIC
                 and PROPERTY_TIMER_OUT_MS not in properties
-                and any(name in properties for name in _TIMER_PROPERTIES)
+                and not _TIMER_PROPERTIES.isdisjoint(properties)
             ):
                 raise PutRefusedError(
                     PutStatus.WHEEL_TIMER_NOT_ENABLE, "messages for a time of day are not supported"
                 )
             return message
         level = min(level, self._delay_level_count)
-        staged = {
+        delayed = {
             name: value for name, value in properties.items() if name not in _TIMER_PROPERTIES
         }
-        staged[PROPERTY_DELAY] = str(level)
-        staged[PROPERTY_REAL_TOPIC] = message.topic
-        staged[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
-        return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=staged)
+        delayed[PROPERTY_DELAY] = str(level)
+        delayed[PROPERTY_REAL_TOPIC] = message.topic
+        delayed[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=delayed)
 
     def _check(self, message: NewMessage) -> None:
         topic_bytes = len(message.topic.encode())
@@ -210,8 +212,8 @@ class MessageWriter:
             )
         if not message.body:
             raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "the body is empty")
-        if PROPERTY_INNER_NUM in message.properties or message.sys_flag & SysFlag.INNER_BATCH:
-            # They need queues of type BatchCQ, which no topic has here.
+        if PROPERTY_INNER_NUM in message.properties or message.sys_flag & _INNER_BATCH:
+            # They need queues of the type BatchCQ, which is not supported.
             raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported")
         if len(message.body) > self._max_message_bytes:
             raise PutRefusedError(

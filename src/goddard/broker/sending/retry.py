@@ -8,8 +8,9 @@ RocketMQ's; its order of checks, too. Belongs to the loop.
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage, put_status
 from goddard.broker.sending.stored import find_stored, message_of

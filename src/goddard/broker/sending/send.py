@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -69,6 +70,7 @@ _UNIT_SUBSCRIPTION: Final = 0x2
 # Clients before this version do not say how often a message may be tried again.
 _VERSION_3_4_9: Final = 121
 _LOG_INTERVAL_MS: Final = 1_000
+_MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
 _NOWHERE: Final = Host(bytes(4), 0)
 _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -165,6 +167,8 @@ class Sends:
     def _configure(self, config: BrokerConfig) -> None:
         self._config = config
         self._store_host = config.store_host
+        # A message id is this and the physical offset in 16 hexadecimal digits.
+        self._id_prefix = offset_message_id(config.store_host, 0)[:-16]
         # Every answer but that of an overloaded broker has these, in Java's order.
         self.common_fields = {
             PROPERTY_TRACE: "true" if config.trace_on else "false",
@@ -285,10 +289,10 @@ class Sends:
         topic: TopicConfig,
     ) -> None:
         message = self._message(request, connection, header, topic)
-        queue_id = message.queue_id
-        unique_id = message.properties[PROPERTY_UNIQUE_ID]
-        if _is_true(message.properties.get(PROPERTY_TRANSACTION_PREPARED)) and not (
-            # Clients before 4.6.1 send a half message back with its mark still on it.
+        queue_id, properties = message.queue_id, message.properties
+        unique_id = properties[PROPERTY_UNIQUE_ID]
+        if _is_true(properties.get(PROPERTY_TRANSACTION_PREPARED)) and not (
+            # Clients before 4.6.1 send a half message back with this property still set.
             message.reconsume_times > 0 and message.delay_level > 0
         ):
             if self._as_half is None or self._config.reject_transactions:
@@ -300,17 +304,12 @@ class Sends:
             message = self._as_half(message)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("the msgInner's content is:%s", message_text(message, self._store_host))
-
-        def stored(entry: LogEntry | None, error: StoreError | None) -> None:
-            if entry is None:
-                answer = self.failure(request, error)
-            else:
-                if self._stats is not None:
-                    self._stats.put(entry.topic, 1, entry.size)
-                answer = self.success(request, [entry], queue_id, unique_id, error)
-            _respond(connection, request, answer)
-
-        self._writer.submit(message, stored, max_wait_ms=self._overload.max_wait_ms)
+        self._appender.submit(
+            [self._writer.prepare(message)],
+            partial(self._answer, request, connection, queue_id, unique_id),
+            wait_durable=message.waits_durable,
+            max_wait_ms=self._overload.max_wait_ms,
+        )
 
     def _message(
         self,
@@ -434,26 +433,35 @@ class Sends:
             for entry in messages
         ]
         unique_id = properties.get(PROPERTY_UNIQUE_ID)
-
-        def stored(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
-            if entries is None:
-                answer = self.failure(request, error)
-            else:
-                if self._stats is not None:
-                    size = sum(entry.size for entry in entries)
-                    self._stats.put(name, len(entries), size)
-                answer = self.success(request, entries, queue_id, unique_id, error)
-            _respond(connection, request, answer)
-
         self._appender.submit(
             records,
-            stored,
+            partial(self._answer, request, connection, queue_id, unique_id),
             whole=True,
             wait_durable=batch.waits_durable,
             max_wait_ms=self._overload.max_wait_ms,
         )
 
     # Answers
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        queue_id: int,
+        unique_id: str | None,
+        entries: Sequence[LogEntry] | None,
+        error: StoreError | None,
+    ) -> None:
+        """Answer a send whose records lie side by side in the log, or are not stored."""
+        if entries is None:
+            answer = self.failure(request, error)
+        else:
+            if self._stats is not None:
+                size = entries[-1].end_offset - entries[0].physical_offset
+                self._stats.put(entries[0].topic, len(entries), size)
+            answer = self.success(request, entries, queue_id, unique_id, error)
+        if not request.is_oneway:
+            connection.respond(answer)
 
     def success(
         self,
@@ -463,10 +471,9 @@ class Sends:
         unique_id: str | None,
         error: StoreError | None = None,
     ) -> RemotingCommand:
-        """The answer to what is in the log; ``error`` is that the disk has not confirmed it."""
-        ids = ",".join(
-            offset_message_id(self._store_host, entry.physical_offset) for entry in entries
-        )
+        """The answer if the records are in the log; ``error``: the disk has not confirmed them."""
+        prefix = self._id_prefix
+        ids = ",".join([f"{prefix}{entry.physical_offset:016X}" for entry in entries])
         fields = {"queueId": str(queue_id)}
         if unique_id is not None:
             fields["transactionId"] = unique_id
@@ -478,7 +485,7 @@ class Sends:
         return request.reply(code, None, fields)
 
     def failure(self, request: RemotingCommand, error: StoreError | None) -> RemotingCommand:
-        """The answer to what is not in the log."""
+        """The answer if the records are not in the log."""
         if isinstance(error, LateError):
             return request.reply(ResponseCode.SYSTEM_BUSY, late_remark(error))
         status = put_status(error)
@@ -539,18 +546,13 @@ class Sends:
         return request.reply(code, remark, dict(self.common_fields))
 
 
-def _respond(connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
-    if not request.is_oneway:
-        connection.respond(answer)
-
-
 def _queue_id(header: SendRequest, topic: TopicConfig) -> int:
     return header.queue_id if header.queue_id >= 0 else random.randrange(topic.write_queue_nums)
 
 
 def _sys_flag(header: SendRequest, topic: TopicConfig) -> int:
     if topic.topic_filter_type == "MULTI_TAG":
-        return header.sys_flag | SysFlag.MULTI_TAGS
+        return header.sys_flag | _MULTI_TAGS
     return header.sys_flag
 
 

@@ -11,10 +11,12 @@ Belongs to the loop, and lets it go on after every few halves.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutRefusedError
@@ -151,7 +153,7 @@ class TransactionChecks:
 
     async def put_aside(self, message: NewMessage) -> LogEntry:
         topic = self._topics.ensure_topic(TRANS_CHECK_MAX_TIME_TOPIC, 1, _READ_WRITE)
-        return await self.put(replace(message, topic=topic.topic_name, queue_id=0))
+        return await self.put(msgspec.structs.replace(message, topic=topic.topic_name, queue_id=0))
 
     async def commit(
         self, queue_id: int, half_offset: int, op_offset: int, end_offset: int
@@ -196,7 +198,7 @@ class TransactionChecks:
             bname=config.broker_name,
         )
         try:
-            record = replace(
+            record = dataclasses.replace(
                 half,
                 topic=place[0],
                 queue_id=place[1],

@@ -13,8 +13,9 @@ it is a fraction of a second. The log is one sequence: a note never survives wit
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutStatus, put_status

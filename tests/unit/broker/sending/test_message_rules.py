@@ -26,6 +26,7 @@ from goddard.store.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from goddard.store.log.records import LogEntry
 from goddard.store.store import MessageStore
 from tests.support.store import SmallStore
 
@@ -176,16 +177,16 @@ async def test_which_messages_wait_for_the_disk(
 
 async def test_submit_reports_the_outcome(store: MessageStore) -> None:
     writer = writer_of(store)
-    notified: list[tuple[object, object]] = []
-    message = writer.submit(
+    notified: list[tuple[LogEntry | None, StoreError | None]] = []
+    writer.submit(
         new_message(properties={"DELAY": "2"}), lambda entry, error: notified.append((entry, error))
     )
-    assert message.topic == "SCHEDULE_TOPIC_XXXX"
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     ((entry, error),) = notified
     assert error is None
     assert entry is not None
+    assert entry.topic == "SCHEDULE_TOPIC_XXXX"
 
 
 @pytest.mark.parametrize(

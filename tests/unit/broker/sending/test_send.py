@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goddard.broker.sending.message_rules import NewMessage
 from goddard.broker.sending.send import MAX_BATCH_MESSAGES
