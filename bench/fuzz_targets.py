@@ -30,6 +30,7 @@ from goddard.broker.lane.sendwire import (
 )
 from goddard.client.consume.pull import decode_messages
 from goddard.client.values import MessageQueue
+from goddard.core import IS_COMPILED
 from goddard.errors import ProtocolError
 from goddard.protocol import (
     acl,
@@ -49,6 +50,9 @@ from goddard.protocol.headers import cluster as headers_cluster
 from goddard.protocol.headers import message as headers_message
 from goddard.protocol.headers.header import Header
 
+if IS_COMPILED:
+    from goddard.core.pulls import read_pull
+
 WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
 MAX_INPUT_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 64 * 1024
@@ -57,6 +61,7 @@ INNER_BATCH_FLAGS: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEE
 
 T = TypeVar("T")
 
+PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 SENDS: Final = {
     RequestCode.SEND_MESSAGE,
     RequestCode.SEND_MESSAGE_V2,
@@ -223,6 +228,19 @@ def run_pulled(data: bytes) -> None:
         for read in (str, lambda m: m.body, lambda m: m.keys, lambda m: m.born_host):
             with contextlib.suppress(ProtocolError):
                 read(pulled)
+
+
+def run_pull(data: bytes) -> None:
+    """The compiled reader of pull requests gives what the general decoder gives, or nothing."""
+    pull = read_pull(data) if IS_COMPILED else None
+    if pull is None:
+        return
+    command = decode_frame(memoryview(data))
+    header = headers_message.PullRequest.decode(command.fields)
+    _expect((pull.code, pull.opaque) == (command.code, command.opaque), "the command differs")
+    for name in headers_message.PullRequest.wire_names():
+        if hasattr(pull, name):
+            _expect(getattr(pull, name) == getattr(header, name), f"{name} differs")
 
 
 def run_send(data: bytes) -> None:
@@ -400,6 +418,13 @@ def _send_samples(seen: list[Exchange]) -> Iterator[bytes]:
             yield _with_choice(command.serialize_type, exchange.frame[8 : 8 + header_length])
 
 
+def _pull_samples(seen: list[Exchange]) -> Iterator[bytes]:
+    for exchange in seen:
+        command = exchange.command
+        if command.code in PULLS and not command.is_response:
+            yield exchange.frame[4:]
+
+
 def _records(seen: list[Exchange]) -> Iterator[bytes]:
     for exchange in seen:
         command = exchange.command
@@ -444,6 +469,7 @@ def targets() -> list[Target]:
         Target("JSON", run_json, [*json_samples, *_FASTJSON_DIALECT]),
         Target("body classes", run_body, list(_body_samples(some_json))),
         Target("send headers", run_send, list(_send_samples(seen))),
+        Target("pull requests", run_pull, list(_pull_samples(seen))),
         Target("registration", run_register, list(_register_samples(seen))),
         Target("record", run_record, records),
         Target("pulled messages", run_pulled, records),

@@ -1,9 +1,11 @@
 # What goddard.core uses of Cython's pure-Python mode. The names are Cython's.
 import builtins
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_C = TypeVar("_C", bound=type)
+_T = TypeVar("_T")
 
 compiled: bool
 
@@ -19,6 +21,10 @@ void: TypeAlias = None
 p_void: TypeAlias = Any
 p_const_uchar: TypeAlias = Any
 p_longlong: TypeAlias = Any
+p_const_char: TypeAlias = Any
+p_uchar: TypeAlias = Any
+p_int: TypeAlias = Any
+p_uint: TypeAlias = Any
 NULL: Any
 
 class _NoGil:
@@ -28,10 +34,16 @@ class _NoGil:
 
 nogil: _NoGil
 
+def cclass(kind: _C) -> _C: ...
+def final(kind: _C) -> _C: ...
 def cfunc(function: _F) -> _F: ...
 def inline(function: _F) -> _F: ...
 def boundscheck(is_on: builtins.bool) -> Callable[[_F], _F]: ...
 def exceptval(*, check: builtins.bool) -> Callable[[_F], _F]: ...
 def address(item: object) -> Any: ...
 def cast(kind: Any, value: object) -> Any: ...
-def declare(kind: Any, value: Any = ...) -> Any: ...
+@overload
+def declare(kind: type[_T], value: Any = ..., *, visibility: str = ...) -> _T: ...
+@overload
+def declare(kind: Any, value: Any = ..., *, visibility: str = ...) -> Any: ...
+def sizeof(kind: Any) -> builtins.int: ...

@@ -143,7 +143,7 @@ class Replay:
         if exchange.answer is None or exchange.answered_ms - exchange.sent_ms < PROMPT_MS:
             self._prepare(exchange)
         if exchange.connection not in self._consumers:
-            self._consumers[exchange.connection] = self.harness.connect(hot=True)
+            self._consumers[exchange.connection] = self.harness.connect(lane=True)
         self._consumers[exchange.connection].peer.transport.write(exchange.frame)
         # In memory, a request is handled within a few iterations of the loop.
         for _ in range(5):

@@ -13,10 +13,11 @@ from goddard.broker.consuming.filters import ConsumerFilters
 from goddard.broker.consuming.locks import QueueLockRequests
 from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
-from goddard.broker.consuming.pull import PullHotPath, Pulls
+from goddard.broker.consuming.pull import Pulls
 from goddard.broker.rules import register
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
+from goddard.core import IS_COMPILED
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_client import (
     ConsumerData,
@@ -41,6 +42,9 @@ from goddard.transport.rules import OpenGate
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join
 from tests.support.store import SmallStore, prepared
+
+if IS_COMPILED:
+    from goddard.broker.lane.pulls import PullLane
 
 
 class CountedGets:
@@ -82,13 +86,13 @@ def sql(topic: str, expression: str, version: int = 1) -> SubscriptionData:
 class Consumer:
     """A client connected to a ``ConsumerHarness``."""
 
-    def __init__(self, harness: "ConsumerHarness", *, hot: bool) -> None:
+    def __init__(self, harness: "ConsumerHarness", *, lane: bool) -> None:
         self.peer = RawPeer()
         self.connection = Connection(
             ConnectionOptions(),
             harness.handlers,
             on_close=harness.connection_closed,
-            on_frames=harness.hot_path.on_frames if hot else None,
+            on_frames=harness.take_pulls if lane else None,
         )
         join(self.peer, self.connection)
         # Requests from the broker, and responses that no call has waited for yet.
@@ -219,8 +223,8 @@ class ConsumerHarness:
             stats=self.stats,
         )
         gate = OpenGate()
-        self.hot_path = PullHotPath(self.pulls, gate)
         self.handlers = Handlers(gate)
+        self.lane = PullLane(self.pulls, gate) if IS_COMPILED else None
         for part in (self.clients, self.offsets, self.locks, self.pulls):
             register(self.handlers, part.handlers())
 
@@ -233,12 +237,16 @@ class ConsumerHarness:
         self.parked_pulls.stop()
         self.store.close()
 
+    def take_pulls(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        """What a broker does with the frames of a chunk; the lane exists only when compiled."""
+        return frames if self.lane is None else frames[self.lane.take(connection, frames, 0) :]
+
     def connection_closed(self, connection: Connection) -> None:
         self.clients.connection_closed(connection)
         self.parked_pulls.connection_closed(connection)
 
-    def connect(self, *, hot: bool = False) -> Consumer:
-        return Consumer(self, hot=hot)
+    def connect(self, *, lane: bool = False) -> Consumer:
+        return Consumer(self, lane=lane)
 
     def add_topic(self, name: str, queues: int = 4, **fields: Any) -> None:
         self.topics.put(

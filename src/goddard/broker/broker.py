@@ -29,7 +29,7 @@ from goddard.broker.consuming.filters import ConsumerFilters
 from goddard.broker.consuming.locks import QueueLockRequests
 from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
-from goddard.broker.consuming.pull import PullHotPath, Pulls
+from goddard.broker.consuming.pull import Pulls
 from goddard.broker.gate import BrokerGate
 from goddard.broker.lane.hotpath import HotPath
 from goddard.broker.registration import Registration
@@ -47,6 +47,7 @@ from goddard.broker.stats import Stats
 from goddard.broker.tables.saving import Table, TableSaver
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock
+from goddard.core import IS_COMPILED
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.store.jsonfile import Origin
@@ -62,6 +63,9 @@ from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handler, Handlers
 from goddard.transport.server import Server, ServerOptions, resolve_host
 from goddard.transport.tasks import Tasks
+
+if IS_COMPILED:
+    from goddard.broker.lane.pulls import PullLane
 
 _log = logging.getLogger(__name__)
 
@@ -308,7 +312,7 @@ class Broker:
             parked_pulls=self.parked_pulls,
             stats=self.stats,
         )
-        self._pull_path = PullHotPath(pulls, self.gate)
+        self._pull_lane = PullLane(pulls, self.gate) if IS_COMPILED else None
         self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)
         register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
 
@@ -478,7 +482,9 @@ class Broker:
 
     def _on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
         rest = self._send_path.on_frames(connection, frames)
-        return self._pull_path.on_frames(connection, rest) if rest else rest
+        if not rest or self._pull_lane is None:
+            return rest
+        return rest[self._pull_lane.take(connection, rest, 0) :]
 
     def _connection_closed(self, connection: Connection) -> None:
         for closer in self._closers:

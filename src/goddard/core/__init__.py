@@ -9,6 +9,7 @@ from typing import Final
 
 _MODULES: Final = (
     "index",
+    "pulls",
     "records",
 )
 

@@ -27,9 +27,12 @@ from goddard.store.log.dispatch import ArrivalListener, Dispatcher
 from goddard.store.log.flush import FlushCallback, LogFlusher
 from goddard.store.log.maintenance import StoreParts, Upkeep
 from goddard.store.log.reading import (
+    FoundMessages,
     GetResult,
     MessageFilter,
     QueryResult,
+    TagFilter,
+    gather_messages,
     get_messages,
     read_matches,
 )
@@ -397,12 +400,8 @@ class MessageStore:
         *,
         max_bytes: int | None = None,
         message_filter: MessageFilter | None = None,
-        is_joined: bool = False,
     ) -> GetResult:
-        """Messages of a queue from an offset on, as slices of the log, with Java's statuses.
-
-        ``is_joined`` allows slices of several records, for whoever only passes them on.
-        """
+        """Messages of a queue from an offset on, as slices of the log, with Java's statuses."""
         with self._lock:
             return get_messages(
                 self._log,
@@ -412,7 +411,28 @@ class MessageStore:
                 max_count,
                 max_bytes=max_bytes,
                 message_filter=message_filter,
-                is_joined=is_joined,
+            )
+
+    def gather(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int | None = None,
+        message_filter: TagFilter | None = None,
+    ) -> FoundMessages:
+        """As ``get``, by compiled code: only where ``goddard.core`` is compiled."""
+        with self._lock:
+            return gather_messages(
+                self._log,
+                self._queues.get(topic, queue_id),
+                self.config,
+                queue_offset,
+                max_count,
+                max_bytes=max_bytes,
+                message_filter=message_filter,
             )
 
     def query(

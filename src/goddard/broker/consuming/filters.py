@@ -8,6 +8,7 @@ pulls that do not carry their own. It belongs to the loop.
 """
 
 import logging
+from array import array
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final, Protocol
@@ -103,12 +104,14 @@ class PullFilter(Protocol):
 class TagCodes:
     """Tags by their hashes; the consumer compares the text itself."""
 
-    __slots__ = ("_codes",)
+    __slots__ = ("_codes", "codes")
+
     needs_records: Final = False
 
     def __init__(self, codes: Iterable[int]) -> None:
         # A queue entry holds the hash sign-extended, but its low 32 bits are what counts.
         self._codes = frozenset(code & 0xFFFFFFFF for code in codes)
+        self.codes = array("I", sorted(self._codes))
 
     def matches_code(self, tags_code: int) -> bool:
         return tags_code & 0xFFFFFFFF in self._codes

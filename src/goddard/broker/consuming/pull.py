@@ -1,38 +1,27 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361): checks, filters, reading, parking, answering.
 
-The order of the checks, the codes, remarks and answer fields are RocketMQ's. Messages go from the
-mapped log to the connection with one copy at most: a small answer is joined into one write, a large
-one goes out as slices of the log, which keep their segment alive until they are sent.
+The order of the checks, the codes, remarks and response fields are RocketMQ's.
 
-``Pulls.handle`` answers any request; ``PullHotPath.on_frames`` takes plain ones straight from their
-bytes, without a command object on the way, and hands them to the same code. Both belong to the
-loop.
+``Pulls.handle`` answers any request. ``Pulls.serve`` does the same for plain ones that
+``goddard.broker.lane.pulls`` has read, and copies their records by compiled code from the mapped
+log into the response. Both belong to the loop.
 """
 
 import logging
 import time
 from collections.abc import Mapping
-from struct import Struct
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from goddard.broker.consuming.clients import Clients, unsupported_filter
 from goddard.broker.consuming.filters import (
     ConsumerFilters,
     PullFilter,
+    TagCodes,
     check_expression,
     tag_filter,
 )
 from goddard.broker.consuming.longpoll import ParkedPull, ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
-from goddard.broker.lane.pullwire import (
-    LITE_PULL,
-    PULL,
-    AnswerNumbers,
-    PullFields,
-    PullReader,
-    encode_answer,
-)
-from goddard.broker.rules import RULES
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.errors import GoddardError
@@ -42,21 +31,26 @@ from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import (
     CommandFlag,
     Permission,
+    RequestCode,
     ResponseCode,
     SerializeType,
 )
 from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers.message import PullRequest
-from goddard.store.log.reading import GetResult, GetStatus
+from goddard.protocol.headers.message import PullRequest, PullResponse
+from goddard.store.log.reading import FoundMessages, GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler, error_response
-from goddard.transport.rules import Gate
+
+if TYPE_CHECKING:
+    from goddard.core.pulls import Pull
 
 _logger: Final = logging.getLogger(__name__)
 
-_PULL_RULE: Final = RULES[PULL]
+PULL: Final = int(RequestCode.PULL_MESSAGE)
+LITE_PULL: Final = int(RequestCode.LITE_PULL_MESSAGE)
+
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -78,8 +72,6 @@ _FORBIDDEN_TOPIC: Final = 3
 _FORBIDDEN_BROADCAST: Final = 4
 _FORBIDDEN_SUBSCRIPTION: Final = 5
 _MASTER_ID: Final = 0
-# Answers up to here are joined; beyond, copying costs more than handing over the pieces.
-_JOINED_BYTES: Final = 512 * 1024
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES: Final = {
@@ -92,7 +84,6 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
 _RESET_REMARK: Final = "OFFSET_RESET"
-_PHYSICAL_OFFSET: Final = Struct(">q")  # of a record, at its 28th byte
 
 
 class GetStats(Protocol):
@@ -105,10 +96,14 @@ class GetStats(Protocol):
     def miss(self) -> None: ...
 
 
-class PullCall:
-    """A pull and where its answer goes."""
+# What a pull asks for. A plain one, read by compiled code, has the same attributes.
+PullFields: TypeAlias = "PullRequest | Pull"
 
-    __slots__ = ("code", "connection", "fields", "opaque", "serialize_type")
+
+class PullCall:
+    """A pull and where its response goes; ``is_plain`` if compiled code has read it."""
+
+    __slots__ = ("code", "connection", "fields", "is_plain", "opaque", "serialize_type")
 
     def __init__(
         self,
@@ -117,19 +112,27 @@ class PullCall:
         serialize_type: SerializeType,
         fields: PullFields,
         connection: Connection,
+        *,
+        is_plain: bool = False,
     ) -> None:
         self.code = code
         self.opaque = opaque
         self.serialize_type = serialize_type
         self.fields = fields
         self.connection = connection
+        self.is_plain = is_plain
 
     def reply(
-        self, code: int, remark: str, ext_fields: dict[str, str] | None = None
+        self,
+        code: int,
+        remark: str,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes = b"",
     ) -> RemotingCommand:
         return RemotingCommand(
             code=code,
             ext_fields=ext_fields or {},
+            body=body,
             opaque=self.opaque,
             flag=_RESPONSE,
             remark=remark,
@@ -180,12 +183,11 @@ class Pulls:
         header = PullRequest.decode(request.fields)
         if request.is_oneway:
             return None
-        fields = PullFields.of(header)
-        call = PullCall(request.code, request.opaque, request.serialize_type, fields, connection)
+        call = PullCall(request.code, request.opaque, request.serialize_type, header, connection)
         return self._pull(call, can_suspend=True)
 
     def serve(self, call: PullCall, *, can_suspend: bool) -> None:
-        """Answer a pull, or parked it; whatever goes wrong is an answer too."""
+        """Answer a pull or park it; an error is a response, too."""
         try:
             answer = self._pull(call, can_suspend=can_suspend)
         except Exception as error:
@@ -209,18 +211,9 @@ class Pulls:
             )
         reset = self._offsets.take_reset(group.group_name, fields.topic, fields.queue_id)
         if reset is not None:
-            self._answer_reset(call, group, topic, reset)
-            return None
+            return self._answer_reset(call, group, topic, reset)
         began = time.monotonic()
-        result = self._store.get(
-            fields.topic,
-            fields.queue_id,
-            fields.queue_offset,
-            self._max_count(fields.max_msg_nums),
-            max_bytes=fields.max_msg_bytes,
-            message_filter=filter_,
-            is_joined=filter_ is None or not filter_.needs_records,
-        )
+        result = self._read(call, filter_)
         code = _CODES.get(result.status)
         remark = result.status.value
         if code is None:
@@ -252,23 +245,43 @@ class Pulls:
                 result.next_offset,
                 remark,
             )
-        self._send(call, code, remark, result, group, topic)
-        return None
+        return self._answer(call, code, remark, result, group, topic)
 
-    def _count(self, fields: PullFields, result: GetResult, took_ms: int) -> None:
+    def _read(self, call: PullCall, filter_: PullFilter | None) -> FoundMessages:
+        """The messages, by compiled code for a plain pull whose filter needs no records."""
+        fields = call.fields
+        count = self._max_count(fields.max_msg_nums)
+        if call.is_plain and (filter_ is None or isinstance(filter_, TagCodes)):
+            return self._store.gather(
+                fields.topic,
+                fields.queue_id,
+                fields.queue_offset,
+                count,
+                max_bytes=fields.max_msg_bytes,
+                message_filter=filter_,
+            )
+        return self._store.get(
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            count,
+            max_bytes=fields.max_msg_bytes,
+            message_filter=filter_,
+        )
+
+    def _count(self, fields: PullFields, result: FoundMessages, took_ms: int) -> None:
         """For the statistics; with disableConsumeIfConsumerReadSlowly, also for what follows."""
         stats, config = self._stats, self._settings.current
-        if not result.records:
+        if not result.count:
             if stats is not None:
                 stats.miss()
             return
         group = fields.consumer_group
         if stats is not None:
-            stats.get(fields.topic, group, len(result.queue_offsets), result.total_bytes)
+            stats.get(fields.topic, group, result.count, result.total_bytes)
             stats.get_took(fields.queue_id, fields.topic, group, took_ms)
         if config.disable_slow_consumers:
-            (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(result.records[0], 28)
-            behind_bytes = self._store.log_max_offset - physical_offset
+            behind_bytes = self._store.log_max_offset - result.first_physical_offset
             if behind_bytes > config.slow_consumer_bytes:
                 _logger.info(
                     "[PROTECT_BROKER]the consumer[%s] consume slowly, %d bytes, disable it",
@@ -436,7 +449,7 @@ class Pulls:
         most = max(limits.max_get_memory_count, limits.max_get_disk_count)
         return max(1, min(wanted, most))
 
-    # Holding and answering
+    # Parking and answering
 
     def _park(self, call: PullCall, filter_: PullFilter | None) -> RemotingCommand | None:
         fields = call.fields
@@ -461,7 +474,7 @@ class Pulls:
 
     def _answer_reset(
         self, call: PullCall, group: SubscriptionGroupConfig, topic: TopicConfig, offset: int
-    ) -> None:
+    ) -> RemotingCommand | None:
         fields = call.fields
         _logger.info(
             "The queue under pulling was previously reset to start from %d, %s %d, group %s",
@@ -476,73 +489,45 @@ class Pulls:
             self._store.min_offset(fields.topic, fields.queue_id),
             self._store.max_offset(fields.topic, fields.queue_id),
         )
-        self._send(call, _MOVED, _RESET_REMARK, result, group, topic)
+        return self._answer(call, _MOVED, _RESET_REMARK, result, group, topic)
 
-    def _send(
+    def _answer(
         self,
         call: PullCall,
         code: int,
         remark: str,
-        result: GetResult,
+        result: FoundMessages,
         group: SubscriptionGroupConfig,
         topic: TopicConfig,
-    ) -> None:
+    ) -> RemotingCommand | None:
+        """The response to send; None if it is sent already."""
         if not self._settings.current.slave_reads:
             broker_id = _MASTER_ID
         elif result.is_slave_suggested:
             broker_id = group.which_broker_when_consume_slowly
         else:
             broker_id = group.broker_id
-        numbers = AnswerNumbers(
-            broker_id,
-            result.next_offset,
-            result.min_offset,
-            result.max_offset,
-            topic.topic_sys_flag,
-            group.group_sys_flag,
+        topic_flag, group_flag = topic.topic_sys_flag, group.group_sys_flag
+        if not isinstance(result, GetResult):
+            if not call.connection.is_closed:
+                call.connection.send_encoded(
+                    result.answer(
+                        call.serialize_type is SerializeType.JSON,
+                        call.opaque,
+                        code,
+                        remark.encode(),
+                        broker_id,
+                        topic_flag,
+                        group_flag,
+                    )
+                )
+            return None
+        header = PullResponse(
+            suggest_which_broker_id=broker_id,
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            topic_sys_flag=topic_flag,
+            group_sys_flag=group_flag,
         )
-        head = encode_answer(
-            call.serialize_type, call.opaque, code, remark, numbers, result.total_bytes
-        )
-        connection = call.connection
-        if connection.is_closed:
-            return
-        if not result.records:
-            connection.send_encoded(head)
-        elif result.total_bytes <= _JOINED_BYTES:
-            connection.send_encoded(b"".join((head, *result.records)))
-        else:
-            connection.send_encoded(head)
-            for record in result.records:
-                connection.send_encoded(record)
-
-
-class PullHotPath:
-    """Takes plain pulls out of a chunk of frames.
-
-    Requests that hooks must see have no place here; leave it out when there are such.
-    """
-
-    __slots__ = ("_gate", "_pulls", "_reader")
-
-    def __init__(self, pulls: Pulls, gate: Gate) -> None:
-        self._pulls = pulls
-        self._gate = gate
-        self._reader = PullReader()
-
-    def on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
-        """Serve the pulls among the frames; returns the others, in order."""
-        if self._gate.room(_PULL_RULE) < len(frames):
-            return frames
-        rest: list[memoryview] = []
-        read = self._reader.read
-        for place, frame in enumerate(frames):
-            if connection.is_paused:
-                rest += frames[place:]
-                break
-            header = read(frame)
-            if header is None:
-                rest.append(frame)
-                continue
-            self._pulls.serve(PullCall(*header, connection), can_suspend=True)
-        return rest
+        return call.reply(code, remark, header.encode(), b"".join(result.records))

@@ -1,16 +1,17 @@
 """Answering pulls and key queries from log, queues and index, with the statuses of Java's store.
 
 Pulls run under the store's lock. Nothing is copied: records come as slices of the mapped log.
+``get_messages`` serves every filter; ``gather_messages`` does the same for tags by compiled code.
 """
 
 import threading
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
-from struct import Struct
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from goddard.core import IS_COMPILED
 from goddard.errors import ProtocolError
 from goddard.store.config import StoreConfig
 from goddard.store.index.index import KeyMatch
@@ -19,10 +20,12 @@ from goddard.store.log.records import read_entry
 from goddard.store.queues.entry import BLANK_SIZE, ENTRY
 from goddard.store.queues.queue import ConsumeQueue
 
+if IS_COMPILED or TYPE_CHECKING:
+    from goddard.core import pulls as core_pulls
+
 # At least this many entries are looked at for a filter that matches few.
 _MIN_SCANNED: Final = 800
 _MAX_SCANNED_BYTES: Final = 128 << 20
-_FIRST: Final = Struct(">q")
 
 
 class GetStatus(Enum):
@@ -47,12 +50,18 @@ class MessageFilter(Protocol):
     def matches_record(self, record: memoryview) -> bool: ...
 
 
+class TagFilter(MessageFilter, Protocol):
+    """A filter that needs no records, but the hashes of tags alone."""
+
+    @property
+    def codes(self) -> "array[int]":
+        """The hashes, unsigned 32-bit numbers, sorted."""
+        ...
+
+
 @dataclass(slots=True)
 class GetResult:
-    """``records`` and ``queue_offsets`` go together, unless neighbours were to come joined.
-
-    Records are whole, as stored; joined, a slice holds one or more of them.
-    """
+    """``records``, whole and as stored, with the offset of each in ``queue_offsets``."""
 
     status: GetStatus
     next_offset: int
@@ -62,6 +71,16 @@ class GetResult:
     queue_offsets: list[int] = field(default_factory=list)
     total_bytes: int = 0
     is_slave_suggested: bool = False
+
+    first_physical_offset: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+
+# Compiled code leaves the records in the log, to copy them into the response later.
+FoundMessages: TypeAlias = "GetResult | core_pulls.Gathered"
 
 
 @dataclass(slots=True)
@@ -80,12 +99,64 @@ def get_messages(
     *,
     max_bytes: int | None,
     message_filter: MessageFilter | None,
-    is_joined: bool = False,
 ) -> GetResult:
-    """``is_joined``: records that lie next to each other may come as one slice.
+    found = _find_entries(queue, queue_offset, max_count, message_filter)
+    if isinstance(found, GetResult):
+        return found
+    return _gather(log, config, queue_offset, found, max_count, max_bytes, message_filter)
 
-    A filter is then asked for queue entries only, never for a record.
-    """
+
+def gather_messages(
+    log: CommitLog,
+    queue: ConsumeQueue | None,
+    config: StoreConfig,
+    queue_offset: int,
+    max_count: int,
+    *,
+    max_bytes: int | None,
+    message_filter: TagFilter | None,
+) -> FoundMessages:
+    """As ``get_messages``, by compiled code."""
+    found = _find_entries(queue, queue_offset, max_count, message_filter)
+    if isinstance(found, GetResult):
+        return found
+    gathered = core_pulls.gather(
+        found.data,
+        queue_offset,
+        log.end_offset,
+        max_count,
+        _MAX_SCANNED_BYTES if max_bytes is None else max_bytes,
+        (
+            config.in_memory_bytes,
+            config.max_get_memory_bytes,
+            config.max_get_memory_count,
+            config.max_get_disk_bytes,
+            config.max_get_disk_count,
+        ),
+        None if message_filter is None else message_filter.codes,
+        log.segment_at,
+    )
+    if gathered is None:  # an entry that is not of a whole record in one segment
+        return _gather(log, config, queue_offset, found, max_count, max_bytes, message_filter)
+    gathered.status = GetStatus.FOUND if gathered.count else GetStatus.NO_MATCHED_MESSAGE
+    gathered.min_offset = found.min_offset
+    gathered.max_offset = found.max_offset
+    return gathered
+
+
+class _Entries(NamedTuple):
+    data: bytes
+    min_offset: int
+    max_offset: int
+
+
+def _find_entries(
+    queue: ConsumeQueue | None,
+    queue_offset: int,
+    max_count: int,
+    message_filter: MessageFilter | None,
+) -> _Entries | GetResult:
+    """The queue's entries from an offset on; a result without messages if there are none."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     low, high = queue.min_offset, queue.max_offset
@@ -102,62 +173,70 @@ def get_messages(
     if not data:
         following = queue.next_file_offset(queue_offset)
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
-    if (
-        is_joined
-        and message_filter is None
-        and _take_all(log, config, result, data, max_count, max_bytes)
-    ):
-        return result
-    if is_joined:
-        _gather_joined(log, config, result, data, max_count, max_bytes, message_filter)
-    else:
-        _gather(log, config, result, data, max_count, max_bytes, message_filter)
-    return result
+    return _Entries(data, low, high)
 
 
 def _gather(
     log: CommitLog,
     config: StoreConfig,
-    result: GetResult,
-    data: bytes,
+    queue_offset: int,
+    entries: _Entries,
     max_count: int,
     max_bytes: int | None,
     message_filter: MessageFilter | None,
-) -> None:
-    """Take records for the entries in ``data`` until a limit of Java's store is reached."""
+) -> GetResult:
+    """Take records for the entries until a limit of Java's store is reached."""
+    result = GetResult(
+        GetStatus.NO_MATCHED_MESSAGE, queue_offset, entries.min_offset, entries.max_offset
+    )
+    records = result.records
     end_offset = log.end_offset
     memory_bytes = config.in_memory_bytes
-    records = result.records
-    queue_offset = result.next_offset
-    total = 0
     byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
+    memory_limits = (
+        min(byte_limit, config.max_get_memory_bytes),
+        min(max_count, config.max_get_memory_count),
+    )
+    disk_limits = (
+        min(byte_limit, config.max_get_disk_bytes),
+        min(max_count, config.max_get_disk_count),
+    )
+    total = 0
     skip_below = 0
     last_physical = end_offset
-    for physical_offset, size, tags_code in ENTRY.iter_unpack(data):
+    # The segment of the last record, and the offsets of its first byte and of its end.
+    view = memoryview(b"")
+    base = limit = 0
+    for physical_offset, size, tags_code in ENTRY.iter_unpack(entries.data):
         if physical_offset < skip_below or size == BLANK_SIZE:
             queue_offset += 1
             continue
         if records:
-            if end_offset - physical_offset > memory_bytes:
-                bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
-            else:
-                bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
-            if len(records) >= min(max_count, count_here):
-                break
-            if total + size > min(byte_limit, bytes_here):
+            is_on_disk = end_offset - physical_offset > memory_bytes
+            bytes_here, count_here = disk_limits if is_on_disk else memory_limits
+            if len(records) >= count_here or total + size > bytes_here:
                 break
         last_physical = physical_offset
         if message_filter is not None and not message_filter.matches_code(tags_code):
             queue_offset += 1
             continue
-        record = log.read(physical_offset, size)
+        record: memoryview | None
+        if 0 < size <= limit - physical_offset and base <= physical_offset:
+            record = view[physical_offset - base : physical_offset - base + size]
+        else:
+            record = log.read(physical_offset, size)
+            segment = log.segment_at(physical_offset)
+            if record is not None and segment is not None:
+                view, base = segment.view, segment.base_offset
+                limit = min(segment.end_offset, end_offset)
         if record is None:
             # Its segment is gone: so is everything before the next one.
             if not records:
                 result.status = GetStatus.MESSAGE_WAS_REMOVING
             skip_below = (physical_offset // log.segment_bytes + 1) * log.segment_bytes
         elif message_filter is None or message_filter.matches_record(record):
+            if not records:
+                result.first_physical_offset = physical_offset
             records.append(record)
             result.queue_offsets.append(queue_offset)
             total += size
@@ -167,139 +246,7 @@ def _gather(
     result.total_bytes = total
     result.next_offset = queue_offset
     result.is_slave_suggested = end_offset - last_physical > memory_bytes
-
-
-def _gather_joined(
-    log: CommitLog,
-    config: StoreConfig,
-    result: GetResult,
-    data: bytes,
-    max_count: int,
-    max_bytes: int | None,
-    message_filter: MessageFilter | None,
-) -> None:
-    """As ``_gather``, several times faster: the path of most pulls.
-
-    The limits are those of where the first record lies: a pull that crosses from disk to memory
-    goes on with the next one.
-    """
-    end_offset = log.end_offset
-    memory_bytes = config.in_memory_bytes
-    records, queue_offsets = result.records, result.queue_offsets
-    queue_offset = result.next_offset
-    byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
-    count_limit = max_count
-    matches_code = None if message_filter is None else message_filter.matches_code
-    total = 0
-    last_physical = end_offset
-    skip_below = 0
-    # The slice being made, of one segment, which begins at ``base``; ``limit`` is its usable end.
-    view: memoryview | None = None
-    base = limit = start = stop = -1
-    for physical_offset, size, tags_code in ENTRY.iter_unpack(data):
-        if physical_offset < skip_below or size == BLANK_SIZE:
-            queue_offset += 1
-            continue
-        if not queue_offsets:
-            if end_offset - physical_offset > memory_bytes:
-                bytes_here, count_here = config.max_get_disk_bytes, config.max_get_disk_count
-            else:
-                bytes_here, count_here = config.max_get_memory_bytes, config.max_get_memory_count
-            byte_limit = min(byte_limit, bytes_here)
-            count_limit = min(count_limit, count_here)
-        elif len(queue_offsets) >= count_limit or total + size > byte_limit:
-            break
-        last_physical = physical_offset
-        if matches_code is not None and not matches_code(tags_code):
-            queue_offset += 1
-            continue
-        end = physical_offset + size
-        if physical_offset != stop or end > limit or size <= 0:
-            if view is not None and start < stop:
-                records.append(view[start - base : stop - base])
-            start = stop = physical_offset
-            if not base <= physical_offset or end > limit or size <= 0:
-                segment = log.segment_at(physical_offset)
-                if segment is None or size <= 0 or end > min(segment.end_offset, end_offset):
-                    if not queue_offsets:
-                        result.status = GetStatus.MESSAGE_WAS_REMOVING
-                    skip_below = (physical_offset // log.segment_bytes + 1) * log.segment_bytes
-                    queue_offset += 1
-                    continue
-                view, base = segment.view, segment.base_offset
-                limit = min(segment.end_offset, end_offset)
-        stop = end
-        queue_offsets.append(queue_offset)
-        total += size
-        queue_offset += 1
-    if queue_offsets:
-        if view is not None and start < stop:
-            records.append(view[start - base : stop - base])
-        result.status = GetStatus.FOUND
-    result.total_bytes = total
-    result.next_offset = queue_offset
-    result.is_slave_suggested = end_offset - last_physical > memory_bytes
-
-
-@lru_cache(maxsize=256)
-def _entries(count: int) -> Struct:
-    return Struct(">" + ENTRY.format.removeprefix(">") * count)
-
-
-def _take_all(
-    log: CommitLog,
-    config: StoreConfig,
-    result: GetResult,
-    data: bytes,
-    max_count: int,
-    max_bytes: int | None,
-) -> bool:
-    """The usual case in one go: every entry is wanted, fits the limits and lies in one segment.
-
-    False, with nothing done, when that is not so.
-    """
-    end_offset = log.end_offset
-    memory_bytes = config.in_memory_bytes
-    (first,) = _FIRST.unpack_from(data)
-    is_slow = end_offset - first > memory_bytes
-    if is_slow:
-        byte_limit, count_limit = config.max_get_disk_bytes, config.max_get_disk_count
-    else:
-        byte_limit, count_limit = config.max_get_memory_bytes, config.max_get_memory_count
-    count = min(max_count, count_limit, len(data) // ENTRY.size)
-    segment = log.segment_at(first)
-    if count <= 0 or segment is None:
-        return False
-    values = _entries(count).unpack_from(data)
-    offsets, sizes = values[::3], values[1::3]
-    total = sum(sizes)
-    last = offsets[-1]
-    base = segment.base_offset
-    lowest, highest = min(offsets), max(offsets)
-    if (
-        total > byte_limit
-        or (max_bytes is not None and total > max_bytes)
-        or min(sizes) <= 0
-        or lowest < base
-        or highest + max(sizes) > min(segment.end_offset, end_offset)
-    ):
-        return False
-    view = segment.view
-    # Records do not overlap: if their sizes fill the space from first to last, they are neighbours.
-    if lowest == first and highest == last and last + sizes[-1] - first == total:
-        result.records.append(view[first - base : first - base + total])
-    else:
-        result.records += [
-            view[offset - base : offset - base + size]
-            for offset, size in zip(offsets, sizes, strict=True)
-        ]
-    start = result.next_offset
-    result.queue_offsets += range(start, start + count)
-    result.status = GetStatus.FOUND
-    result.total_bytes = total
-    result.next_offset = start + count
-    result.is_slave_suggested = end_offset - last > memory_bytes
-    return True
+    return result
 
 
 def read_matches(log: CommitLog, lock: threading.RLock, match: KeyMatch) -> QueryResult:

@@ -29,15 +29,15 @@ async def parked(harness: ConsumerHarness, count: int) -> None:
     assert len(harness.parked_pulls) == count
 
 
-both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "frames"])
+both_ways = pytest.mark.parametrize("lane", [False, True], ids=["general", "lane"])
 
 
 class TestWaking:
     @both_ways
-    async def test_a_message_wakes_a_pull_within_its_tick(self, tmp_path: Path, hot: bool) -> None:
+    async def test_a_message_wakes_a_pull_within_its_tick(self, tmp_path: Path, lane: bool) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
-            one = harness.connect(hot=hot)
+            one = harness.connect(lane=lane)
             opaque = one.send(PULL, waiting("T"))
             await parked(harness, 1)
             harness.put("T", b"hello")
@@ -304,7 +304,7 @@ class TestNumbers:
     async def test_ten_thousand_pulls_of_one_connection(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T", queues=10_000)
-            one = harness.connect(hot=True)
+            one = harness.connect(lane=True)
             opaques = [one.send(PULL, waiting("T", queueId=number)) for number in range(10_000)]
             await parked(harness, 10_000)
             harness.put("T", b"x", queue_id=7_777)
@@ -319,7 +319,7 @@ class TestNumbers:
     async def test_pulls_that_wake_together_do_not_block_the_loop(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
-            one = harness.connect(hot=True)
+            one = harness.connect(lane=True)
             opaques = [one.send(PULL, waiting("T")) for _ in range(1000)]
             await parked(harness, 1000)
             harness.put("T", b"x")
@@ -332,7 +332,7 @@ class TestNumbers:
     async def test_a_connection_that_closes_before_its_turn(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
-            one = harness.connect(hot=True)
+            one = harness.connect(lane=True)
             for _ in range(1000):
                 one.send(PULL, waiting("T"))
             await parked(harness, 1000)
@@ -370,7 +370,7 @@ class TestNumbers:
     async def test_repeated_pulls_leave_nothing_in_memory(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
-            one = harness.connect(hot=True)
+            one = harness.connect(lane=True)
             for turn in range(200):
                 opaque = one.send(PULL, waiting("T", turn))
                 await parked(harness, 1)
@@ -379,11 +379,11 @@ class TestNumbers:
             assert harness.parked_pulls.is_idle
 
     @both_ways
-    async def test_a_consumer_that_never_reads(self, tmp_path: Path, hot: bool) -> None:
+    async def test_a_consumer_that_never_reads(self, tmp_path: Path, lane: bool) -> None:
         with ConsumerHarness(tmp_path, segment_bytes=8 << 20) as harness:
             harness.add_topic("T")
             harness.put("T", bytes(1 << 20), bytes(1 << 20))
-            deaf, other = harness.connect(hot=hot), harness.connect(hot=hot)
+            deaf, other = harness.connect(lane=lane), harness.connect(lane=lane)
             deaf.peer.transport.pause_reading()
             for _ in range(500):
                 deaf.send(PULL, pull_fields("T"))

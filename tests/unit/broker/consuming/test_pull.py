@@ -1,18 +1,13 @@
 """Pulls: every check, correction of offsets and kind of filter, on both paths."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from goddard.broker.lane.pullwire import AnswerNumbers, PullFields, PullReader, encode_answer
 from goddard.protocol.bodies import ConsumeType, MessageModel
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
-from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame, encode_head
-from goddard.protocol.headers.message import PullRequest, PullResponse
+from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.store.errors import StoreDiskError
 from tests.support.consumer_harness import (
     ConsumerHarness,
@@ -28,15 +23,15 @@ LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 WITH_SQL = {"enablePropertyFilter": "true"}
 
-both_ways = pytest.mark.parametrize("hot", [False, True], ids=["commands", "frames"])
+both_ways = pytest.mark.parametrize("lane", [False, True], ids=["general", "lane"])
 
 
 @both_ways
-async def test_messages_are_found(tmp_path: Path, hot: bool) -> None:
+async def test_messages_are_found(tmp_path: Path, lane: bool) -> None:
     with ConsumerHarness(tmp_path) as harness:
         harness.add_topic("T", topic_sys_flag=3)
         harness.put("T", b"one", b"two", b"three")
-        consumer = harness.connect(hot=hot)
+        consumer = harness.connect(lane=lane)
         answer = await consumer.ask(PULL, pull_fields("T", 1))
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
         assert answer.ext_fields == {
@@ -67,34 +62,13 @@ async def test_both_paths_give_the_answer_of_the_encoder(
             RemotingCommand(LITE_PULL, fields, opaque=7, serialize_type=serialize_type)
         )
         answers = []
-        for hot in (False, True):
-            consumer = harness.connect(hot=hot)
+        for lane in (False, True):
+            consumer = harness.connect(lane=lane)
             consumer.peer.transport.write(request)
             (answer,) = await consumer.peer.receive(1)
             assert answer.serialize_type is serialize_type
             answers.append(answer)
         assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize("serialize_type", SerializeType)
-@pytest.mark.parametrize("numbers", [(0, 1, 2, 3, 4, 5), (7, -1, 2**63 - 1, -(2**63), 0, -1)])
-def test_the_answer_is_encoded_like_a_command(
-    serialize_type: SerializeType, numbers: tuple[int, ...]
-) -> None:
-    broker_id, next_offset, low, high, topic_flag, group_flag = numbers
-    fields = PullResponse(
-        suggest_which_broker_id=broker_id,
-        next_begin_offset=next_offset,
-        min_offset=low,
-        max_offset=high,
-        topic_sys_flag=topic_flag,
-        group_sys_flag=group_flag,
-    ).encode()
-    command = RemotingCommand(
-        20, fields, opaque=-7, flag=1, remark="FOUND", serialize_type=serialize_type
-    )
-    head = encode_answer(serialize_type, -7, 20, "FOUND", AnswerNumbers(*numbers), 1234)
-    assert head == encode_head(command, 1234)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +88,7 @@ def test_the_answer_is_encoded_like_a_command(
 @both_ways
 async def test_corrections_of_offsets(
     tmp_path: Path,
-    hot: bool,
+    lane: bool,
     stored: int,
     queue_offset: int,
     code: int,
@@ -124,7 +98,7 @@ async def test_corrections_of_offsets(
     with ConsumerHarness(tmp_path) as harness:
         harness.add_topic("T")
         harness.put("T", *[b"x"] * stored)
-        answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T", queue_offset))
+        answer = await harness.connect(lane=lane).ask(PULL, pull_fields("T", queue_offset))
         assert (answer.code, answer.remark) == (code, remark)
         assert answer.fields["nextBeginOffset"] == str(next_offset)
         assert answer.fields["maxOffset"] == str(stored)
@@ -217,11 +191,11 @@ class TestRefusals:
     )
     @both_ways
     async def test_errors_name_what_is_wrong(
-        self, tmp_path: Path, hot: bool, changes: dict[str, Any], code: int, remark: str
+        self, tmp_path: Path, lane: bool, changes: dict[str, Any], code: int, remark: str
     ) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
-            answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T") | changes)
+            answer = await harness.connect(lane=lane).ask(PULL, pull_fields("T") | changes)
             assert (answer.code, answer.remark) == (code, remark)
             assert answer.ext_fields == {}
             assert not answer.body
@@ -234,9 +208,9 @@ class TestRefusals:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
             answers = []
-            for hot in (False, True):
+            for lane in (False, True):
                 fields = pull_fields("T") | {name: value}
-                answer = await harness.connect(hot=hot).ask(PULL, fields)
+                answer = await harness.connect(lane=lane).ask(PULL, fields)
                 answers.append((answer.code, answer.remark))
             assert answers[0] == answers[1]
             if name not in ("consumerGroup", "topic", "expressionType"):
@@ -336,7 +310,7 @@ class TestRefusals:
 
     @both_ways
     async def test_a_failing_disk_is_answered_with_an_error(
-        self, tmp_path: Path, hot: bool, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, lane: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
@@ -345,16 +319,17 @@ class TestRefusals:
                 raise StoreDiskError("cannot read the queue")
 
             monkeypatch.setattr(harness.store, "get", fail)
-            answer = await harness.connect(hot=hot).ask(PULL, pull_fields("T"))
+            monkeypatch.setattr(harness.store, "gather", fail)
+            answer = await harness.connect(lane=lane).ask(PULL, pull_fields("T"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "cannot read the queue" in (answer.remark or "")
 
     @both_ways
-    async def test_oneway_pulls_are_not_answered(self, tmp_path: Path, hot: bool) -> None:
+    async def test_oneway_pulls_are_not_answered(self, tmp_path: Path, lane: bool) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
             harness.put("T", b"x")
-            one = harness.connect(hot=hot)
+            one = harness.connect(lane=lane)
             one.send(PULL, pull_fields("T"), flag=CommandFlag.ONEWAY)
             opaque = one.send(PULL, pull_fields("T"))
             (first,) = await one.peer.receive(1)
@@ -385,18 +360,18 @@ class TestLimits:
         with ConsumerHarness(tmp_path, segment_bytes=8 << 20) as harness:
             harness.add_topic("T")
             harness.put("T", bytes(range(256)) * 12_000, b"next")
-            answer = await harness.connect(hot=True).ask(PULL, pull_fields("T"))
+            answer = await harness.connect(lane=True).ask(PULL, pull_fields("T"))
             assert bodies_of(answer) == [bytes(range(256)) * 12_000]
 
 
 class TestFilters:
     @both_ways
-    async def test_tags_in_the_pull(self, tmp_path: Path, hot: bool) -> None:
+    async def test_tags_in_the_pull(self, tmp_path: Path, lane: bool) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
             for tag in ("A", "B", "", "C", "A"):
                 harness.put("T", tag.encode() or b"none", tags=tag)
-            one = harness.connect(hot=hot)
+            one = harness.connect(lane=lane)
             for expression, expected in (
                 ("A", [b"A", b"A"]),
                 ("A || C", [b"A", b"C", b"A"]),
@@ -507,12 +482,12 @@ class TestCommits:
         [(5, 2, 2), (4, 2, -1), (5, -1, -1), (5, 0, 0), (5, -(2**63), -1)],
     )
     async def test_a_pull_commits_its_offset(
-        self, tmp_path: Path, hot: bool, sys_flag: int, commit_offset: int, expected: int
+        self, tmp_path: Path, lane: bool, sys_flag: int, commit_offset: int, expected: int
     ) -> None:
         with ConsumerHarness(tmp_path) as harness:
             harness.add_topic("T")
             harness.put("T", b"x")
-            await harness.connect(hot=hot).ask(
+            await harness.connect(lane=lane).ask(
                 PULL, pull_fields("T", sysFlag=sys_flag, commitOffset=commit_offset)
             )
             assert harness.offsets.query("G", "T", 0) == expected
@@ -562,121 +537,3 @@ class TestSuggestedBroker:
             assert len(records_of(answer)) == 8
             answer = await one.ask(PULL, pull_fields("T", 29))
             assert answer.fields["suggestWhichBrokerId"] == "0"
-
-
-class TestFrames:
-    """Which pulls the fast path handles, and which it leaves."""
-
-    @staticmethod
-    def frame(*, order: Callable[[list[str]], list[str]] = list, **changes: Any) -> memoryview:
-        values = {name: str(value) for name, value in pull_fields("T").items()}
-        values |= changes.pop("fields", {})
-        command = RemotingCommand(PULL, {name: values[name] for name in order(list(values))})
-        for name, value in changes.items():
-            setattr(command, name, value)
-        return memoryview(encode_frame(command))[4:]
-
-    @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_pulls_are_handled(self, serialize_type: SerializeType) -> None:
-        reader = PullReader()
-        header = reader.read(self.frame(opaque=-5, serialize_type=serialize_type))
-        assert header is not None
-        assert (header.code, header.opaque, header.fields.topic) == (PULL, -5, "T")
-        assert header.serialize_type is serialize_type
-        header = reader.read(self.frame(code=LITE_PULL, serialize_type=serialize_type))
-        assert header is not None
-        assert header.code == LITE_PULL
-
-    @pytest.mark.parametrize("serialize_type", SerializeType)
-    @pytest.mark.parametrize("order", [list, sorted, lambda names: names[::-1]])
-    def test_cached_values_are_those_of_the_request(
-        self, serialize_type: SerializeType, order: Callable[[list[str]], list[str]]
-    ) -> None:
-        reader = PullReader()
-        changes: list[dict[str, str]] = [
-            {},
-            {"queueOffset": "123456789012345678"},
-            {"commitOffset": "7", "queueOffset": "99"},
-            {"topic": "U", "queueOffset": "1"},
-            {"queueOffset": "5", "commitOffset": "5", "subscription": "A || B"},
-            {"bname": "broker", "ns": "x", "queueOffset": "31"},
-            {"maxMsgBytes": "-1"},
-        ]
-        for fields in changes * 2:
-            frame = self.frame(fields=fields, order=order, serialize_type=serialize_type)
-            header = reader.read(frame)
-            assert header is not None
-            expected = PullFields.of(PullRequest.decode(decode_frame(frame).fields))
-            assert header.fields == expected
-
-    def test_offset_fields_within_other_values_are_ignored(self) -> None:
-        reader = PullReader()
-        lie = "\x00\x0bqueueOffset\x00\x00\x00\x019"
-        # In sorted order these two are before the real one.
-        for name in ("bname", "consumerGroup"):
-            frame = self.frame(
-                fields={name: lie}, serialize_type=SerializeType.ROCKETMQ, order=sorted
-            )
-            assert reader.read(frame) is None
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"code": 10},
-            {"code": 110},
-            {"code": 3610},
-            {"flag": CommandFlag.RESPONSE},
-            {"flag": CommandFlag.ONEWAY},
-            {"ext_fields": None},
-            {"ext_fields": {}},
-            {"fields": {"queueOffset": ""}},
-            {"fields": {"queueOffset": "x"}},
-            {"fields": {"queueOffset": "9" * 30}},
-            {"fields": {"queueId": "9999999999"}},
-            {"fields": {"maxMsgNums": "many"}},
-        ],
-    )
-    @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_other_pulls_are_left(
-        self, serialize_type: SerializeType, changes: dict[str, Any]
-    ) -> None:
-        frame = self.frame(**(changes | {"serialize_type": serialize_type}))
-        assert PullReader().read(frame) is None
-
-    def test_a_pull_with_a_remark_is_left(self) -> None:
-        frame = self.frame(remark="x", serialize_type=SerializeType.ROCKETMQ)
-        assert PullReader().read(frame) is None
-
-    @pytest.mark.parametrize("serialize_type", SerializeType)
-    def test_truncated_and_inconsistent_frames_are_left(
-        self, serialize_type: SerializeType
-    ) -> None:
-        reader = PullReader()
-        whole = bytes(self.frame(serialize_type=serialize_type))
-        assert reader.read(memoryview(whole)) is not None
-        for end in range(len(whole)):
-            assert reader.read(memoryview(whole[:end])) is None
-        assert reader.read(memoryview(b"\x7f" + whole[1:])) is None
-
-    @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
-    def test_garbage_is_left_or_read_as_by_the_decoder(self, position: int, garbage: bytes) -> None:
-        reader = PullReader()
-        whole = bytearray(self.frame(serialize_type=SerializeType.ROCKETMQ))
-        reader.read(memoryview(bytes(whole)))
-        whole[position : position + len(garbage)] = garbage
-        frame = memoryview(bytes(whole))
-        header = reader.read(frame)
-        if header is not None:
-            command = decode_frame(frame)
-            assert (header.code, header.opaque) == (command.code, command.opaque)
-            assert header.fields == PullFields.of(PullRequest.decode(command.fields))
-
-    async def test_left_pulls_keep_their_order(self, tmp_path: Path) -> None:
-        with ConsumerHarness(tmp_path) as harness:
-            harness.add_topic("T")
-            harness.put("T", b"x")
-            other = memoryview(encode_frame(RemotingCommand(RequestCode.HEART_BEAT)))[4:]
-            one = harness.connect()
-            frames = [other, self.frame(opaque=1), other, self.frame(opaque=2)]
-            assert harness.hot_path.on_frames(one.connection, frames) == [other, other]
-            assert [answer.opaque for answer in await one.peer.receive(2)] == [1, 2]
