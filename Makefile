@@ -11,7 +11,7 @@ ARGS   ?=
 COVERED := tests/unit tests/property tests/golden tests/integration tests/client tests/fault/store \
 	tests/fault/broker tests/fault/nameserver tests/fault/client tests/fault/transport
 
-.PHONY: help demo unit test coverage check format generate build hooks bench fuzz peers clean
+.PHONY: help demo unit test coverage check format generate build hooks bench fuzz sanitize peers clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
@@ -71,6 +71,14 @@ bench: $(READY) peers ## Measure ours and the real RocketMQ in one run
 
 fuzz: $(READY) ## Feed the decoders a million hostile inputs
 	$(BIN)/python -m bench.fuzz $(ARGS)
+
+sanitize: $(READY) ## Test the compiled modules under gcc's address sanitizer
+	@rm -rf build/sanitized
+	@GODDARD_CORE=1 CFLAGS="-fsanitize=address -fno-omit-frame-pointer -g -O1" LDFLAGS=-fsanitize=address \
+		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/sanitized .
+	PYTHONPATH=build/sanitized PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
+		$(BIN)/pytest -q -p no:cacheprovider $(or $(ARGS),$(wildcard tests/property/test_core_*.py))
 
 clean: ## Remove the virtual environment, the jars and all caches
 	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage build dist
