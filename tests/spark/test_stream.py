@@ -114,7 +114,7 @@ def test_running_query_reads_new_messages(spark: SparkSession, site: Site, tmp_p
         assert bodies == list(range(5, 25))
         progress = query.lastProgress
         assert progress is not None
-        latest, _ = from_json(json.loads(progress.sources[0].latestOffset))
+        latest = from_json(json.loads(progress.sources[0].latestOffset)).queues
         assert sum(latest.values()) == 25
     finally:
         query.stop()
@@ -162,7 +162,7 @@ def test_new_queues_are_read_from_their_first_message(
     topic.fill(12)
     query = run_to_end(stream(spark, options), tmp_path)
     assert table_numbers(spark, tmp_path / "table") == list(range(22))
-    _, first = from_json(end_offsets(query)[-1])
+    first = from_json(end_offsets(query)[-1]).first
     assert sorted(queue.queue_id for queue in first) == [1, 2]
 
 

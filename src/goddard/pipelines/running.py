@@ -67,6 +67,7 @@ _STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
+    "newQueues",
 )
 
 

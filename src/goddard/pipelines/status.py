@@ -50,7 +50,8 @@ def job_status(job: Job) -> JobStatus:
     options = parse_source(job.source.options, is_streaming=True)
     checkpoint = checkpoint_offsets(job.run.checkpoint)
     with ClusterClient(options.connection) as cluster:
-        earliest, latest = cluster.bounds(cluster.queues(options))
+        bounds = cluster.bounds(cluster.queues(options))
+        earliest, latest = bounds.earliest, bounds.latest
         if options.group is not None:
             by = f"offsets of the group {options.group}"
             positions = cluster.group_offsets(options.group, latest)
@@ -82,7 +83,7 @@ def checkpoint_offsets(checkpoint: str) -> tuple[int, Offsets] | None:
         if path.stat().st_size > _MAX_LOG_BYTES:
             return None
         last_line = path.read_text(encoding="utf-8").strip().splitlines()[-1]
-        found, _ = offsets.from_json(json.loads(last_line))
+        found = offsets.from_json(json.loads(last_line)).queues
     except (OSError, ValueError, IndexError, TypeError, GoddardError):
         return None
     return max(numbers), found

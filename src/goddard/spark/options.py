@@ -105,6 +105,8 @@ class SourceOptions:
     end: OffsetSpec
     fails_when_no_timestamp_matches: bool = True
     fails_on_data_loss: bool = True
+    # Where to start in queues that are created while a query runs: earliest or latest.
+    new_queues: OffsetMode = OffsetMode.EARLIEST
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
@@ -241,6 +243,8 @@ SOURCE_OPTIONS: Final = CONNECTION_OPTIONS | {
     "startingOffsetsByTimestamp": 'JSON {"topic": ms}, or by topic, broker and queue',
     "endingOffsetsByTimestamp": 'JSON {"topic": ms}, or by topic, broker and queue; batches only',
     "startingOffsetsByTimestampStrategy": "if no message is that recent: error or latest (error)",
+    "newQueues": "where streams start in queues that are created later: earliest or latest "
+    "(earliest)",
     "failOnDataLoss": "false: continue with a warning if messages were deleted unread (true)",
     "minPartitions": "split queues to get at least about this number of partitions",
     "maxRecordsPerPartition": "split queues into ranges of at most this number of messages",
@@ -295,6 +299,7 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         end=end,
         fails_when_no_timestamp_matches=strategy == "error",
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        new_queues=OffsetMode(options.choice("newQueues", ("earliest", "latest"), "earliest")),
         min_partitions=options.count("minPartitions", None, high=_MAX_MIN_PARTITIONS),
         max_records_per_partition=options.count("maxRecordsPerPartition", None),
         max_offsets_per_trigger=max_offsets,
@@ -440,7 +445,7 @@ def _check_direction(
             if name in options:
                 raise ConfigError(f"{name} is for batches; a stream has no end")
         return
-    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "newQueues"):
         if name in options:
             raise ConfigError(f"{name} is for streams; a batch is read at once")
     if start.mode is OffsetMode.LATEST and "startingOffsets" in options:

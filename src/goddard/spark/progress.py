@@ -60,7 +60,6 @@ def _offsets(sources: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Offsets, Of
 def _parsed(text: Any) -> Offsets | None:
     """The offsets of a rocketmq source; None for other sources."""
     try:
-        offsets, _ = from_json(json.loads(text) if isinstance(text, str) else text)
+        return from_json(json.loads(text) if isinstance(text, str) else text).queues
     except (OffsetsError, ValueError):
         return None
-    return offsets

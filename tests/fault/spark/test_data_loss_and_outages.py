@@ -5,6 +5,7 @@ The tests call the readers as Spark does: they get offsets, plan ranges and read
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
 from goddard.errors import GoddardError
 from goddard.spark.options import parse_sink, parse_source
-from goddard.spark.reading.offsets import DataLossError
+from goddard.spark.reading.offsets import DataLossError, from_json
 from goddard.spark.reading.reader import BatchReader
 from goddard.spark.writing.writer import BatchWriter, write_batches
 from goddard.testing.cluster import Cluster, Daemon
@@ -28,7 +29,7 @@ from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
 from tests.support.java import JavaPeers
 from tests.support.numbered_topic import NumberedTopic
-from tests.support.spark_readers import ManualStream, read_numbers, write_bodies
+from tests.support.spark_readers import ManualStream, read_numbers, read_rows, write_bodies
 
 _SECONDS = 60
 _FILE_BYTES = 1024 * 1024
@@ -128,6 +129,83 @@ def test_recreated_topic_is_data_loss(cluster: SmallFilesCluster) -> None:
     assert lenient.wait_for_rows() == list(range(12))
     again.fill(12)
     assert lenient.wait_for_rows() == list(range(12, 24))
+
+
+class TruncatedQueue:
+    """A queue of 100 messages that were all read, of which a failover then lost the last five."""
+
+    def __init__(self, cluster: SmallFilesCluster, name: str) -> None:
+        self.cluster = cluster
+        self.topic = NumberedTopic(cluster.site, name, queues=1)
+        self.topic.fill(95)
+        store, copy = cluster.broker.home / "store", cluster.broker.home / "copy"
+        cluster.broker.stop()
+        shutil.copytree(store, copy)
+        cluster.broker.start()
+        self.topic.fill(5)
+        options = self.topic.options(startingOffsets="earliest", maxOutage="1h")
+        self.strict = ManualStream(options)
+        self.lenient = ManualStream(options | {"failOnDataLoss": "false"})
+        assert self.strict.run_batch() == self.lenient.run_batch() == list(range(100))
+        cluster.broker.stop()
+        shutil.rmtree(store)
+        copy.rename(store)
+        cluster.broker.start()
+
+
+def test_truncated_queue_is_read_from_its_new_end(cluster: SmallFilesCluster) -> None:
+    queue = TruncatedQueue(cluster, "truncated")
+    with pytest.raises(DataLossError, match=r"ends at 95, before 100: .*truncated by a failover"):
+        wait_until(queue.strict.run_batch, _SECONDS, "the loss is seen")
+
+    def is_reset() -> bool:
+        assert queue.lenient.run_batch() == []
+        return set(from_json(queue.lenient.offset).queues.values()) == {95}
+
+    wait_until(is_reset, _SECONDS, "the new end is the offset")
+    queue.topic.fill(10)
+    assert queue.lenient.wait_for_rows() == list(range(100, 110))
+
+
+def test_truncated_queue_that_has_grown_again_loses_nothing(cluster: SmallFilesCluster) -> None:
+    queue = TruncatedQueue(cluster, "regrown")
+    # The queue ends at 105; without the last store time, the messages 100 to 104 would be lost.
+    queue.topic.fill(10)
+    vanished = r"before offset 100 was stored at \d+ ms .*, and now is one .* stored at \d+ ms"
+    with pytest.raises(DataLossError, match=vanished):
+        wait_until(queue.strict.run_batch, _SECONDS, "the loss is seen")
+    assert queue.lenient.wait_for_rows() == list(range(100, 110))
+
+
+def test_truncated_queue_of_equal_length_loses_nothing(cluster: SmallFilesCluster) -> None:
+    queue = TruncatedQueue(cluster, "equal")
+    queue.topic.fill(5)
+    with pytest.raises(DataLossError, match="before offset 100 was stored at"):
+        wait_until(queue.strict.run_batch, _SECONDS, "the loss is seen")
+    assert queue.lenient.wait_for_rows() == list(range(100, 105))
+
+
+def test_repeated_batch_notices_vanished_messages(cluster: SmallFilesCluster) -> None:
+    """A batch that was planned before the truncation, and is repeated by a restarted query."""
+    queue = TruncatedQueue(cluster, "repeated")
+    queue.topic.fill(10)
+    beginning = {"version": 1, "queues": {}, "first": {}}
+    restarted = ManualStream(queue.topic.options(), beginning)
+    with pytest.raises(DataLossError, match="before offset 100 was stored at"):
+        restarted.read(queue.strict.offset)
+
+
+def test_end_of_a_limited_batch_has_the_store_time_of_its_last_message(
+    cluster: SmallFilesCluster,
+) -> None:
+    topic = NumberedTopic(cluster.site, "limited", queues=1)
+    topic.fill(10)
+    stream = ManualStream(topic.options(startingOffsets="earliest"))
+    assert stream.run_batch(4) == list(range(4))
+    rows = read_rows(topic.options(), ["queueOffset", "storeTimestamp"])
+    (stored_at,) = (row["storeTimestamp"] for row in rows if row["queueOffset"] == 3)
+    queue = MessageQueue(topic.name, cluster.broker_name, 0)
+    assert from_json(stream.offset).stored_ms == {queue: round(stored_at.timestamp() * 1000)}
 
 
 def test_stream_continues_after_a_broker_outage(cluster: SmallFilesCluster) -> None:

@@ -65,11 +65,11 @@ class Pair:
         route = query_route(self.namesrv, topic)
         return {data["brokerName"] for data in route["queueDatas"]} if route else set()
 
-    def fill(self, topic: str, broker: str, numbers: range) -> None:
-        """Send numbered messages to the first queue of a broker."""
+    def fill(self, topic: str, broker: str, numbers: range, *, queue_id: int = 0) -> None:
+        """Send numbered messages to a queue of a broker."""
         with Producer("fillers", name_servers=self.namesrv) as producer:
             messages = [Message(topic, b"%d" % number) for number in numbers]
-            producer.send_batch(messages, queue=MessageQueue(topic, broker, 0))
+            producer.send_batch(messages, queue=MessageQueue(topic, broker, queue_id))
 
     def committed(self, group: str, topic: str) -> dict[str, int | None]:
         with Admin(name_servers=self.namesrv) as admin:
@@ -197,6 +197,56 @@ def test_new_broker_is_read_from_its_first_message(pair: Pair) -> None:
     assert stream.wait_for_rows() == list(range(5, 12))
 
 
+def test_broker_that_was_away_at_the_start_follows_starting_offsets(pair: Pair) -> None:
+    topic = pair.create_topic("Away", "first", "second")
+    pair.fill(topic, "second", range(5))
+    pair.stop("second")
+    options = {"nameServers": pair.namesrv, "subscribe": topic}
+    latest = ManualStream(options)
+    earliest = ManualStream(options | {"startingOffsets": "earliest"})
+    assert latest.run_batch() == earliest.run_batch() == []
+    pair.restart("second")
+    assert earliest.wait_for_rows() == list(range(5))
+    queue = MessageQueue(topic, "second", 0)
+
+    def is_found() -> bool:
+        assert latest.run_batch() == []
+        return from_json(latest.offset).queues.get(queue) == 5
+
+    wait_until(is_found, _SECONDS, "the broker is found")
+    pair.fill(topic, "second", range(5, 9))
+    assert latest.wait_for_rows() == list(range(5, 9))
+    # A restart before the broker was found gives the same.
+    again = ManualStream(options, earliest.reader.initialOffset())
+    again.offset = {**again.offset, "queues": {topic: {"first": {"0": 0, "1": 0}}}}
+    assert again.wait_for_rows() == list(range(5, 9))
+
+
+@pytest.mark.parametrize("option", ["earliest", "latest"])
+def test_queues_created_later_follow_new_queues(pair: Pair, option: str) -> None:
+    topic = pair.create_topic(f"Added-{option}", "first")
+    options = {"nameServers": pair.namesrv, "subscribe": topic, "newQueues": option}
+    stream = ManualStream(options)
+    assert stream.run_batch() == []
+    with Admin(name_servers=pair.namesrv) as admin:
+        admin.create_topic(topic, broker="first", read_queues=4, write_queues=4)
+    queue = MessageQueue(topic, "first", 3)
+    pair.fill(topic, "first", range(5), queue_id=3)
+
+    rows: list[int] = []
+
+    def is_found() -> bool:
+        rows.extend(stream.run_batch())
+        return from_json(stream.offset).queues.get(queue) == 5
+
+    wait_until(is_found, _SECONDS, "the queue is found")
+    assert rows == (list(range(5)) if option == "earliest" else [])
+    pair.fill(topic, "first", range(5, 9), queue_id=3)
+    # The checkpoint has the start of the queue, so that a restart continues there.
+    restarted = ManualStream(options, stream.offset)
+    assert restarted.run_batch() == list(range(5, 9))
+
+
 def test_topic_created_after_the_start_is_read_from_its_beginning(pair: Pair) -> None:
     options = {"nameServers": pair.namesrv, "subscribePattern": "Later.*"}
     stream = ManualStream(options)
@@ -228,7 +278,7 @@ def test_recreated_topic_seen_empty_is_read_from_its_beginning(pair: Pair) -> No
 
     def is_seen_empty() -> bool:
         assert stream.run_batch() == []
-        return from_json(stream.offset)[0][queue] == 0
+        return from_json(stream.offset).queues[queue] == 0
 
     wait_until(is_seen_empty, _SECONDS, "the recreated topic is seen")
     offset = stream.offset
@@ -272,7 +322,7 @@ def test_queue_added_during_a_batch_is_not_in_its_repetition(pair: Pair) -> None
         admin.create_topic(topic, broker="first", read_queues=4, write_queues=4)
     # The first batch was not committed: its start is resolved again and has two more queues.
     again = ManualStream(options)
-    assert len(from_json(again.offset)[0]) == 4
+    assert len(from_json(again.offset).queues) == 4
     assert again.read(end) == list(range(5))
 
 
@@ -322,6 +372,6 @@ def test_available_now_stops_at_the_offsets_of_its_start(pair: Pair) -> None:
     late.offset = {"version": 1, "queues": {topic: {"first": {"0": 10, "1": 0}}}}
     assert late.run_batch() == []
     late.reader.prepareForTriggerAvailableNow()
-    late.offset["queues"][topic]["first"]["0"] = 11
+    late.offset = {"version": 1, "queues": {topic: {"first": {"0": 11, "1": 0}}}}
     with pytest.raises(DataLossError, match="ends at 10, before 11"):
         late.run_batch()

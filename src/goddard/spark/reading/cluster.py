@@ -8,9 +8,12 @@ options say; then it raises an error. A query never hangs on an unreachable serv
 import asyncio
 import contextlib
 import logging
+import struct
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from goddard.client import broker_api
 from goddard.client.consume.pull import pull_command
@@ -29,8 +32,10 @@ from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, GoddardError, RemotingError
 from goddard.protocol.bodies import TopicList
+from goddard.protocol.bodies_admin import TopicStatsTable
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers.admin import GetTopicStatsRequest
 from goddard.protocol.names import (
     AUTO_CREATE_TOPIC,
     is_dlq_topic,
@@ -68,10 +73,41 @@ _EMPTY_PULL_CODES: Final = frozenset(
     }
 )
 
+_QUEUE_OFFSET: Final = struct.Struct(">20xq")
+
 # The group of pull requests when the options name none; brokers require one.
 DEFAULT_GROUP: Final = "goddard-spark"
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The earliest and the latest offset of queues, and the store time of their last messages.
+
+    Without a last message, or if a slave answered, there is no store time.
+    """
+
+    earliest: Offsets
+    latest: Offsets
+    last_stored_ms: Offsets
+
+    def only(self, queues: Iterable[MessageQueue]) -> "Bounds":
+        chosen = set(queues)
+        earliest, latest, stored = (
+            {queue: number for queue, number in numbers.items() if queue in chosen}
+            for numbers in (self.earliest, self.latest, self.last_stored_ms)
+        )
+        return Bounds(earliest, latest, stored)
+
+
+class _QueueStats(NamedTuple):
+    """What a broker says about a queue. ``is_slave``: it may be behind its master."""
+
+    earliest: int
+    latest: int
+    last_stored_ms: int | None
+    is_slave: bool
 
 
 class ReplicaBehindError(GoddardError):
@@ -121,6 +157,8 @@ class ClusterClient:
         self._session: Session | None = None
         # Static topics that match the pattern; each is warned about once.
         self._skipped_topics: set[str] = set()
+        # Topics and brokers that refused the request for statistics.
+        self._without_stats: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -144,28 +182,35 @@ class ClusterClient:
         """
         return self._run(self._queues(options, is_running=is_running))
 
-    def bounds(self, queues: Iterable[MessageQueue]) -> tuple[Offsets, Offsets]:
-        """The earliest and the latest offset of each queue."""
-        return self._run(self._bounds(list(queues)))
+    def bounds(self, queues: Iterable[MessageQueue]) -> Bounds:
+        """The bounds of each queue, with one request for each topic and broker."""
+        return self._run(self._bounds(list(queues), is_retried=True))
 
-    def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """The latest offset of each queue."""
-        return self._run(self._query_offsets(list(queues), broker_api.max_offset))
-
-    def latest_of_reachable(
+    def bounds_of_reachable(
         self, queues: Iterable[MessageQueue], at_least: Mapping[MessageQueue, int]
-    ) -> Offsets:
-        """The latest offsets of the queues whose brokers answer, without retries.
+    ) -> Bounds:
+        """The bounds of the queues whose brokers answer, without retries.
 
-        Raises an error if no broker answers. A slave may be behind its master, so its answer is
-        raised to at least the queue's offset in ``at_least``.
+        Raises an error if no broker answers. A slave may be behind its master, so its latest offset
+        is raised to at least the queue's offset in ``at_least``.
         """
-        return self._run(self._latest_of_reachable(list(queues), at_least))
+        return self._run(self._bounds(list(queues), at_least, is_retried=False))
+
+    def store_times(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """The store time of the message at each offset.
+
+        None if the master has no message there; a queue whose broker does not answer is left out.
+        """
+        return self._run(self._store_times(positions))
+
+    def offsets_after(self, times_ms: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
+        """The offset of the first message of each queue that was stored after a time."""
+        return self._run(self._offsets_after(times_ms, bounds))
 
     def resolve(
         self,
         spec: OffsetSpec,
-        bounds: tuple[Offsets, Offsets],
+        bounds: Bounds,
         *,
         group: str | None = None,
         fails_without_match: bool = False,
@@ -270,6 +315,17 @@ class ClusterClient:
 
         Raises the first error that is not retriable, or the first error if all requests fail.
         """
+        outcomes = await self._gather_outcomes(requests)
+        results = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
+        for outcome in outcomes:
+            if isinstance(outcome, GoddardError) and not results:
+                raise outcome
+        return results
+
+    async def _gather_outcomes(
+        self, requests: Iterable[Coroutine[Any, Any, T]]
+    ) -> list[T | GoddardError]:
+        """The result of each request, or its retriable error; raises an error that is not."""
 
         async def result_or_error(request: Coroutine[Any, Any, T]) -> T | GoddardError:
             try:
@@ -279,28 +335,122 @@ class ClusterClient:
                     raise
                 return error
 
-        outcomes = await self._gather(result_or_error(request) for request in requests)
-        results = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
-        for outcome in outcomes:
-            if isinstance(outcome, GoddardError) and not results:
-                raise outcome
-        return results
+        return await self._gather(result_or_error(request) for request in requests)
 
-    async def _latest_of_reachable(
-        self, queues: list[MessageQueue], at_least: Mapping[MessageQueue, int]
-    ) -> Offsets:
-        timeout_ms = self._connection.request_timeout_ms
+    async def _bounds(
+        self,
+        queues: list[MessageQueue],
+        at_least: Mapping[MessageQueue, int] | None = None,
+        *,
+        is_retried: bool,
+    ) -> Bounds:
+        groups: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            groups[queue.topic, queue.broker_name].append(queue)
 
-        async def query(queue: MessageQueue) -> tuple[MessageQueue, int]:
-            session, address, wire_queue = await self._locate(queue)
-            latest = await broker_api.max_offset(
-                session, address, wire_queue, timeout_ms=timeout_ms
+        async def with_or_without_retries(request: Callable[[], Awaitable[T]]) -> T:
+            return await (with_retries(self._connection, request) if is_retried else request())
+
+        gather = self._gather if is_retried else self._gather_successes
+        answers = await gather(
+            with_or_without_retries(partial(self._topic_stats, group)) for group in groups.values()
+        )
+        stats = {queue: found for answer in answers for queue, found in answer.items()}
+        single = [queue for queue, found in stats.items() if found is None]
+        if single:
+            stats |= await gather(
+                with_or_without_retries(partial(self._queue_stats, queue)) for queue in single
             )
-            if session.find_broker(queue.broker_name, only_this=True) is None:
-                latest = max(latest, at_least.get(queue, latest))
-            return queue, latest
+        bounds = Bounds({}, {}, {})
+        for queue, found in stats.items():
+            if found is None:
+                continue
+            bounds.earliest[queue] = found.earliest
+            # The queue may have changed between two requests.
+            bounds.latest[queue] = max(found.latest, found.earliest)
+            if found.is_slave and at_least is not None:
+                bounds.latest[queue] = max(found.latest, at_least.get(queue, 0))
+            elif found.last_stored_ms is not None:
+                bounds.last_stored_ms[queue] = found.last_stored_ms
+        return bounds
 
-        return dict(await self._gather_successes(query(queue) for queue in queues))
+    async def _topic_stats(
+        self, queues: list[MessageQueue]
+    ) -> dict[MessageQueue, _QueueStats | None]:
+        """The statistics of queues of one topic and broker; None where a queue must be asked for.
+
+        A broker may refuse this request by its access control, and lists only queues to write to.
+        """
+        session, address, is_slave, wire_queue = await self._locate(queues[0])
+        key = (wire_queue.topic, wire_queue.broker_name)
+        if key in self._without_stats:
+            return dict.fromkeys(queues)
+        header = GetTopicStatsRequest(topic=wire_queue.topic)
+        try:
+            response = await session.call(
+                address,
+                broker_api.command(RequestCode.GET_TOPIC_STATS_INFO, header),
+                self._connection.request_timeout_ms,
+            )
+        except BrokerError as error:
+            if is_retriable(error):
+                raise
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                self._without_stats.add(key)
+            return dict.fromkeys(queues)
+        table = (await broker_api.read(response, TopicStatsTable)).offset_table
+        found = {queue.queue_id: offsets for queue, offsets in table.items()}
+        stats: dict[MessageQueue, _QueueStats | None] = dict.fromkeys(queues)
+        for queue in queues:
+            if (offsets := found.get(queue.queue_id)) is not None:
+                stored_ms: int | None = offsets.last_update_timestamp
+                if is_slave or offsets.max_offset <= 0 or offsets.last_update_timestamp <= 0:
+                    stored_ms = None
+                stats[queue] = _QueueStats(
+                    offsets.min_offset, offsets.max_offset, stored_ms, is_slave
+                )
+        return stats
+
+    async def _queue_stats(self, queue: MessageQueue) -> tuple[MessageQueue, _QueueStats]:
+        timeout_ms = self._connection.request_timeout_ms
+        session, address, is_slave, wire_queue = await self._locate(queue)
+        earliest = await broker_api.min_offset(session, address, wire_queue, timeout_ms=timeout_ms)
+        latest = await broker_api.max_offset(session, address, wire_queue, timeout_ms=timeout_ms)
+        return queue, _QueueStats(earliest, latest, None, is_slave)
+
+    async def _store_times(
+        self, positions: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int | None]:
+        async def query(queue: MessageQueue, offset: int) -> tuple[MessageQueue, int | None]:
+            session, address, is_slave, wire_queue = await self._locate(queue)
+            if is_slave:
+                return queue, None
+            try:
+                data = await self._pull(session, address, wire_queue, offset, 1)
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                return queue, None
+            starts = record_starts(data)
+            if not starts or _QUEUE_OFFSET.unpack_from(data, starts[0])[0] != offset:
+                return queue, None
+            times: list[int] = RecordColumns(data, starts).store_times_ms.tolist()
+            return queue, times[0]
+
+        outcomes = await self._gather_outcomes(
+            query(queue, offset) for queue, offset in positions.items()
+        )
+        return dict(outcome for outcome in outcomes if not isinstance(outcome, GoddardError))
+
+    async def _offsets_after(self, times_ms: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
+        found = await self._gather(
+            self._offset_at_time(queue, time_ms + 1, bounds.earliest[queue])
+            for queue, time_ms in times_ms.items()
+        )
+        return {
+            queue: min(offset, bounds.latest[queue])
+            for queue, offset in zip(times_ms, found, strict=True)
+        }
 
     async def _check_writable(self, topic: str | None) -> None:
         session = await self._get_session()
@@ -328,27 +478,6 @@ class ClusterClient:
         # One reachable broker is enough: producers send to it instead of the others.
         await self._gather_successes(contact(queue) for queue in queue_by_broker.values())
 
-    async def _bounds(self, queues: list[MessageQueue]) -> tuple[Offsets, Offsets]:
-        earliest = await self._query_offsets(queues, broker_api.min_offset)
-        latest = await self._query_offsets(queues, broker_api.max_offset)
-        # The queue may have changed between the two requests.
-        return earliest, {queue: max(end, earliest.get(queue, 0)) for queue, end in latest.items()}
-
-    async def _query_offsets(
-        self, queues: list[MessageQueue], query: Callable[..., Awaitable[int]]
-    ) -> Offsets:
-        timeout_ms = self._connection.request_timeout_ms
-        offsets = await self._gather(
-            self._request_broker(
-                queue,
-                lambda session, address, wire_queue: query(
-                    session, address, wire_queue, timeout_ms=timeout_ms
-                ),
-            )
-            for queue in queues
-        )
-        return dict(zip(queues, offsets, strict=True))
-
     async def _request_broker(
         self,
         queue: MessageQueue,
@@ -357,16 +486,39 @@ class ClusterClient:
         """Send a request to the broker of a queue, preferably the master, with retries."""
 
         async def attempt() -> T:
-            return await request(*await self._locate(queue))
+            session, address, _, wire_queue = await self._locate(queue)
+            return await request(session, address, wire_queue)
 
         return await with_retries(self._connection, attempt)
 
-    async def _locate(self, queue: MessageQueue) -> tuple[Session, str, MessageQueue]:
-        """The address of a queue's broker, and the queue with its topic's name on the wire."""
+    async def _locate(self, queue: MessageQueue) -> tuple[Session, str, bool, MessageQueue]:
+        """The address of a queue's broker, whether it is a slave, and the queue with its topic's
+        name on the wire.
+        """
         session = await self._get_session()
         wire_queue = queue._replace(topic=session.with_namespace(queue.topic))
-        address, _ = await session.locate(wire_queue)
-        return session, address, wire_queue
+        address, is_slave = await session.locate(wire_queue)
+        return session, address, is_slave, wire_queue
+
+    async def _pull(
+        self, session: Session, address: str, wire_queue: MessageQueue, offset: int, count: int
+    ) -> bytes:
+        """The records of one pull; empty if there are none at the offset."""
+        pull = pull_command(
+            session.with_namespace(DEFAULT_GROUP),
+            wire_queue,
+            offset,
+            subscription(wire_queue.topic, "*", 0),
+            max_messages=count,
+            suspend_ms=0,
+            carries_subscription=True,
+        )
+        response = await session.request(address, pull, self._connection.request_timeout_ms)
+        if response.code in _EMPTY_PULL_CODES:
+            return b""
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, address)
+        return bytes(response.body)
 
     async def _gather(self, requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Run requests concurrently, up to the limit; the first error cancels the rest."""
@@ -387,11 +539,11 @@ class ClusterClient:
     async def _resolve(
         self,
         spec: OffsetSpec,
-        bounds: tuple[Offsets, Offsets],
+        bounds: Bounds,
         group: str | None,
         fails_without_match: bool,
     ) -> Offsets:
-        earliest, latest = bounds
+        earliest, latest = bounds.earliest, bounds.latest
         offsets = await self._resolve_without_timestamps(spec, bounds, group)
         unknown = _named_by_timestamp(spec) - _queues_and_topics(latest)
         if unknown:
@@ -430,21 +582,9 @@ class ClusterClient:
             )
 
             async def store_times(offset: int, count: int) -> list[int]:
-                pull = pull_command(
-                    session.with_namespace(DEFAULT_GROUP),
-                    wire_queue,
-                    offset,
-                    subscription(wire_queue.topic, "*", 0),
-                    max_messages=count,
-                    suspend_ms=0,
-                    carries_subscription=True,
-                )
-                response = await session.request(address, pull, timeout_ms)
-                if response.code in _EMPTY_PULL_CODES:
+                data = await self._pull(session, address, wire_queue, offset, count)
+                if not data:
                     return []
-                if response.code != ResponseCode.SUCCESS:
-                    raise BrokerError(response.code, response.remark, address)
-                data = bytes(response.body)
                 times: list[int] = RecordColumns(data, record_starts(data)).store_times_ms.tolist()
                 return times
 
@@ -453,10 +593,10 @@ class ClusterClient:
         return await self._request_broker(queue, search)
 
     async def _resolve_without_timestamps(
-        self, spec: OffsetSpec, bounds: tuple[Offsets, Offsets], group: str | None
+        self, spec: OffsetSpec, bounds: Bounds, group: str | None
     ) -> Offsets:
         """The offsets of a spec, ignoring its timestamps."""
-        earliest, latest = bounds
+        earliest, latest = bounds.earliest, bounds.latest
         offsets = dict(latest if spec.mode is OffsetMode.LATEST else earliest)
         if spec.mode is OffsetMode.GROUP and group is not None:
             offsets |= await self._group_offsets(group, list(latest))
@@ -505,7 +645,7 @@ class ClusterClient:
 
         async def commit_offset(queue: MessageQueue, offset: int) -> bool:
             try:
-                session, address, wire_queue = await self._locate(queue)
+                session, address, _, wire_queue = await self._locate(queue)
                 wire_group = session.with_namespace(group)
                 await broker_api.update_consumer_offset(
                     session, address, wire_group, wire_queue, offset, timeout_ms=timeout_ms

@@ -3,11 +3,15 @@
 An offset is the number of the next message of a queue. Checkpoints keep offsets as JSON, in a form
 that every later version must read::
 
-    {"version": 1, "queues": {"TopicTest": {"broker-a": {"0": 12, "1": 7}}}, "first": {...}}
+    {"version": 1, "queues": {"TopicTest": {"broker-a": {"0": 12, "1": 7}}}, "first": {...},
+     "stored": {"TopicTest": {"broker-a": {"0": 1767225600000}}}, "started": 1767225600000}
 
 ``queues`` has the end offsets of a batch. ``first``, of the same form, has the start offsets of
 queues that no earlier batch read. With it, a batch that is repeated after a restart starts at the
 same offsets, even if "latest" is a different offset by then or old messages were deleted.
+``stored`` has the store time of the last message before the end offset, for queues where it is
+known: if another message is there later, the messages that were read have vanished. ``started`` is
+the time when the query was started first.
 
 Options give offsets in the same form, without the version around it; -2 stands for the earliest
 and -1 for the latest offset, as in Spark's Kafka source.
@@ -48,6 +52,15 @@ class DataLossError(GoddardError):
         )
 
 
+class SourceOffset(NamedTuple):
+    """The end of a batch, as checkpoints keep it; see the module docstring."""
+
+    queues: Offsets
+    first: Offsets
+    stored_ms: Offsets
+    started_ms: int | None
+
+
 class QueueRange(NamedTuple):
     """Messages of one queue from ``start`` to before ``end``."""
 
@@ -64,12 +77,19 @@ class QueueRange(NamedTuple):
 
 
 def to_json(
-    offsets: Mapping[MessageQueue, int], first: Mapping[MessageQueue, int] | None = None
+    offsets: Mapping[MessageQueue, int],
+    first: Mapping[MessageQueue, int] | None = None,
+    stored_ms: Mapping[MessageQueue, int] | None = None,
+    started_ms: int | None = None,
 ) -> dict[str, Any]:
     """Offsets in the form of a checkpoint; equal offsets give equal JSON."""
     value: dict[str, Any] = {"version": _VERSION, "queues": _nested(offsets)}
     if first is not None:
         value["first"] = _nested(first)
+    if stored_ms:
+        value["stored"] = _nested(stored_ms)
+    if started_ms is not None:
+        value["started"] = started_ms
     return value
 
 
@@ -81,8 +101,8 @@ def _nested(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str
     return queues
 
 
-def from_json(value: Any) -> tuple[Offsets, Offsets]:
-    """Parse a checkpoint's offsets: ``queues`` and ``first`` (see the module docstring)."""
+def from_json(value: Any) -> SourceOffset:
+    """Parse the offsets of a checkpoint."""
     version = value.get("version") if isinstance(value, dict) else None
     if not isinstance(version, int) or version < 1:
         raise OffsetsError(f"not offsets of a rocketmq source: {str(value)[:200]}")
@@ -92,7 +112,13 @@ def from_json(value: Any) -> tuple[Offsets, Offsets]:
             f"version {_VERSION}: upgrade it, or start from a new checkpoint"
         )
     try:
-        return _queues(value.get("queues"), lowest=0), _queues(value.get("first", {}), lowest=0)
+        started_ms = value.get("started")
+        return SourceOffset(
+            _queues(value.get("queues"), lowest=0),
+            _queues(value.get("first", {}), lowest=0),
+            _queues(value.get("stored", {}), lowest=0),
+            None if started_ms is None else _number(started_ms, lowest=0),
+        )
     except (TypeError, ValueError) as error:
         raise OffsetsError(f"damaged offsets: {error}") from error
 

@@ -30,7 +30,7 @@ from goddard.spark import log
 from goddard.spark.columns import MAX_BATCH_BYTES
 from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions
 from goddard.spark.reading import offsets
-from goddard.spark.reading.cluster import ClusterClient
+from goddard.spark.reading.cluster import Bounds, ClusterClient
 from goddard.spark.reading.micro_batch import MicroBatchPlanner
 from goddard.spark.reading.offsets import DataLossError, Offsets, QueueRange
 from goddard.spark.reading.pull import PulledRecords, RangeReader, open_session
@@ -136,11 +136,9 @@ class BatchReader(DataSourceReader):
         """Hook for filter push-down; without it the ranges stay as they are."""
         return ranges
 
-    def _clamp(
-        self, bounds: tuple[Offsets, Offsets], start: Offsets, end: Offsets
-    ) -> tuple[Offsets, Offsets]:
+    def _clamp(self, bounds: Bounds, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
         """Limit offsets from the options to the queues' bounds; offsets outside are data loss."""
-        earliest, latest = bounds
+        earliest, latest = bounds.earliest, bounds.latest
         losses = [
             f"{queue} begins at {earliest[queue]}, offset {offset} was requested"
             for queue, offset in start.items()
@@ -187,11 +185,9 @@ class FilteringReader(BatchReader):
     def _narrow(self, cluster: ClusterClient, ranges: list[QueueRange]) -> list[QueueRange]:
         pushed = self._pushed
         ranges = [pushed.narrow(each) for each in ranges if pushed.matches_queue(each.queue)]
-        bounds = (
-            {each.queue: each.start for each in ranges},
-            {each.queue: each.end for each in ranges},
-        )
-        starts, ends = bounds
+        starts = {each.queue: each.start for each in ranges}
+        ends = {each.queue: each.end for each in ranges}
+        bounds = Bounds(starts, ends, {})
         if pushed.from_ms is not None:
             since = OffsetSpec(OffsetMode.EARLIEST, timestamp_ms=pushed.from_ms)
             starts = cluster.resolve(since, bounds)
@@ -244,7 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        return offsets.to_json(self._get_planner().initial())
+        return self._get_planner().initial()
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -267,9 +263,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        begins, _ = offsets.from_json(start)
-        ends, first = offsets.from_json(end)
-        ranges, losses = offsets.ranges_between(begins | first, ends)
+        planner = self._get_planner()
+        planner.check_repeated(start, end)
+        begins, ends = offsets.from_json(start), planner.parse(end)
+        ranges, losses = offsets.ranges_between(begins.queues | ends.first, ends.queues)
         if losses and self._options.fails_on_data_loss:
             raise DataLossError(losses)
         return [

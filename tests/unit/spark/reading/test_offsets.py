@@ -26,10 +26,15 @@ _QUEUES = st.builds(
 _OFFSETS = st.dictionaries(_QUEUES, st.integers(0, 2**62), max_size=8)
 
 
-@given(_OFFSETS, _OFFSETS)
-def test_checkpoint_json_round_trip(ends: offsets.Offsets, first: offsets.Offsets) -> None:
-    text = json.dumps(offsets.to_json(ends, first))
-    assert offsets.from_json(json.loads(text)) == (ends, first)
+@given(_OFFSETS, _OFFSETS, _OFFSETS, st.none() | st.integers(0, 2**62))
+def test_checkpoint_json_round_trip(
+    ends: offsets.Offsets,
+    first: offsets.Offsets,
+    stored_ms: offsets.Offsets,
+    started_ms: int | None,
+) -> None:
+    text = json.dumps(offsets.to_json(ends, first, stored_ms, started_ms))
+    assert offsets.from_json(json.loads(text)) == (ends, first, stored_ms, started_ms)
 
 
 def test_checkpoint_json_is_stable() -> None:
@@ -38,6 +43,11 @@ def test_checkpoint_json_is_stable() -> None:
     text = json.dumps(offsets.to_json({_queue(1): 3}, {_queue(1): 2}))
     assert text == (
         '{"version": 1, "queues": {"T": {"b": {"1": 3}}}, "first": {"T": {"b": {"1": 2}}}}'
+    )
+    text = json.dumps(offsets.to_json({_queue(1): 3}, None, {_queue(1): 1_700}, 1_600))
+    assert text == (
+        '{"version": 1, "queues": {"T": {"b": {"1": 3}}}, '
+        '"stored": {"T": {"b": {"1": 1700}}}, "started": 1600}'
     )
     # A query that started before any queue existed.
     assert json.dumps(offsets.to_json({}, {})) == '{"version": 1, "queues": {}, "first": {}}'
@@ -54,6 +64,7 @@ def test_checkpoint_json_is_stable() -> None:
         ({"version": 1, "queues": {"T": {"b": {"x": 1}}}}, "damaged"),
         ({"version": 1, "queues": {"T": {"b": {"0": -1}}}}, "damaged"),
         ({"version": 1, "queues": {"T": {"b": {"0": "1"}}}}, "damaged"),
+        ({"version": 1, "queues": {}, "started": "now"}, "damaged"),
     ],
 )
 def test_invalid_checkpoint_is_refused(value: Any, words: str) -> None:
