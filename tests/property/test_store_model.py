@@ -235,6 +235,10 @@ class StoreModel(RuleBasedStateMachine):
             # A filler may remain although the records after it are lost.
             assert end == -(-self.sent[-1].end_offset // SEGMENT_BYTES) * SEGMENT_BYTES
         for sent in self.sent[-3:]:
+            view = self.store.log.read(sent.physical_offset, sent.end_offset - sent.physical_offset)
+            assert view is not None
+            assert decode_record(view)[0].body == sent.body
+        for sent in self.visible()[-3:]:
             view = self.store.lookup(sent.physical_offset)
             assert view is not None
             assert decode_record(view)[0].body == sent.body

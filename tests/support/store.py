@@ -4,7 +4,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from goddard.protocol.record import Host
+from goddard.protocol.record import Host, Record, encode_record
 from goddard.store.config import StoreConfig
 from goddard.store.files import Files
 from goddard.store.log.records import PreparedRecord
@@ -13,6 +13,8 @@ from goddard.store.threads import Job
 from tests.support.clock import ManualClock
 
 HOST = Host.parse("127.0.0.1:10911")
+# Of a record with IPv4 hosts, before its body.
+HEAD_BYTES = 88
 
 
 class InlineWorker:
@@ -101,3 +103,25 @@ class SmallStore:
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
+
+
+def put_forged(store: MessageStore, topic: str, properties: bytes, queue_offset: int = 0) -> int:
+    """Store a message whose body is a complete record; returns the log offset of that record."""
+    physical_offset = store.log_max_offset + HEAD_BYTES
+    inner = encode_record(
+        Record(
+            topic=topic,
+            queue_id=0,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            store_timestamp_ms=1,
+            store_host=HOST,
+            born_timestamp_ms=1,
+            born_host=HOST,
+            body=b"forged",
+            properties=properties,
+        )
+    )
+    entry = store.put(prepared("Attack", 0, body=inner))
+    assert entry.physical_offset + HEAD_BYTES == physical_offset
+    return physical_offset

@@ -454,10 +454,22 @@ class MessageStore:
         return read_matches(self._log, self._lock, match)
 
     def lookup(self, physical_offset: int) -> memoryview | None:
-        """The record that starts at an offset of the log; None when none does."""
+        """The record that starts at an offset of the log; None when none does.
+
+        Bytes in the body of a record can look like a record: only a queue entry proves that one
+        starts there.
+        """
         with self._lock:
             entry = self._log.entry_at(physical_offset)
-            return None if entry is None else self._log.read(physical_offset, entry.size)
+            if entry is None:
+                return None
+            queue = self._queues.get(entry.topic, entry.queue_id)
+            if queue is None or not queue.min_offset <= entry.queue_offset < queue.max_offset:
+                return None
+            in_queue = queue.entry(entry.queue_offset)
+            if in_queue is None or in_queue[:2] != (physical_offset, entry.size):
+                return None
+            return self._log.read(physical_offset, entry.size)
 
     def read_log(self, physical_offset: int, max_bytes: int) -> memoryview | None:
         """Raw bytes of the log within one segment (replication)."""

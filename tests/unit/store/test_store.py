@@ -24,7 +24,7 @@ from goddard.store.threads import ThreadWorker
 from goddard.testing.process import wait_until
 from tests.support.clock import ManualClock
 from tests.support.faulty_files import FaultyFiles
-from tests.support.store import SmallStore, prepared
+from tests.support.store import SmallStore, prepared, put_forged
 
 
 def test_one_sync_answers_all_waiting_callers(tmp_path: Path) -> None:
@@ -422,3 +422,28 @@ def test_worker_threads(tmp_path: Path) -> None:
     with MessageStore(config) as store:
         assert store.report.is_clean
         assert sum(store.max_offset("TopicA", i) for i in range(4)) == 1_000
+
+
+@pytest.mark.parametrize("queue_offset", [0, 1, 2, 2**40])
+def test_a_record_inside_of_a_body_is_not_found(tmp_path: Path, queue_offset: int) -> None:
+    with SmallStore(tmp_path) as store:
+        genuine = [store.put(prepared("Secret")) for _ in range(2)]
+        forged = put_forged(store, "Secret", b"", queue_offset)
+        assert store.log.entry_at(forged) is not None, "its bytes are a record"
+        assert store.lookup(forged) is None
+        for entry in genuine:
+            view = store.lookup(entry.physical_offset)
+            assert view is not None
+            assert len(view) == entry.size
+
+
+def test_a_record_is_found_after_a_restart_and_as_long_as_the_log_has_it(tmp_path: Path) -> None:
+    with SmallStore(tmp_path, segment_bytes=4096, queue_file_bytes=400) as store:
+        offsets = [
+            store.put(prepared(body=bytes(500), queue_id=i % 2)).physical_offset for i in range(60)
+        ]
+    with SmallStore(tmp_path, segment_bytes=4096, queue_file_bytes=400) as store:
+        assert None not in map(store.lookup, offsets)
+        store.clean(is_manual=True)
+        found = [offset for offset in offsets if store.lookup(offset) is not None]
+        assert found == [offset for offset in offsets if offset >= store.log_min_offset]

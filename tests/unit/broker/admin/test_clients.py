@@ -14,6 +14,7 @@ from goddard.protocol.ids import offset_message_id
 from goddard.protocol.record import Host
 from tests.support.admin_harness import AdminHarness, body_of
 from tests.support.consumer_harness import Consumer, records_of, tags
+from tests.support.store import put_forged
 
 CONSUMERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST
@@ -234,6 +235,14 @@ class TestConsumingDirectly:
             answer = await harness.connect().ask(CONSUME, fields | changes)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert remark in (answer.remark or "")
+
+    async def test_a_record_inside_of_a_body_is_not_consumed(self, tmp_path: Path) -> None:
+        with AdminHarness(tmp_path) as harness:
+            forged = put_forged(harness.store, "Secret", b"")
+            await join_group(harness)
+            fields = {"consumerGroup": "G", "clientId": CLIENT, "msgId": message_id(forged)}
+            answer = await harness.connect().ask(CONSUME, fields)
+            assert answer.remark == f"can not find message by the offset, {forged}"
 
 
 class TestOffsetsOfClients:

@@ -14,6 +14,7 @@ from goddard.store.errors import QueryCancelledError
 from goddard.store.log.reading import QueryResult
 from tests.support.admin_harness import AdminHarness, body_of
 from tests.support.consumer_harness import bodies_of, records_of, sql, tags
+from tests.support.store import put_forged
 
 QUERY = RequestCode.QUERY_MESSAGE
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID
@@ -168,6 +169,12 @@ class TestByPlace:
             answer = await harness.connect().ask(VIEW, {"offset": offset})
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark == f"can not find message by the offset, {offset}"
+
+    async def test_a_record_inside_of_a_body_is_not_viewed(self, tmp_path: Path) -> None:
+        with AdminHarness(tmp_path) as harness:
+            forged = put_forged(harness.store, "Secret", b"")
+            answer = await harness.connect().ask(VIEW, {"offset": forged})
+            assert answer.remark == f"can not find message by the offset, {forged}"
 
     @pytest.mark.parametrize("offset", [None, "", "x", 2**63])
     async def test_malformed(self, tmp_path: Path, offset: Any) -> None:

@@ -26,7 +26,7 @@ from goddard.store.log.records import LogEntry
 from goddard.transport.handlers import Handlers
 from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.memory import RawPeer, join_raw
-from tests.support.store import HOST, prepared
+from tests.support.store import HOST, prepared, put_forged
 
 BORN = 1_600_000_000_000
 
@@ -368,3 +368,13 @@ async def test_an_administrator_can_set_the_retries_of_a_group(tmp_path: Path) -
         harness.parts.groups.put(msgspec.structs.replace(group, retry_max_times=1))
         await harness.send_back(harness.consumed(reconsume_times=1).physical_offset)
         assert len(harness.parts.records("%DLQ%G")) == 1
+
+
+async def test_a_forged_message_inside_of_a_body_cannot_be_sent_back(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        forged = put_forged(harness.parts.store, "Secret", b"")
+        end_offset = harness.parts.store.log_max_offset
+        answer = await harness.send_back(forged, delay_level=1)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == f"look message by offset failed, {forged}"
+        assert harness.parts.store.log_max_offset == end_offset

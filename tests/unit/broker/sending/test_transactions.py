@@ -32,7 +32,7 @@ from goddard.transport.handlers import Handlers
 from tests.support.broker_parts import BrokerParts, broker_parts, properties_of
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
-from tests.support.store import HOST, prepared
+from tests.support.store import HOST, prepared, put_forged
 
 COMMIT = TransactionType.COMMIT
 ROLLBACK = TransactionType.ROLLBACK
@@ -287,6 +287,25 @@ class TestEnd:
             answer = await made.end(entry, COMMIT)
             assert answer is not None
             assert answer.remark == "Find prepared transaction message failed"
+
+    @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+    async def test_a_forged_half_inside_of_a_body_cannot_be_ended(
+        self, tmp_path: Path, decision: int
+    ) -> None:
+        properties = b"PGROUP\x01P\x02REAL_TOPIC\x01Secret\x02REAL_QID\x010\x02"
+        async with harness(tmp_path) as made:
+            entry = await made.send_half()
+            forged = put_forged(made.parts.store, TRANS_HALF_TOPIC, properties)
+            answer = await made.end(entry, decision, commit_log_offset=forged)
+            assert answer is not None
+            assert answer.remark == "Find prepared transaction message failed"
+            id_ = offset_message_id(HOST, forged)
+            answer = await made.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": id_})
+            assert answer is not None
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert made.parts.records("Secret") == []
+            assert len(made.halves()) == 1
+            assert await made.op_bodies() == []
 
     async def test_a_half_without_its_topic(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as made:
