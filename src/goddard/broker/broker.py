@@ -208,7 +208,6 @@ class Broker:
         tasks = Tasks(_log)
         stack.push_async_callback(tasks.stop)
         await self._listen(stack, handlers, config)
-        stack.push_async_callback(self._finish_requests)
         self._run_housekeeping(tasks, config)
         if config.accepts_writes:
             self.delays.start()
@@ -450,6 +449,7 @@ class Broker:
                 handlers,
                 on_close=self._connection_closed,
                 on_frames=self._on_frames,
+                finish_requests=self._finish_requests,
                 clock=self._clock,
             )
             await server.start()
@@ -500,7 +500,7 @@ class Broker:
     # Stopping
 
     async def _finish_requests(self) -> None:
-        """Answer what is being worked on, before the connections go."""
+        """Answer parked pulls, and the sends that the store is still writing."""
         self.clients.stop()
         self.parked_pulls.stop()
         await self.appender.drain()

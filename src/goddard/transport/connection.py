@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_corked",
         "_decoder",
-        "_draining",
+        "_drained",
         "_flush_scheduled",
         "_handle",
         "_handled_bytes",
@@ -122,6 +122,7 @@ class Connection(asyncio.Protocol):
         "_reading_paused",
         "_saw_bytes",
         "_saw_frame",
+        "_stopped",
         "_tasks",
         "_timeouts",
         "_transport",
@@ -170,7 +171,9 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(options.max_frame_bytes)
         self._lost = False
         self._closing = False
-        self._draining = False
+        self._stopped = False
+        # While this end shuts down; done when no handler runs.
+        self._drained: asyncio.Future[None] | None = None
         # Receiving.
         self._paused = False
         self._reading_paused = False
@@ -428,7 +431,7 @@ class Connection(asyncio.Protocol):
     def _process(self, frames: list[memoryview]) -> None:
         self._corked = True
         try:
-            if self._on_frames is not None:
+            if self._on_frames is not None and self._drained is None:
                 frames = self._on_frames(self, frames)
             if frames:
                 self._handle_frames(frames)
@@ -478,11 +481,11 @@ class Connection(asyncio.Protocol):
         self._handled_bytes -= self._tasks.pop(task)
         if not task.cancelled() and (answer := task.result()) is not None:
             self.respond(answer)
+        if self._drained is not None and not self._tasks and not self._drained.done():
+            self._drained.set_result(None)
         if self._lost:
             if not self._tasks:
                 self._finish()
-        elif self._draining and not self._tasks:
-            self.close()
         elif self._paused:
             self._update_pause()
 
@@ -555,21 +558,32 @@ class Connection(asyncio.Protocol):
         """Wait until the connection is lost and its last handler has ended."""
         await asyncio.shield(self.closed)
 
-    def drain(self) -> None:
-        """Finish the requests being handled, then close; answer new ones with GO_AWAY."""
-        self._draining = True
+    def drain(self) -> asyncio.Future[None]:
+        """Answer new requests with GO_AWAY. The future is done when no handler runs."""
+        if self._drained is not None:
+            return self._drained
+        self._drained = self._loop.create_future()
+        if not self._tasks:
+            self._drained.set_result(None)
         handle = self._handle
 
         def reply_go_away(
             request: RemotingCommand, connection: "Connection"
         ) -> Answer | Coroutine[Any, Any, Answer]:
             if request.version <= _LAST_VERSION_WITHOUT_GO_AWAY or request.flag & _ONEWAY:
-                return handle(request, connection)
+                return None if self._stopped else handle(request, connection)
             return request.reply(ResponseCode.GO_AWAY, "please go away")
 
         self._handle = reply_go_away
-        if not self._tasks:
-            self.close()
+        return self._drained
+
+    def stop_handling(self) -> None:
+        """After ``drain``: also drop the requests of clients that do not support GO_AWAY.
+
+        They are still received: with unread bytes, closing would reset the connection, and the
+        peer could lose its last responses.
+        """
+        self._stopped = True
 
     def sweep(self, now_ms: int) -> None:
         """Close this connection if it is idle, stalled, or stuck inside a frame."""

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -98,7 +98,8 @@ class Server:
     """Serves ``handlers`` on one port.
 
     ``on_open`` and ``on_close`` are called for each connection; ``on_frames`` may handle frames
-    before they are decoded (see Connection).
+    before they are decoded (see Connection). ``finish_requests`` completes the requests that
+    handlers answer later; it is awaited while the server stops, before connections are closed.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Server:
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_frames: FrameHook | None = None,
+        finish_requests: Callable[[], Awaitable[None]] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
@@ -116,6 +118,7 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._on_frames = on_frames
+        self._finish_requests = finish_requests
         self._clock: Clock = clock or SystemClock()
         self._warnings = LimitedWarnings(_logger, self._clock)
         self._tasks = Tasks(_logger, logging.DEBUG)
@@ -168,8 +171,7 @@ class Server:
             await self._tasks.stop()
             if self._listener is not None:
                 self._listener.close()
-            for connection in list(self._connections):
-                connection.drain()
+            await self._drain(grace_seconds)
             await self._wait_finished(grace_seconds)
         finally:  # also when this coroutine is cancelled
             for connection in list(self._connections):
@@ -196,6 +198,23 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    async def _drain(self, grace_seconds: float) -> None:
+        """Answer the requests that were received, and new ones with GO_AWAY; then close."""
+        drained = {connection: connection.drain() for connection in self._connections}
+        if self._finish_requests is not None:
+            await self._finish_requests()
+        if drained:
+            await asyncio.wait(drained.values(), timeout=grace_seconds)
+        for connection in drained:
+            connection.stop_handling()
+        if self._finish_requests is not None:  # what those handlers started
+            await self._finish_requests()
+        for connection, is_drained in drained.items():
+            if is_drained.done():
+                connection.close()
+            else:
+                connection.abort()
 
     async def _wait_finished(self, timeout_seconds: float) -> bool:
         waits = [connection.closed for connection in self._unfinished]

@@ -492,3 +492,33 @@ async def test_a_sender_of_single_bytes_is_served(handlers: Handlers) -> None:
             (length,) = struct.unpack(">i", await reader.readexactly(4))
             assert (await reader.readexactly(length)).endswith(b"slowly")
         writer.transport.abort()
+
+
+async def test_a_stopping_server_sends_responses_that_handlers_left_for_later() -> None:
+    """As the broker's: the handler submits, and the response follows when the message is stored."""
+    submitted: list[tuple[RemotingCommand, Connection]] = []
+
+    def submit(request: RemotingCommand, connection: Connection) -> None:
+        submitted.append((request, connection))
+
+    async def submit_soon(request: RemotingCommand, connection: Connection) -> None:
+        await asyncio.sleep(0.02)
+        submit(request, connection)
+
+    async def finish() -> None:
+        await asyncio.sleep(0.01)  # a sync of the disk
+        while submitted:
+            request, connection = submitted.pop()
+            connection.respond(request.reply(body=b"stored"))
+
+    handlers = Handlers()
+    handlers.register(1, submit, ANY_RULE)
+    handlers.register(2, submit_soon, ANY_RULE)
+    server = Server(ServerOptions(), handlers, finish_requests=finish)
+    await server.start()
+    async with Client() as client:
+        connection = await client.connection(f"127.0.0.1:{server.port}")
+        waiting = [connection.request_soon(RemotingCommand(code), 30_000) for code in (1, 2)]
+        await until(lambda: bool(submitted))
+        await server.stop()
+        assert [bytes((await response).body) for response in waiting] == [b"stored"] * 2

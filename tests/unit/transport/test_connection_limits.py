@@ -289,27 +289,63 @@ async def test_drain_finishes_running_handlers(handlers: Handlers, gate: asyncio
     peer, server = join_raw(handlers)
     peer.transport.write(_requests(GATED, 3))
     await _ticks()
-    server.drain()
+    drained = server.drain()
     # New requests: clients that support GO_AWAY get it, older ones are still served.
     peer.transport.write(_requests(BIG, 1, version=479) + _requests(BIG, 1, version=475))
     away, served = await peer.receive(2)
     assert (away.code, away.remark) == (ResponseCode.GO_AWAY, "please go away")
     assert served.code == ResponseCode.SUCCESS
-    assert not server.is_closed
+    assert not drained.done()
     gate.set()
     assert [answer.code for answer in await peer.receive(3)] == [0, 0, 0]
+    assert drained.done()
+    server.stop_handling()
+    peer.transport.write(_requests(BIG, 1, version=475))
+    await _ticks()
+    assert peer.received.empty()
+    server.close()
     async with asyncio.timeout(60):
         await server.wait_closed()
         await peer.lost.wait()
 
 
-async def test_drain_without_work_closes_at_once(handlers: Handlers) -> None:
+async def test_a_connection_is_drained_when_it_is_lost(
+    handlers: Handlers, gate: asyncio.Event
+) -> None:
+    peer, server = join_raw(handlers)
+    peer.transport.write(_requests(GATED, 1))
+    await _ticks()
+    drained = server.drain()
+    peer.transport.abort()
+    async with asyncio.timeout(60):
+        await drained
+
+
+async def test_drain_without_handlers_is_done_at_once(handlers: Handlers) -> None:
     peer, server = join_raw(handlers)
     server.respond(RemotingCommand(0, flag=1))
-    server.drain()
-    assert server.is_closed
+    assert server.drain().done()
+    server.close()
     # Queued bytes are still sent.
     assert len(await peer.receive(1)) == 1
+
+
+async def test_frame_hooks_take_nothing_while_draining(handlers: Handlers) -> None:
+    taken: list[memoryview] = []
+
+    def take(connection: Connection, frames: list[memoryview]) -> list[memoryview]:
+        taken.extend(frames)
+        return []
+
+    peer, server = join_raw(handlers, on_frames=take)
+    peer.transport.write(_requests(BIG, 1))
+    await _ticks()
+    assert len(taken) == 1
+    server.drain()
+    peer.transport.write(_requests(BIG, 1, version=479))
+    (away,) = await peer.receive(1)
+    assert away.code == ResponseCode.GO_AWAY
+    assert len(taken) == 1
 
 
 def test_sweeps_are_frequent_enough_for_the_shortest_limit() -> None:
