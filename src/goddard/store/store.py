@@ -123,6 +123,10 @@ class MessageStore:
             root / "checkpoint",
             self._clock,
         )
+        self._log.set_on_prepared(self._resume_append)
+        # Not the store's lock: with that an append may wait for the worker that calls this.
+        self._resuming = threading.Lock()
+        self._resume: Callable[[], None] | None = None
         self._next_offsets: dict[QueueKey, int] = {}
         self._is_open = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
@@ -188,6 +192,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
+        self._resume_append()
         self._showing.stop_running_later()
         self._stop_workers()
         is_clean = False
@@ -253,14 +258,25 @@ class MessageStore:
         StoreDiskError. With SYNC_FLUSH a message is safe once ``wait_durable`` has called back for
         its ``end_offset``.
         """
-        return cast(list[LogEntry], self.append(records))  # of runs there are none
+        entries = cast(list[LogEntry], self.append(records))  # of runs there are none
+        self._enter_if_behind()
+        return entries
 
     def put_batch(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
         """As ``put_many``, for the messages of one client batch: they never cross a segment."""
-        return cast(list[LogEntry], self.append(records, whole=True))
+        entries = cast(list[LogEntry], self.append(records, whole=True))
+        self._enter_if_behind()
+        return entries
+
+    def _enter_if_behind(self) -> None:
+        if self._index.is_behind:
+            self._upkeep.write_index()
 
     def append(self, records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
-        """As ``put_many`` (``whole``: ``put_batch``), for runs of records, too."""
+        """As ``put_many`` (``whole``: ``put_batch``), for runs of records, too.
+
+        For a loop: call it when ``when_ready`` says that it will not wait.
+        """
         if not records:
             return []
         self._check_writable()
@@ -277,6 +293,29 @@ class MessageStore:
         else:
             self._showing.tell(entries)
         return entries
+
+    def when_ready(self, resume: Callable[[], None]) -> bool:
+        """Whether ``append`` can be called now without waiting for a new segment or the index.
+
+        If not, ``resume`` is called once, in a thread of the store, when this may have changed. A
+        store that takes no messages is ready: ``append`` raises the reason.
+        """
+        if self._is_ready():
+            return True
+        with self._resuming:
+            self._resume = resume
+        return self._is_ready()  # it may have become so meanwhile; ``resume`` is called as well
+
+    def _is_ready(self) -> bool:
+        return (
+            self._log.is_room_prepared and not self._index.is_behind
+        ) or self.unwritable_reason is not None
+
+    def _resume_append(self) -> None:
+        with self._resuming:
+            resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
 
     def append_raw(self, data: bytes | memoryview) -> None:
         """Append bytes of another broker's log as they are, then dispatch them (replication)."""
@@ -379,6 +418,7 @@ class MessageStore:
                 self._last_checkpoint_ms = now_ms
             else:
                 self._upkeep.write_pending()
+        self._resume_append()
 
     def _request_index_when_due(self) -> None:
         if self._index.waiting_count >= _INDEX_RECORDS and not self._is_index_requested:
@@ -388,6 +428,7 @@ class MessageStore:
     def _write_index(self) -> None:
         self._is_index_requested = False
         self._upkeep.write_index()
+        self._resume_append()
 
     # Reading
 
@@ -588,34 +629,34 @@ class MessageStore:
     # Cleaning
 
     def delete_topic(self, topic: str) -> int:
-        """Delete a topic's queues; its records stay in the log. Returns how many queues went."""
-        with self._lock:
-            queues = [queue for queue in self._queues if queue.topic == topic]
-            self._destroy(queues)
-            return len(queues)
+        """Delete a topic's queues; its records stay in the log. Returns how many queues went.
+
+        Deleting the files takes long; the lock is not held meanwhile.
+        """
+        queues = [queue for queue in self._queues if queue.topic == topic]
+        self._upkeep.delete_queues(queues, self._forget_offset)
+        return len(queues)
 
     def delete_stale_queues(self, is_kept: Callable[[str], bool]) -> int:
         """Delete queues whose every record has left the log, but for topics to be kept."""
-        with self._lock:
-            stale = [
-                queue
-                for queue in self._queues
-                if queue.max_offset > 0
-                and queue.max_physical_offset <= self._log.min_offset
-                and not is_kept(queue.topic)
-            ]
-            self._destroy(stale)
-            return len(stale)
+        min_offset = self._log.min_offset
+        stale = [
+            queue
+            for queue in self._queues
+            if queue.max_offset > 0
+            and queue.max_physical_offset <= min_offset
+            and not is_kept(queue.topic)
+        ]
+        self._upkeep.delete_queues(stale, self._forget_offset)
+        return len(stale)
 
-    def _destroy(self, queues: Sequence[ConsumeQueue]) -> None:
-        self._queues.destroy(queues)
+    def _forget_offset(self, queue: ConsumeQueue) -> None:
         # Messages that wait for the disk bring their queue back, at the offsets they were given:
         # it must go on after them, or later ones would fall on the same offsets.
-        in_flight = self._showing.waiting_keys()
-        for queue in queues:
-            key = queue.topic, queue.queue_id
-            if key not in in_flight:
-                self._next_offsets.pop(key, None)
+        key = queue.topic, queue.queue_id
+        is_complete = self._next_offsets.get(key) == queue.max_offset
+        if is_complete or key not in self._showing.waiting_keys():
+            self._next_offsets.pop(key, None)
 
     def clean(self, *, is_manual: bool = False) -> int:
         """Delete what retention allows now; returns how many segments of the log went."""

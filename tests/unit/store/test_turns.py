@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goddard.store.files import SystemFiles
+from goddard.store.files import Data, SystemFiles
 from goddard.store.log import maintenance as upkeep
 from tests.support.store import SmallStore, prepared
 
@@ -15,7 +15,7 @@ _TURN_SECONDS = 0.002
 
 
 class ScriptedTime:
-    """Time for the upkeep: a new queue file takes a turn, and another thread appends in each pause.
+    """Time for the upkeep: a write takes a turn, and another thread appends in each pause.
 
     It has to be another thread, because the store's lock is re-entrant.
     """
@@ -40,17 +40,16 @@ class ScriptedTime:
 
 
 class SlowFiles(SystemFiles):
-    """A disk on which creating a queue file takes a whole turn."""
+    """A disk on which a write takes a whole turn."""
 
     __slots__ = ("_time",)
 
     def __init__(self, scripted: ScriptedTime) -> None:
         self._time = scripted
 
-    def create(self, path: Path, size: int) -> int:
-        if "consumequeue" in path.parts:
-            self._time.seconds += _TURN_SECONDS
-        return super().create(path, size)
+    def pwrite(self, fd: int, data: Data, position: int) -> None:
+        self._time.seconds += _TURN_SECONDS
+        super().pwrite(fd, data, position)
 
 
 def test_an_append_gets_the_lock_between_two_queues(

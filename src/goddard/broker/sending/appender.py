@@ -132,6 +132,8 @@ class Appender:
         self._queued_since_ms = 0
         self._waits: set[_Wait] = set()
         self._held_back: asyncio.TimerHandle | None = None
+        # Clear while the queue waits for the store, which prepares a segment or fills the index.
+        self._resumed = asyncio.Event()
         store.show_with(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
         self.flush_timeout_ms = flush_timeout_ms
         self.queued_requests = 0
@@ -218,8 +220,10 @@ class Appender:
 
     async def drain(self) -> None:
         """Until everything submitted so far is stored, and known to be durable where asked for."""
-        if self._queue:
+        while self._queue:
             self._append_queued()
+            if self._queue:
+                await self._resumed.wait()
         if self._waits:
             await asyncio.wait([wait.until_over() for wait in self._waits])
 
@@ -232,6 +236,9 @@ class Appender:
         if self._held_back is not None:
             self._held_back.cancel()
             self._held_back = None
+        if not self._store.when_ready(self._resume_soon):
+            self._resumed.clear()
+            return
         self._queue = []
         queued_requests, self.queued_requests = self.queued_requests, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
@@ -252,6 +259,15 @@ class Appender:
         else:
             for group, entries in settled:
                 _tell(group.done, entries, None)
+
+    def _resume_soon(self) -> None:
+        # At shutdown the store's threads may outlive the loop.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._resume)
+
+    def _resume(self) -> None:
+        self._resumed.set()
+        self._append_queued()
 
     def _append(self, groups: Sequence[Group], settled: list[_Appended]) -> None:
         if not groups:

@@ -483,13 +483,16 @@ class KeyIndex:
         """How many records have been gathered and not entered, nor been tried to."""
         return self._gathered_count - self._taken_count
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many records wait that no more should be appended."""
+        return self.waiting_count >= _MAX_PENDING_RECORDS
+
     def add(self, entries: Sequence[Placed]) -> None:
-        """Gather records. Only when far too many wait are they entered here and now."""
+        """Gather records for ``write_pending``."""
         count = count_messages(entries)
         self._gathered.append((count, tuple(entries)))
         self._gathered_count += count
-        if self.waiting_count >= _MAX_PENDING_RECORDS:
-            self.write_pending()
 
     def write_pending(self) -> None:
         """Enter the gathered records; on an error those not entered stay gathered."""

@@ -8,7 +8,7 @@ i32 0xCBD43194) and starts the next segment.
 One thread appends at a time. Others may read below ``end_offset`` and flush.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ from goddard.store.runs import Appendable, LogRun, Placed, RecordRun
 from goddard.store.threads import Worker
 
 _CUT_COPY_BYTES: Final = 1 << 20
+_MAX_SPARE_BYTES: Final = 64 << 20
 
 QueueKey = tuple[str, int]
 
@@ -57,6 +58,7 @@ class CommitLog:
         self._files = files
         self._segment_bytes = segment_bytes
         self._max_record_bytes = max_record_bytes
+        self._spare_bytes = min(segment_bytes // 2, _MAX_SPARE_BYTES)
         self.delay_times_ms = delay_times_ms
         self._segments: list[Segment] = []
         self._allocator = SegmentAllocator(
@@ -481,6 +483,20 @@ class CommitLog:
         """Take the oldest segments out of the log; the caller deletes their files."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         return gone
+
+    @property
+    def is_room_prepared(self) -> bool:
+        """Whether an append will not wait for the creation of a segment.
+
+        True while half a segment, or 64 MiB, is left. The next segment is created when the previous
+        one is taken, so only a slow disk or a log of small segments can make this False.
+        """
+        end = self._segments[-1].end_offset if self._segments else self.end_offset
+        return end - self.end_offset >= self._spare_bytes or self._allocator.is_prepared(end)
+
+    def set_on_prepared(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called, in a worker, when ``is_room_prepared`` may have changed."""
+        self._allocator.on_prepared = callback
 
     def prepare_next(self) -> None:
         """Have the segment made that an append will want next."""

@@ -90,7 +90,10 @@ class Dispatcher:
                 self.trouble = error
 
     def write_pending(self) -> None:
-        """Put what waits in memory into the files; raises StoreDiskError and may be repeated."""
+        """Put what waits in memory into the files; raises StoreDiskError and may be repeated.
+
+        For recovery, where there is only one thread; later ``Upkeep.write_pending`` does it.
+        """
         for queue in self._queues.waiting:
             queue.write_pending()
         self._index.write_pending()

@@ -1,7 +1,7 @@
 """What a worker of the store does beside the appends: write queues and index, checkpoint, clean.
 
-The store's lock is held for short turns only, and never while something is synced or a segment or
-index file is made or deleted. The checkpoint may lag, never lead: one saver at a time, and once a
+The store's lock is held for short turns only, and never while something is synced or a file is
+created or deleted. The checkpoint may lag, never lead: one saver at a time, and once a
 queue or index file could not be synced it stays where it is, since after a failed sync a second one
 that succeeds proves nothing. The next opening then reads the log again from there.
 """
@@ -9,7 +9,7 @@ that succeeds proves nothing. The next opening then reads the log again from the
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ class Upkeep:
         self._clock = clock
         self._checkpoint_path = checkpoint_path
         self._saving = threading.Lock()
+        # Held while files of queues are created, moved or deleted.
+        self._queue_files = threading.Lock()
         self.checkpoint = Checkpoint()
         self.is_disk_full = False
         # From then on nobody waits for the lock, and the stop is what has to be quick.
@@ -71,14 +73,30 @@ class Upkeep:
         """Put what waits in memory into the files of queues and index; raises StoreDiskError."""
         parts = self._parts
         try:
-            with parts.lock:
-                waiting = parts.queues.waiting
-            self._in_turns(waiting, ConsumeQueue.write_pending)
+            with self._queue_files:
+                with parts.lock:
+                    waiting = parts.queues.waiting
+                self._create_queue_files(waiting)
+                self._in_turns(waiting, ConsumeQueue.write_to_files)
             parts.index.write_pending()
         except StoreDiskError as error:
             parts.dispatcher.trouble = error
             raise
         parts.dispatcher.trouble = None
+
+    def _create_queue_files(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Create the files that queues need. Only adding them to their queues takes the lock."""
+        parts = self._parts
+        missing: list[tuple[ConsumeQueue, int]] = []
+        self._in_turns(
+            queues, lambda queue: missing.extend((queue, base) for base in queue.missing_bases())
+        )
+        for queue, base in missing:
+            fd = queue.create_file(base)
+            with parts.lock:
+                queue.add_file(base, fd)
+            if parts.index.is_behind:  # appends wait for it
+                parts.index.write_pending()
 
     def write_index(self) -> None:
         """Enter what was gathered for the index; trouble is remembered, not raised."""
@@ -183,8 +201,28 @@ class Upkeep:
         with disk_errors("sync", parts.log.directory):
             # Else a power cut could bring back a segment whose queue entries are gone.
             parts.files.sync_directory(parts.log.directory)
-        self._in_turns(queues, lambda queue: queue.delete_before(min_offset))
+        with self._queue_files:
+            paths: list[Path] = []
+            self._in_turns(queues, lambda queue: paths.extend(queue.forget_before(min_offset)))
+            parts.queues.delete_files(paths)
         parts.index.delete_before(min_offset)
+
+    def delete_queues(
+        self, queues: Iterable[ConsumeQueue], on_forget: Callable[[ConsumeQueue], None]
+    ) -> None:
+        """Delete queues with their files; ``on_forget`` is called for each with the lock."""
+        parts = self._parts
+        folders: list[Path | None] = []
+        for queue in queues:
+            with self._queue_files:
+                with parts.lock:
+                    if parts.queues.get(queue.topic, queue.queue_id) is not queue:
+                        continue
+                    on_forget(queue)
+                    parts.queues.forget(queue)
+                folders.append(parts.queues.move_away(queue))
+        for folder in filter(None, folders):
+            parts.queues.delete_folder(folder)
 
     def disk_ratio(self) -> float:
         """The used share of the disk that holds the commit log."""

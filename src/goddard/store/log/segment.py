@@ -12,6 +12,7 @@ the mapping, and with it the bytes, alive until the slice is dropped.
 import mmap
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -180,6 +181,8 @@ class SegmentAllocator:
         # Held while zeros are written, so that none follow once a file was taken.
         self._zeroing = threading.Lock()
         self._next: tuple[int, Future[Segment]] | None = None
+        # Called in the worker when a file was created, or could not be.
+        self.on_prepared: Callable[[], None] = lambda: None
 
     def stop_prezeroing(self) -> None:
         """Let the worker finish soon: the file that it makes is not written to its end."""
@@ -197,8 +200,10 @@ class SegmentAllocator:
                 segment = create_segment(self._files, self._directory, base_offset, self._size)
             except StoreError as error:
                 prepared[1].set_exception(error)
+                self.on_prepared()
             else:
                 prepared[1].set_result(segment)
+                self.on_prepared()
                 self._prezero(segment, prepared)
 
         self._worker.submit(create)
@@ -220,6 +225,12 @@ class SegmentAllocator:
                     time.sleep(_ZERO_PAUSE_SECONDS)
         except (StoreDiskError, OSError):
             return  # an append that needs the space will say so
+
+    def is_prepared(self, base_offset: int) -> bool:
+        """Whether ``take`` would not wait for the file to be created; if it would, prepare it."""
+        if self._next is None:
+            self.prepare(base_offset)
+        return self._next is None or self._next[1].done()
 
     def take(self, base_offset: int) -> Segment:
         """The file at ``base_offset``: the prepared one, or else one made now."""

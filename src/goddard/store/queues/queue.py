@@ -5,7 +5,8 @@ files that are named by the byte offset of their beginning. A queue that starts 
 blank entries before its first.
 
 New entries gather in memory and go to the file some hundred at a time; reads see both. What a crash
-loses of them, recovery reads from the commit log again. The store's lock guards every call.
+loses of them, recovery reads from the commit log again. The store's lock guards every call, except
+those that create or delete files.
 """
 
 from collections import OrderedDict
@@ -295,7 +296,7 @@ class ConsumeQueue:
             pending += ENTRY.pack(physical_offset, size, tags_code)
             self.max_physical_offset = physical_offset + size
             if len(pending) >= _PENDING_BYTES:
-                self.write_pending()
+                self.write_to_files()
             return True
         if position < end:
             known = self.entry(queue_offset)
@@ -328,7 +329,7 @@ class ConsumeQueue:
         pending += b"".join(starmap(ENTRY.pack, map(_PLACE, entries)))
         self.max_physical_offset = entries[-1].end_offset
         if len(pending) >= _PENDING_BYTES:
-            self.write_pending()
+            self.write_to_files()
         return True
 
     def put_run(self, run: LogRun) -> bool:
@@ -341,7 +342,7 @@ class ConsumeQueue:
         pending += b"".join(map(ENTRY.pack, run.physical_offsets, run.sizes, run.tags_codes))
         self.max_physical_offset = run.end_offset
         if len(pending) >= _PENDING_BYTES:
-            self.write_pending()
+            self.write_to_files()
         return True
 
     def _begin_at(self, position: int) -> None:
@@ -351,24 +352,53 @@ class ConsumeQueue:
         self.min_offset = position // QUEUE_ENTRY_BYTES
 
     def write_pending(self) -> None:
-        """Put the gathered entries into the file; on an error they stay gathered."""
-        while self._pending:
+        """Put the gathered entries into files, and create those that do not exist yet.
+
+        On an error they stay gathered. Creating a file takes long: with several threads,
+        ``missing_bases``, ``create_file`` and ``add_file`` do it without the store's lock.
+        """
+        for base in self.missing_bases():
+            self.add_file(base, self.create_file(base))
+        self.write_to_files()
+
+    def write_to_files(self) -> None:
+        """Put the gathered entries into files as far as these exist; the others stay gathered."""
+        while self._pending and self._has_file(self._written):
             base = self._written // self._file_bytes * self._file_bytes
             path = self._path_of(base)
             position = self._written - base
             chunk = self._pending[: self._file_bytes - position]
             with disk_errors("write", path):
-                if not self._bases or self._bases[-1] < base:
-                    self._create_file(path, base)
                 self._files.pwrite(self._shared.get(path), chunk, position)
             self._shared.unsynced.add((self, base))
             self._written += len(chunk)
             del self._pending[: len(chunk)]
-        self._shared.waiting.discard(self)
+        if not self._pending:
+            self._shared.waiting.discard(self)
 
-    def _create_file(self, path: Path, base: int) -> None:
-        self._files.make_directories(self._directory)
-        self._shared.keep(path, self._files.create(path, self._file_bytes))
+    def _has_file(self, position: int) -> bool:
+        return bool(self._bases) and position < self._bases[-1] + self._file_bytes
+
+    def missing_bases(self) -> list[int]:
+        """The bases of the files that the gathered entries need and that do not exist."""
+        end = self._written + len(self._pending)
+        if end == self._written or self._has_file(end - 1):
+            return []
+        start = self._written // self._file_bytes * self._file_bytes
+        if self._bases:
+            start = max(start, self._bases[-1] + self._file_bytes)
+        return list(range(start, end, self._file_bytes))
+
+    def create_file(self, base: int) -> int:
+        """Create a file; returns its descriptor for ``add_file``. Needs no lock."""
+        path = self._directory / segment_name(base)
+        with disk_errors("write", path):
+            self._files.make_directories(self._directory)
+            return self._files.create(path, self._file_bytes)
+
+    def add_file(self, base: int, fd: int) -> None:
+        """Take over a file that was created."""
+        self._shared.keep(self._directory / segment_name(base), fd)
         self._bases.append(base)
         self._mark_directories()
 
@@ -573,32 +603,36 @@ class ConsumeQueue:
             start += max(len(data), 1)
             size = min(size * 2, _REST_BYTES)
 
-    def delete_before(self, log_min_offset: int) -> int:
-        """Delete leading files (never the last) whose every record is gone; returns how many."""
-        deleted = 0
+    def forget_before(self, log_min_offset: int) -> list[Path]:
+        """Forget leading files (never the last) whose every record is gone.
+
+        Returns their paths: the caller deletes them, without the store's lock.
+        """
+        forgotten: list[Path] = []
         while len(self._bases) > 1:
             last = self.entry((self._bases[0] + self._file_bytes) // QUEUE_ENTRY_BYTES - 1)
             if last is None or last.physical_offset >= log_min_offset:
                 break
-            self._delete_file(self._bases.pop(0))
-            deleted += 1
+            forgotten.append(self._forget_file(self._bases.pop(0)))
         self.correct_min(log_min_offset)
-        return deleted
+        return forgotten
 
-    def destroy(self) -> None:
-        """Delete every file and the directory; the object must not be used again."""
+    def forget_all(self) -> None:
+        """Forget every entry and file; the object must not be used again."""
         for base in self._bases:
-            self._delete_file(base)
+            self._forget_file(base)
         self._bases = []
         self._pending.clear()
         self._shared.waiting.discard(self)
-        with disk_errors("delete", self._directory):
-            if self._files.facts(self._directory) is not None:
-                self._files.remove_directory(self._directory)
+        self._shared.unsynced.discard((self, NAMES))
 
-    def _delete_file(self, base: int) -> None:
+    def _forget_file(self, base: int) -> Path:
         path = self._directory / segment_name(base)
         self._shared.forget(path)
         self._shared.unsynced.discard((self, base))
+        return path
+
+    def _delete_file(self, base: int) -> None:
+        path = self._forget_file(base)
         with disk_errors("delete", path):
             self._files.unlink(path)

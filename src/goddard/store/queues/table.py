@@ -1,6 +1,7 @@
 """All consume queues of a store: found on disk, made on demand, flushed and cleaned together."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,13 +23,16 @@ class QueueDamage(NamedTuple):
 
 
 class QueueTable:
-    """The queues by topic and id. The store's lock guards every call."""
+    """The queues by topic and id. The store's lock guards calls that do not say otherwise."""
 
     def __init__(
         self, files: Files, directory: Path, *, file_bytes: int, open_capacity: int
     ) -> None:
         self._files = files
         self._directory = directory
+        # Outside, because RocketMQ takes every folder in the directory for a topic.
+        self._deleted = directory.with_name(f"{directory.name}.deleted")
+        self._moved_count = 0
         self._file_bytes = file_bytes
         self._shared = QueueFiles(files, open_capacity)
         self._syncing = DirectorySync(files, directory)
@@ -53,6 +57,8 @@ class QueueTable:
                 )
             self._files.make_directories(self._directory)
             self._syncing.open()
+        self.delete_leftovers()
+        with disk_errors("list", self._directory):
             keys = list(self._keys())
         for topic, queue_id in keys:
             queue = self.get_or_create(topic, queue_id)
@@ -115,16 +121,58 @@ class QueueTable:
         for queue in self.by_key.values():
             queue.correct_min(log_min_offset)
 
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Take a queue out of the table; ``move_away`` and ``delete_folder`` delete its files."""
+        del self.by_key[queue.topic, queue.queue_id]
+        queue.forget_all()
+
+    def move_away(self, queue: ConsumeQueue) -> Path | None:
+        """Move the folder of a forgotten queue to where it can be deleted without haste.
+
+        A queue with the same name may be created afterwards. Needs no lock, except against the
+        creation of files.
+        """
+        with disk_errors("move", queue.directory):
+            if self._files.facts(queue.directory) is None:
+                return None
+            self._files.make_directories(self._deleted)
+            self._moved_count += 1
+            target = self._deleted / str(self._moved_count)
+            self._files.rename(queue.directory, target)
+            with suppress(OSError):  # the topic has other queues
+                self._files.remove_directory(queue.directory.parent)
+        return target
+
+    def delete_folder(self, folder: Path) -> None:
+        """Delete the files of a queue that was moved away. Needs no lock."""
+        with disk_errors("delete", folder):
+            for name in self._files.names(folder):
+                self._files.unlink(folder / name)
+            self._files.remove_directory(folder)
+            if not self._files.names(self._deleted):
+                with suppress(OSError):  # another queue was moved there
+                    self._files.remove_directory(self._deleted)
+
+    def delete_leftovers(self) -> None:
+        """Delete what a crash left of deleted queues."""
+        with disk_errors("list", self._deleted):
+            names = self._files.names(self._deleted)
+        for name in names:
+            self.delete_folder(self._deleted / name)
+
+    def delete_files(self, paths: Iterable[Path]) -> None:
+        """Delete files that their queues have forgotten. Needs no lock."""
+        for path in paths:
+            with disk_errors("delete", path):
+                self._files.unlink(path)
+
     def destroy(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Delete queues with their files, and the directories of topics that have none left."""
+        """Forget and delete queues, where no other thread uses the table."""
         for queue in queues:
-            queue.destroy()
-            del self.by_key[queue.topic, queue.queue_id]
-        for topic in {queue.topic for queue in queues}:
-            directory = self._directory / topic
-            with disk_errors("delete", directory):
-                if self._files.facts(directory) is not None and not self._files.names(directory):
-                    self._files.remove_directory(directory)
+            self.forget(queue)
+            folder = self.move_away(queue)
+            if folder is not None:
+                self.delete_folder(folder)
 
     @property
     def waiting(self) -> list[ConsumeQueue]:

@@ -331,6 +331,8 @@ class Restorer:
             self._remaking.begin(group[0].physical_offset)
         report.dispatched += len(group)
         self._dispatcher.apply(group)
+        if self._index.is_behind:
+            self._dispatcher.write_pending()
         if self._dispatcher.trouble is not None:
             raise self._dispatcher.trouble
         group.clear()

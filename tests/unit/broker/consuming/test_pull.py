@@ -113,7 +113,7 @@ async def test_an_offset_before_the_first_message_is_moved(tmp_path: Path) -> No
             segment.delete()
         queue = harness.store.queues.get("T", 0)
         assert queue is not None
-        queue.delete_before(harness.store.log_min_offset)
+        queue.forget_before(harness.store.log_min_offset)
         first = harness.store.min_offset("T", 0)
         assert first > 0
         answer = await harness.connect().ask(PULL, pull_fields("T", 0))

@@ -95,6 +95,70 @@ async def test_messages_of_one_tick_are_appended_together_in_order(
         assert (store.appends, appender.queued_requests) == (1, 0)
 
 
+async def test_sends_wait_for_the_next_segment_without_holding_up_the_loop(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    small = SmallStore(tmp_path)
+    small.file_worker.is_held = True
+    with small as store:
+        appender = appender_of(store)
+        for name in "abc":
+            appender.submit([prepared(body=name.encode())], outcomes.of(name))
+            await ticks()
+        assert (appender.queued_requests, outcomes.names) == (3, [])
+        assert list((tmp_path / "commitlog").iterdir()) == [], "only the worker creates segments"
+        small.file_worker.is_held = False
+        small.file_worker.run()
+        await ticks()
+        assert (appender.queued_requests, outcomes.names) == (0, ["a", "b", "c"])
+
+
+async def test_sends_wait_while_the_index_is_far_behind(tmp_path: Path, outcomes: Outcomes) -> None:
+    small = SmallStore(tmp_path, segment_bytes=8 << 20, index_entries=40_000)
+    small.upkeep_worker.is_held = True
+    with small as store:
+        appender = appender_of(store)
+        appender.submit([prepared(keys="k")] * 16_384, outcomes.of("a"))
+        await ticks()
+        appender.submit([prepared()], outcomes.of("b"))
+        await ticks()
+        assert outcomes.names == ["a"]
+        assert store.index.files == [], "only the worker fills the index"
+        small.upkeep_worker.is_held = False
+        small.upkeep_worker.run()
+        await ticks()
+        assert outcomes.names == ["a", "b"]
+        assert store.index.files[0].count == 1 + 16_384
+
+
+async def test_a_drain_waits_for_the_next_segment(tmp_path: Path, outcomes: Outcomes) -> None:
+    small = SmallStore(tmp_path)
+    small.file_worker.is_held = True
+    with small as store:
+        appender = appender_of(store)
+        appender.submit([prepared()], outcomes.of("a"))
+        draining = asyncio.ensure_future(appender.drain())
+        await ticks()
+        assert not draining.done()
+        small.file_worker.is_held = False
+        small.file_worker.run()
+        await asyncio.wait_for(draining, 5)
+        assert outcomes.names == ["a"]
+
+
+async def test_sends_that_wait_are_refused_when_the_store_closes(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    small = SmallStore(tmp_path)
+    small.file_worker.is_held = True
+    with small as store:
+        appender = appender_of(store)
+        appender.submit([prepared()], outcomes.of("a"))
+        await ticks()
+    await ticks()
+    assert isinstance(outcomes.errors["a"], StoreUnavailableError)
+
+
 async def test_a_batch_keeps_its_place_between_other_messages(
     tmp_path: Path, outcomes: Outcomes
 ) -> None:

@@ -147,9 +147,9 @@ def test_first_offset_follows_the_log(queue: ConsumeQueue) -> None:
     queue.write_pending()
     queue.correct_min(0)
     assert queue.min_offset == 0
-    assert queue.delete_before(1250) == 1
+    assert [path.name for path in queue.forget_before(1250)] == [f"{0:020d}"]
     assert queue.min_offset == 13
-    assert queue.delete_before(1 << 40) == 2, "the last file stays, and with it the counter"
+    assert len(queue.forget_before(1 << 40)) == 2, "the last file stays, and with it the counter"
     assert (queue.min_offset, queue.max_offset) == (33, 33)
 
 
