@@ -18,8 +18,8 @@ PACKAGE = ROOT / "src" / "goddard"
 NAMES = ROOT / "docs" / "NAMES.md"
 CONFIGURATION = ROOT / "docs" / "CONFIGURATION.md"
 PLACES = (
-    "goddard|core|protocol|transport|nameserver|broker|client|store|spark|pipelines|cli|testing|"
-    "config|files|logs"
+    "goddard|core|protocol|transport|nameserver|broker|client|store|replication|spark|pipelines|cli|"
+    "testing|config|files|logs"
 )
 
 

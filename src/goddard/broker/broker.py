@@ -50,6 +50,8 @@ from goddard.clock import Clock, SystemClock
 from goddard.core import IS_COMPILED
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.replication.decisions import SlaveLimits
+from goddard.replication.master import HaServer
 from goddard.store.jsonfile import Origin
 from goddard.store.store import MessageStore
 from goddard.store.tables import (
@@ -187,6 +189,12 @@ class Broker:
         await self._saver.save_all(self._tables)
         self.registration = Registration(self.settings, self.topics)
 
+        self.ha_server = HaServer(
+            self.store,
+            self._readers,
+            limits=lambda: _slave_limits(self.settings.current),
+            clock=self._clock,
+        )
         self.stats = Stats(config.cluster_name, self.topics.is_system)
         self.store.add_listener(self.stats.stored)
         self.appender = Appender(
@@ -207,7 +215,9 @@ class Broker:
         stack.push_async_callback(self.transactions.stop)
         tasks = Tasks(_log)
         stack.push_async_callback(tasks.stop)
+        stack.push_async_callback(self.ha_server.stop)
         await self._listen(stack, handlers, config)
+        await self.ha_server.start(config.bind_address, config.ha_port)
         self._run_housekeeping(tasks, config)
         if config.accepts_writes:
             self.delays.start()
@@ -397,6 +407,7 @@ class Broker:
             store=self.store,
             stats=self.stats,
             queued_sends=lambda: self.appender.queued_requests,
+            slaves=lambda: self.ha_server.slaves,
             executor=self._executor,
             clock=self._clock,
         )
@@ -530,11 +541,24 @@ def _server_options(config: BrokerConfig, port: int) -> ServerOptions:
     return dataclasses.replace(options, write_buffer_high_bytes=config.write_buffer_high_bytes)
 
 
+def _slave_limits(config: BrokerConfig) -> SlaveLimits:
+    return SlaveLimits(
+        batch_bytes=config.ha_batch_bytes,
+        heartbeat_ms=config.ha_heartbeat_ms,
+        silence_ms=config.ha_silence_ms,
+        bytes_per_second=config.ha_bytes_per_second if config.ha_flow_control else None,
+    )
+
+
 def _free_port(host: str) -> int:
-    """A port that is free together with the VIP port below it."""
+    """A port that is free together with the VIP port below it and the HA port above it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(_PORT_ATTEMPTS):
-        with socket.socket(family) as first, socket.socket(family) as second:
+        with (
+            socket.socket(family) as first,
+            socket.socket(family) as second,
+            socket.socket(family) as third,
+        ):
             try:
                 first.bind((host, 0))
             except OSError as error:
@@ -543,7 +567,8 @@ def _free_port(host: str) -> int:
             port: int = first.getsockname()[1]
             try:
                 second.bind((host, port - 2))
+                third.bind((host, port + 1))
             except OSError:
                 continue
             return port
-    raise OSError(f"cannot listen on {host}: no free pair of ports was found")
+    raise OSError(f"cannot listen on {host}: no three free ports were found")

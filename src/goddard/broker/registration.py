@@ -232,7 +232,7 @@ def _registration(config: BrokerConfig, body: bytes) -> RemotingCommand:
         broker_name=config.broker_name,
         broker_addr=config.broker_address,
         cluster_name=config.cluster_name,
-        ha_server_addr="",  # Nothing listens on haListenPort: there is no replication.
+        ha_server_addr=config.ha_address,
         broker_id=config.broker_id,
         heartbeat_timeout_millis=config.broker_not_active_timeout_ms if acting else None,
         enable_acting_master=acting,

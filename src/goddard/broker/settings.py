@@ -33,6 +33,7 @@ from goddard.files import replace_file
 from goddard.protocol.bodies import DataVersion
 from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import Host
+from goddard.replication.frames import MAX_DATA_BYTES
 from goddard.store.config import StoreConfig
 from goddard.transport.connection import address_text
 
@@ -186,6 +187,16 @@ class BrokerConfig(Configuration):
     enable_slave_acting_master: bool = setting(False, "enableSlaveActingMaster")
     broker_not_active_timeout_ms: int = setting(10_000, "brokerNotActiveTimeoutMillis", low=1)
 
+    # Replication
+    ha_batch_bytes: int = setting(32 << 10, "haTransferBatchSize", low=1, high=MAX_DATA_BYTES)
+    ha_heartbeat_ms: int = setting(5_000, "haSendHeartbeatInterval", low=1)
+    ha_silence_ms: int = setting(20_000, "haHousekeepingInterval", low=1)
+    ha_max_gap_bytes: int = setting(256 << 20, "haMaxGapNotInSync", low=1, high=_MAX_INT64)
+    ha_flow_control: bool = setting(False, "haFlowControlEnable")
+    ha_bytes_per_second: int = setting(
+        100 << 20, "maxHaTransferByteInSecond", low=1, high=_MAX_INT64
+    )
+
     # Housekeeping and transport
     flush_offsets_ms: int = setting(5_000, "flushConsumerOffsetInterval", low=1)
     flush_delay_offsets_ms: int = setting(10_000, "flushDelayOffsetInterval", low=1)
@@ -221,8 +232,14 @@ class BrokerConfig(Configuration):
 
     @property
     def ha_port(self) -> int:
-        """The port that RocketMQ's slaves connect to. Nothing listens on it."""
+        """The port that slaves connect to. A master listens on it."""
         return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves reach this broker, as the name servers tell them; empty for a slave."""
+        is_slave = self.broker_role == "SLAVE"
+        return "" if is_slave else address_text((self.broker_ip2, self.ha_port))
 
     @property
     def queue_lock_ms(self) -> int:

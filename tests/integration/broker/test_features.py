@@ -73,7 +73,7 @@ async def test_servers_listen_on_the_ports_of_rocketmq(tmp_path: Path) -> None:
         config(tmp_path, **properties), listen_port=BrokerConfig().listen_port
     )
     async with NameServer(names), Broker(default_port), asyncio.timeout(60):
-        for port in (9876, 10911, 10909):
+        for port in (9876, 10911, 10909, 10912):
             _, writer = await asyncio.open_connection(host, port)
             writer.close()
             await writer.wait_closed()
@@ -94,7 +94,7 @@ async def test_every_registered_address_accepts_connections(tmp_path: Path) -> N
         async with Broker(config(tmp_path, **properties)) as broker, asyncio.timeout(60):
             header = registered[0]
             assert header.broker_addr == broker.address
-            for address in filter(None, (header.broker_addr, header.ha_server_addr)):
+            for address in (header.broker_addr, header.ha_server_addr):
                 _, writer = await asyncio.open_connection(*split_address(address))
                 writer.close()
                 await writer.wait_closed()

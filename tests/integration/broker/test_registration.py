@@ -99,13 +99,14 @@ async def test_all_topics_are_registered_with_all_name_servers(tmp_path: Path) -
     first, second = Recorder(), Recorder()
     async with first.serving(), second.serving():
         addresses = f"{first.address};{second.address}"
-        async with registered(tmp_path, addresses, brokerIP1="10.0.0.7") as (topics, _, _):
+        ips = {"brokerIP1": "10.0.0.7", "brokerIP2": "10.1.0.7"}
+        async with registered(tmp_path, addresses, **ips) as (topics, _, _):
             for recorder in (first, second):
                 (header, table), *others = recorder.registered
                 assert not others
                 assert header.broker_name == "broker-a"
                 assert header.broker_addr == "10.0.0.7:10911"
-                assert header.ha_server_addr == ""
+                assert header.ha_server_addr == "10.1.0.7:10912"
                 assert header.cluster_name == "DefaultCluster"
                 assert header.broker_id == 0
                 assert table == dict(topics.configs)

@@ -8,7 +8,7 @@ whatever asks or changes the disk runs in the executor.
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -20,12 +20,14 @@ from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_prope
 from goddard.errors import ConfigError, StoreError
 from goddard.protocol import names
 from goddard.protocol.bodies import KvTable, encode_body
-from goddard.protocol.bodies_admin import HaStatus
+from goddard.protocol.bodies_admin import HaConnection, HaStatus
 from goddard.protocol.bodies_client import RequestModeTable
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.admin import GetBrokerConfigResponse, ViewBrokerStatsRequest
 from goddard.protocol.responses import NoPermissionError, SystemFailedError
+from goddard.replication.decisions import is_in_sync
+from goddard.replication.master import SlaveStatus
 from goddard.store.store import MessageStore
 from goddard.store.tables import DelayOffsetTable
 from goddard.transport.connection import Connection
@@ -66,6 +68,7 @@ class AdminBroker:
         store: MessageStore,
         stats: Stats,
         queued_sends: Callable[[], int] = lambda: 0,
+        slaves: Callable[[], Sequence[SlaveStatus]] = tuple,
         executor: Executor | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class AdminBroker:
         self._store = store
         self._stats = stats
         self._queued_sends = queued_sends
+        self._slaves = slaves
         self._executor = executor
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -263,7 +267,25 @@ class AdminBroker:
     def handle_replication(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
-        body = HaStatus(master=True, master_commit_log_max_offset=self._store.log_max_offset)
+        end_offset = self._store.log_max_offset
+        max_gap_bytes = self._settings.current.ha_max_gap_bytes
+        connections = [
+            HaConnection(
+                addr=f"/{slave.address}",
+                diff=end_offset - slave.acknowledged_offset,
+                in_sync=is_in_sync(slave.acknowledged_offset, end_offset, max_gap_bytes),
+                slave_ack_offset=slave.acknowledged_offset,
+                transfer_from_where=slave.next_offset,
+                transferred_byte_in_second=slave.sent_in_last_second,
+            )
+            for slave in self._slaves()
+        ]
+        body = HaStatus(
+            master=True,
+            master_commit_log_max_offset=end_offset,
+            ha_connection_info=connections,
+            in_sync_slave_nums=sum(connection.in_sync for connection in connections),
+        )
         return request.reply(body=encode_body(body))
 
 
