@@ -29,10 +29,23 @@ if IS_COMPILED:
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 QUEUE = MessageQueue("TopicA", "broker-a", 3)
+ALL: frozenset[str] = frozenset()
 MORE = b"MIN_OFFSET\x010\x02MAX_OFFSET\x019\x02"
 MAGIC = b"\xda\xa3\x20\xa7"
 WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 HOSTS = st.builds(Host, st.sampled_from([bytes(4), b"\x7f\0\0\1", bytes(16)]), st.just(10911))
+
+
+PROPERTIES = st.one_of(
+    st.binary(max_size=60),
+    st.lists(
+        st.sampled_from([
+            b"TAGS\x01a", b"TAGS\x01b", b"TAGS\x01", b"TAGS", b"ATAGS\x01a", b"TAGS\x01a\x01b", b"",
+            b"TAGS\x01\xc3\xa9", b"TAGS\x01\xff", b"KEYS\x01a", b"x\x01TAGS\x01a",
+        ]),
+        max_size=4,
+    ).map(b"\x02".join),
+)  # fmt: skip
 
 
 @st.composite
@@ -50,7 +63,7 @@ def encoded_records(draw: st.DrawFn) -> bytes:
         born_timestamp_ms=draw(INT64),
         born_host=draw(HOSTS),
         body=draw(st.binary(max_size=60)),
-        properties=draw(st.binary(max_size=60)),
+        properties=draw(PROPERTIES),
         sys_flag=WRAPPED if is_wrapped else 0,
     )
     if is_wrapped:
@@ -73,25 +86,41 @@ def golden_records() -> list[bytes]:
     return records
 
 
-def outcome(records: bytes, queue: MessageQueue, offset_delta: int) -> list[object] | str:
+def outcome(
+    records: bytes, queue: MessageQueue, offset_delta: int, tags: frozenset[str]
+) -> list[object] | str:
     try:
-        messages = pull.decode_messages(records, queue, MORE, offset_delta=offset_delta)
+        messages = pull.decode_messages(records, queue, MORE, offset_delta=offset_delta, tags=tags)
     except ProtocolError as error:
         return str(error)
-    return [msgspec.structs.astuple(message) for message in messages]
+    # The fields after the first six are decoded on first use.
+    return [
+        (*msgspec.structs.astuple(each)[:6], each.raw_properties(), each.physical_offset, each.flag)
+        for each in messages
+    ]
 
 
-def check(records: bytes, queue: MessageQueue = QUEUE, offset_delta: int = 0) -> None:
-    compiled = outcome(records, queue, offset_delta)
+def check(
+    records: bytes,
+    queue: MessageQueue = QUEUE,
+    offset_delta: int = 0,
+    tags: frozenset[str] = ALL,
+) -> None:
+    compiled = outcome(records, queue, offset_delta, tags)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pull, "IS_COMPILED", False)
-        assert compiled == outcome(records, queue, offset_delta)
+        assert compiled == outcome(records, queue, offset_delta, tags)
 
 
-@given(BODIES, st.sampled_from([0, 0, 0, 5]))
-@example(b"", 0)
-def test_generated_records(records: bytes, offset_delta: int) -> None:
-    check(records, offset_delta=offset_delta)
+@settings(max_examples=300)
+@given(
+    BODIES,
+    st.sampled_from([0, 0, 0, 5]),
+    st.frozensets(st.sampled_from(["a", "b", "\u00e9", "\ufffd", "a\x01b", ""])),
+)
+@example(b"", 0, ALL)
+def test_generated_records(records: bytes, offset_delta: int, tags: frozenset[str]) -> None:
+    check(records, offset_delta=offset_delta, tags=tags)
 
 
 @given(BODIES.filter(bool), st.data())
@@ -141,16 +170,19 @@ def test_golden_records() -> None:
     whole = b"".join(records)
     for queue_id in range(4):
         check(whole, MessageQueue("TopicTest", "broker-a", queue_id))
+        check(whole, MessageQueue("TopicTest", "broker-a", queue_id), tags=frozenset({"TagA"}))
         check(whole, MessageQueue("x" * 200, "broker-a", queue_id))
 
 
 @pytest.mark.parametrize("start", [-1, -(2**40)])
 def test_a_negative_start_is_refused(start: int) -> None:
     with pytest.raises(ValueError, match="cannot start"):
-        core_records.add_messages([], b"x" * 200, start, tuple, QUEUE, 3, "T", b"\x01T", b"")
+        core_records.add_messages([], b"x" * 200, start, tuple, QUEUE, 3, "T", b"\x01T", b"", ALL)
 
 
 def test_a_start_after_the_end_adds_nothing() -> None:
     messages: list[object] = []
-    added = core_records.add_messages(messages, b"", 2**40, tuple, QUEUE, 3, "T", b"\x01T", b"")
+    added = core_records.add_messages(
+        messages, b"", 2**40, tuple, QUEUE, 3, "T", b"\x01T", b"", ALL
+    )
     assert (added, messages) == (2**40, [])

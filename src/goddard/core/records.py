@@ -14,7 +14,7 @@ from typing import Any
 import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcmp
+    from cython.cimports.libc.string import memchr, memcmp
 
 IS_COMPILED = cython.compiled
 
@@ -22,6 +22,8 @@ _HEAD_BYTES = cython.declare(cython.Py_ssize_t, 88)
 _MAGIC_V1 = cython.declare(cython.uint, 0xDAA320A7)
 # Hosts with IPv6 addresses, and batches that are stored as one record.
 _UNUSUAL = cython.declare(cython.uint, 0x10 | 0x20 | 0x80)
+_PAIR_END = cython.declare(cython.int, 2)
+_TAG_NAME_BYTES = cython.declare(cython.Py_ssize_t, 5)  # with the byte after it
 _MAX_PROPERTIES_BYTES = cython.declare(cython.Py_ssize_t, 32767)
 
 
@@ -35,12 +37,13 @@ def add_messages(
     topic: object,
     topic_bytes: bytes,
     more_properties: object,
+    tags: frozenset[str],
 ) -> int:
     """Add a message for each plain record from ``start`` on; returns where the first other begins.
 
     ``topic_bytes`` is the topic as records have it, its length first. ``make`` is called with the
     queue offset, ``topic``, ``queue``, the length of the body, the bytes of the record and
-    ``more_properties``.
+    ``more_properties``. If there are ``tags``, records with other tags or none are left out.
     """
     data: cython.p_const_uchar = records
     total: cython.Py_ssize_t = len(records)
@@ -50,6 +53,8 @@ def add_messages(
     body_bytes: cython.Py_ssize_t
     queue_offset: cython.longlong
     record: bytes
+    properties_at: cython.Py_ssize_t
+    is_filtered: cython.bint = len(tags) > 0
     if start < 0:
         raise ValueError(f"records cannot start at {start}")
     while start < total:
@@ -58,6 +63,10 @@ def add_messages(
             break
         queue_offset = _get64(data + start + 20)
         body_bytes = _get32(data + start + 84)
+        properties_at = _HEAD_BYTES + body_bytes + wanted_bytes + 2
+        if is_filtered and not _has_tag(data + start + properties_at, size - properties_at, tags):
+            start += size
+            continue
         record = data[start : start + size]
         messages.append(make(queue_offset, topic, queue, body_bytes, record, more_properties))
         start += size
@@ -104,6 +113,36 @@ def _plain_size(
     if properties_bytes > _MAX_PROPERTIES_BYTES or properties_at + properties_bytes != size:
         return 0
     return size
+
+
+@cython.cfunc
+def _has_tag(
+    properties: cython.p_const_uchar, length: cython.Py_ssize_t, tags: frozenset[str]
+) -> cython.bint:
+    """Whether the tag of a record is one of ``tags``; the last of several tags counts."""
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    tag: cython.p_const_char = cython.NULL
+    tag_bytes: cython.Py_ssize_t = 0
+    while at < length:
+        end = at + _find(properties + at, length - at, _PAIR_END)
+        if end - at > _TAG_NAME_BYTES and memcmp(properties + at, b"TAGS\x01", 5) == 0:
+            tag = cython.cast(cython.p_const_char, properties + at + _TAG_NAME_BYTES)
+            tag_bytes = end - at - _TAG_NAME_BYTES
+        at = end + 1
+    return tag != cython.NULL and tag[:tag_bytes].decode("utf-8", "replace") in tags
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _find(
+    text: cython.p_const_uchar, length: cython.Py_ssize_t, byte: cython.int
+) -> cython.Py_ssize_t:
+    """Where a byte is; ``length`` if it is not there."""
+    found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(text, byte, length))
+    return length if found == cython.NULL else found - text
 
 
 @cython.cfunc

@@ -143,11 +143,12 @@ class PullAnswer:
                 header.max_offset,
             )
             messages = decode_messages(
-                self._records, self._queue, bounds, offset_delta=header.offset_delta or 0
+                self._records,
+                self._queue,
+                bounds,
+                offset_delta=header.offset_delta or 0,
+                tags=frozenset(self._tags),
             )
-            if self._tags:
-                wanted = frozenset(self._tags)
-                messages = [message for message in messages if message.tags in wanted]
         return PullResult(
             self.status,
             header.next_begin_offset,
@@ -391,12 +392,18 @@ def read_answer(
 
 
 def decode_messages(
-    records: bytes, queue: MessageQueue, more_properties: bytes = b"", *, offset_delta: int = 0
+    records: bytes,
+    queue: MessageQueue,
+    more_properties: bytes = b"",
+    *,
+    offset_delta: int = 0,
+    tags: frozenset[str] = frozenset(),
 ) -> list[ReceivedMessage]:
     """Decode consecutive stored records as messages of a queue.
 
-    ``more_properties`` are added to each message; ``offset_delta`` is what a static topic's queue
-    adds to the offsets of its broker.
+    ``more_properties``, which may not have a tag, are added to each message; ``offset_delta`` is
+    what a static topic's queue adds to the offsets of its broker. If there are ``tags``, messages
+    with other tags or none are left out.
     """
     messages: list[ReceivedMessage] = []
     add = messages.append
@@ -422,6 +429,7 @@ def decode_messages(
                 topic,
                 topic_bytes,
                 more_properties,
+                tags,
             )
             if position == total:
                 break
@@ -434,7 +442,7 @@ def decode_messages(
             unusual, position = _decode_unusual(
                 records, position, queue, offset_delta, more_properties
             )
-            messages += unusual
+            messages += [each for each in unusual if not tags or each.tags in tags]
             continue
         end = position + size
         topic_at = position + _HEAD_BYTES + length
@@ -455,7 +463,9 @@ def decode_messages(
         if properties_at + properties_length != end or properties_length > MAX_PROPERTIES_BYTES:
             raise _malformed(records, position)
         record = records[position:end]
-        add(ReceivedMessage(queue_offset, topic, queue, length, record, more_properties))
+        message = ReceivedMessage(queue_offset, topic, queue, length, record, more_properties)
+        if not tags or message.tags in tags:
+            add(message)
         position = end
     return messages
 
