@@ -36,6 +36,7 @@ from goddard.store.log.records import (
     encode_joint,
     pack_host,
     plain_size,
+    prepare_record,
 )
 from goddard.store.queues.table import QueueTable
 from goddard.store.store import MessageStore
@@ -55,7 +56,7 @@ def _properties(number: int) -> bytes:
 
 
 def _prepared(number: int, body: bytes) -> PreparedRecord:
-    return PreparedRecord(
+    return prepare_record(
         topic=_TOPIC,
         queue_id=number % _QUEUES,
         body=body,

@@ -21,7 +21,7 @@ from goddard.store.check.inspect import StoreView
 from goddard.store.check.verify import verify
 from goddard.store.config import StoreConfig
 from goddard.store.errors import StoreLockedError
-from goddard.store.log.records import PreparedRecord
+from goddard.store.log.records import prepare_record
 from goddard.store.store import MessageStore
 from goddard.store.tables import ConsumerOffsetTable, SubscriptionGroupTable, TopicTable
 from goddard.testing.ports import lease_port
@@ -105,7 +105,7 @@ class HandOver:
                 names.append((name, key))
                 properties = {"KEYS": f"{key} {stage}", "TAGS": f"Tag{number % 3}"}
                 records.append(
-                    PreparedRecord(
+                    prepare_record(
                         topic=TOPIC,
                         queue_id=number % QUEUES,
                         body=f"{stage} message {number} ✓".encode() * (number % 9 + 1),

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from goddard.broker.lane.sendbatches import BatchMessages, read_batch, tags_codes_of
 from goddard.protocol.message import BatchEntry, encode_batch, iter_batch
 from goddard.protocol.record import Host
-from goddard.store.log.records import LogEntry, PreparedRecord, pack_host, tags_code_of
+from goddard.store.log.records import (
+    LogEntry,
+    PreparedRecord,
+    pack_host,
+    prepare_record,
+    tags_code_of,
+)
 from goddard.store.runs import Appendable, Placed, RecordRun, count_messages, each_entry
 from tests.support.store import SmallStore
 
@@ -75,7 +81,7 @@ def run_of(entries: list[BatchEntry], queue_id: int) -> RecordRun:
 
 def records_of(entries: list[BatchEntry], queue_id: int) -> list[PreparedRecord]:
     return [
-        PreparedRecord(
+        prepare_record(
             topic=TOPIC,
             queue_id=queue_id,
             body=bytes(entry.body),

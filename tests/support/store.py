@@ -7,7 +7,7 @@ from typing import Any
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.store.config import StoreConfig
 from goddard.store.files import Files
-from goddard.store.log.records import PreparedRecord
+from goddard.store.log.records import PreparedRecord, prepare_record
 from goddard.store.store import MessageStore
 from goddard.store.threads import Job
 from tests.support.clock import ManualClock
@@ -61,7 +61,7 @@ def prepared(
         "store_host": HOST,
     }
     values.update(fields)
-    return PreparedRecord(
+    return prepare_record(
         topic=topic, queue_id=queue_id, body=body, properties=properties, **values
     )
 

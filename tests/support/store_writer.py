@@ -27,7 +27,7 @@ from goddard.errors import StoreError
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.log.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord, prepare_record
 from goddard.store.store import MessageStore
 
 MAX_WAITING = 32
@@ -72,7 +72,7 @@ def record(order: Order, number: int) -> PreparedRecord:
         "TAGS": f"Tag{number % 4}",
         "WAIT": "true",
     }
-    return PreparedRecord(
+    return prepare_record(
         topic=order.topic,
         queue_id=number % QUEUES,
         body=f"{number}:".encode() + b"x" * size,

@@ -267,29 +267,27 @@ def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> bytes:
 
 def iter_batch(body: Buffer) -> Iterator[BatchEntry]:
     """The messages of a batch body one by one; ProtocolError at the first that is malformed."""
-    end = len(body)
+    data = bytes(body)
+    end = len(data)
     position = 0
     while position < end:
         if end - position < BATCH_ENTRY_BYTES:
             raise ProtocolError(f"{end - position} bytes at the end of a batch are not a message")
-        size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(body, position)
+        size, _magic, _crc, flag, body_length = _BATCH_HEAD.unpack_from(data, position)
         if not BATCH_ENTRY_BYTES <= size <= end - position:
             raise ProtocolError(f"a message of {size} bytes does not fit the rest of its batch")
         if not 0 <= body_length <= size - BATCH_ENTRY_BYTES:
             raise ProtocolError(f"a body of {body_length} bytes does not fit its message of {size}")
         body_at = position + _BATCH_HEAD.size
-        properties_at = body_at + body_length + _I16.size
-        (properties_length,) = _I16.unpack_from(body, properties_at - _I16.size)
+        body_end = body_at + body_length
+        (properties_length,) = _I16.unpack_from(data, body_end)
+        properties_at = body_end + _I16.size
         position += size
         if properties_length < 0 or properties_at + properties_length != position:
             raise ProtocolError(
                 f"a message of {size} bytes cannot end with {properties_length} bytes of properties"
             )
-        yield BatchEntry(
-            bytes(body[body_at : body_at + body_length]),
-            bytes(body[properties_at:position]),
-            flag,
-        )
+        yield BatchEntry(data[body_at:body_end], data[properties_at:position], flag)
 
 
 def decode_batch(body: Buffer) -> list[BatchEntry]:

@@ -23,7 +23,7 @@ from goddard.protocol.message import decode_properties
 from goddard.protocol.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from goddard.store.errors import MessageIllegalError
 from goddard.store.log.reading import GetResult, GetStatus
-from goddard.store.log.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord, prepare_record
 from goddard.store.store import MessageStore
 from goddard.store.tables import DelayOffsetTable
 
@@ -273,7 +273,7 @@ class DelayDelivery:
             return None
         topic, queue_id = place
         try:
-            return PreparedRecord(
+            return prepare_record(
                 topic=topic,
                 queue_id=queue_id,
                 body=record.body,

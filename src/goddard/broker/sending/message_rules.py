@@ -36,7 +36,7 @@ from goddard.store.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from goddard.store.log.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord, prepare_record
 
 _MAX_TOPIC_BYTES: Final = 255
 _PREPARED: Final = 0x4
@@ -226,7 +226,7 @@ class MessageWriter:
             properties = encode_properties(message.properties)
         except ProtocolError as error:
             raise PutRefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
-        return PreparedRecord(
+        return prepare_record(
             topic=message.topic,
             queue_id=message.queue_id,
             body=bytes(message.body),

@@ -51,7 +51,7 @@ from goddard.protocol.message import (
     iter_batch,
 )
 from goddard.protocol.record import Host
-from goddard.store.log.records import LogEntry, PreparedRecord
+from goddard.store.log.records import LogEntry, PreparedRecord, RequestFields
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler
@@ -417,21 +417,16 @@ class Sends:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a batch has {MAX_BATCH_MESSAGES} messages at most; send the others in another",
             )
-        records = [
-            PreparedRecord(
-                topic=name,
-                queue_id=queue_id,
-                body=entry.body,
-                properties=entry.properties,
-                born_timestamp_ms=batch.born_timestamp_ms,
-                born_host=batch.born_host,
-                store_host=self._store_host,
-                flag=entry.flag,
-                sys_flag=batch.sys_flag,
-                reconsume_times=batch.reconsume_times,
-            )
-            for entry in messages
-        ]
+        fields = RequestFields(
+            topic=name,
+            queue_id=queue_id,
+            born_timestamp_ms=batch.born_timestamp_ms,
+            born_host=batch.born_host,
+            store_host=self._store_host,
+            sys_flag=batch.sys_flag,
+            reconsume_times=batch.reconsume_times,
+        )
+        records = [PreparedRecord(fields, *message) for message in messages]
         unique_id = properties.get(PROPERTY_UNIQUE_ID)
         self._appender.submit(
             records,

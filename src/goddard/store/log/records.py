@@ -41,9 +41,12 @@ TRANSACTION_MASK: Final = 0xC
 PREPARED: Final = 0x4
 ROLLBACK: Final = 0xC
 
-_HEADS: Final = tuple(
-    Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
-)
+# A record in the order of its bytes: size, magic, CRC, queue id, flag; its place (queue offset and
+# physical offset); system flag, born time, born host; store time; store host, retries, offset of
+# the half message, length of the body; body, topic, properties.
+_RECORD_START: Final = Struct(">iIiii")
+_AFTER_PLACE: Final = Struct(">iq")
+_BEFORE_BODY: Final = Struct(">iq")
 # The head of a PlainRecord. What is the same for many of them, from the store time to before the
 # length of the body, is one field: see ``encode_store_part``.
 PLAIN_HEAD: Final = Struct(">iIiiiqqiq8s28si")
@@ -58,6 +61,7 @@ _I32: Final = Struct(">i")
 _V6_BYTES: Final = 20
 _PLACE: Final = Struct(">qq")  # queue offset, physical offset
 _PLACE_AT: Final = 20
+_FIXED_BYTES: Final = 72  # of a record's head, without its two hosts
 _SYS_FLAG_AT: Final = 36
 _SEPARATOR: Final = 2
 _STORE_TIME_AT: Final = 56
@@ -90,19 +94,18 @@ class LogEntry(NamedTuple):
         return not self.sys_flag & PREPARED
 
 
-class PreparedRecord:
-    """A valid record without its place in the log. ``data`` is whole but for the three fields."""
+class RequestFields:
+    """The fields that all records of one request have in common, encoded."""
 
     __slots__ = (
-        "_store_time_at",
-        "data",
-        "delay_level",
+        "after_place",
+        "before_body",
         "has_queue_entry",
-        "properties",
+        "head_bytes",
+        "magic",
         "queue_key",
-        "size",
         "sys_flag",
-        "tags_code",
+        "topic",
     )
 
     def __init__(
@@ -110,72 +113,121 @@ class PreparedRecord:
         *,
         topic: str,
         queue_id: int,
-        body: bytes,
-        properties: bytes,
         born_timestamp_ms: int,
         born_host: Host,
         store_host: Host,
-        flag: int = 0,
         sys_flag: int = 0,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> None:
-        properties_length = len(properties)
         if not 0 <= queue_id <= MAX_QUEUE_ID:
             raise MessageIllegalError(f"queue id {queue_id} is outside 0..{MAX_QUEUE_ID}")
+        self.magic, self.topic = _encode_topic(topic)
+        born = _encode_host(born_host)
+        store = _encode_host(store_host)
+        hosts = (len(born) == _V6_BYTES) | (len(store) == _V6_BYTES) << 1
+        self.sys_flag = sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | hosts << 4
+        try:
+            self.after_place = _AFTER_PLACE.pack(sys_flag, born_timestamp_ms) + born
+            self.before_body = store + _BEFORE_BODY.pack(
+                reconsume_times, prepared_transaction_offset
+            )
+        except struct.error as error:
+            raise MessageIllegalError(f"a number does not fit the record: {error}") from error
+        self.queue_key = (topic, queue_id)
+        # Of the transaction kinds only commit (and none) goes to a queue.
+        self.has_queue_entry = not sys_flag & PREPARED
+        self.head_bytes = _FIXED_BYTES + len(born) + len(store)
+
+
+class PreparedRecord:
+    """A valid record, encoded but for the three fields that depend on its place in the log."""
+
+    __slots__ = ("_fields", "_rest", "_start", "delay_level", "properties", "size", "tags_code")
+
+    def __init__(
+        self, fields: RequestFields, body: bytes, properties: bytes, flag: int = 0
+    ) -> None:
+        body_length, properties_length = len(body), len(properties)
         if properties_length > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(
                 f"properties of {properties_length} bytes are longer than {MAX_PROPERTIES_BYTES}"
             )
-        magic, topic_part = _encode_topic(topic)
-        born = _encode_host(born_host)
-        store = _encode_host(store_host)
-        hosts = (len(born) == _V6_BYTES) | (len(store) == _V6_BYTES) << 1
-        sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | hosts << 4
-        head = _HEADS[hosts]
-        body_length = len(body)
-        size = head.size + body_length + len(topic_part) + 2 + properties_length
+        self._fields = fields
+        self.size = fields.head_bytes + body_length + len(fields.topic) + 2 + properties_length
+        self.properties = properties
+        topic, queue_id = fields.queue_key
         try:
-            start = head.pack(
-                size,
-                magic,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
-                0,
-                0,
-                sys_flag,
-                born_timestamp_ms,
-                born,
-                0,
-                store,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_length,
+            self._start = _RECORD_START.pack(
+                self.size, fields.magic, crc32(body) & 0x7FFFFFFF, queue_id, flag
             )
         except struct.error as error:
             raise MessageIllegalError(f"a number does not fit the record: {error}") from error
-        self.data = bytearray().join(
-            (start, body, topic_part, _U16.pack(properties_length), properties)
+        self._rest = b"".join(
+            (
+                fields.before_body,
+                _I32.pack(body_length),
+                body,
+                fields.topic,
+                _U16.pack(properties_length),
+                properties,
+            )
         )
-        self.size = size
-        self.sys_flag = sys_flag
-        self.queue_key = (topic, queue_id)
-        self.properties = properties
-        # Of the transaction kinds only commit (and none) goes to a queue.
-        self.has_queue_entry = not sys_flag & PREPARED
         self.tags_code = tags_code_of(properties)
         self.delay_level = _delay_level(properties) if topic == SCHEDULE_TOPIC else 0
-        self._store_time_at = _STORE_TIME_AT_V6 if hosts & 1 else _STORE_TIME_AT
+
+    @property
+    def queue_key(self) -> tuple[str, int]:
+        return self._fields.queue_key
+
+    @property
+    def sys_flag(self) -> int:
+        return self._fields.sys_flag
+
+    @property
+    def has_queue_entry(self) -> bool:
+        return self._fields.has_queue_entry
 
     def place(
         self, chunk: Chunk, queue_offset: int, physical_offset: int, store_timestamp_ms: int
     ) -> None:
         """Add the record, with its place filled in, to the bytes of a write."""
-        data = self.data
-        _PLACE.pack_into(data, _PLACE_AT, queue_offset, physical_offset)
-        _I64.pack_into(data, self._store_time_at, store_timestamp_ms)
-        chunk.append(bytes(data))  # a copy: a group may hold the same record twice
+        fields = self._fields
+        chunk += (
+            self._start,
+            _PLACE.pack(queue_offset, physical_offset),
+            fields.after_place,
+            _I64.pack(store_timestamp_ms),
+            self._rest,
+        )
+
+
+def prepare_record(
+    *,
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    properties: bytes,
+    born_timestamp_ms: int,
+    born_host: Host,
+    store_host: Host,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> PreparedRecord:
+    """The record of a request with one message; MessageIllegalError if it breaks a limit."""
+    fields = RequestFields(
+        topic=topic,
+        queue_id=queue_id,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=born_host,
+        store_host=store_host,
+        sys_flag=sys_flag,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+    )
+    return PreparedRecord(fields, body, properties, flag)
 
 
 class PlainRecord(NamedTuple):

@@ -372,7 +372,7 @@ async def test_an_unexpected_error_of_the_store_is_reported(
     with SmallStore(tmp_path) as store:
         appender = appender_of(store)
         record = prepared()
-        del record.data
+        del record.tags_code
         appender.submit([record], outcomes.of("a"))
         await ticks()
         assert type(outcomes.errors["a"]) is StoreError

@@ -14,7 +14,7 @@ from goddard.protocol.record import (
     encode_record,
 )
 from goddard.store.errors import MessageIllegalError
-from goddard.store.log.records import PreparedRecord, is_topic_name
+from goddard.store.log.records import PreparedRecord, RequestFields, is_topic_name, prepare_record
 from tests.support.store import HOST, SmallStore, prepared
 
 V6 = Host.parse("[2001:db8::1]:9000")
@@ -33,7 +33,7 @@ def test_records_are_what_the_codec_writes(
     with small as store:
         store.put(prepared(topic, 3))
         entry = store.put(
-            PreparedRecord(
+            prepare_record(
                 topic=topic,
                 queue_id=3,
                 body=body,
@@ -164,15 +164,10 @@ def test_a_failure_within_a_group_skips_no_offset(tmp_path: Path) -> None:
     with SmallStore(tmp_path, segment_bytes=1024) as store:
         store.put(prepared(body=b"first"))
         end = store.log_max_offset
-        bad = Unencodable(
-            topic="TopicA",
-            queue_id=0,
-            body=b"",
-            properties=b"",
-            born_timestamp_ms=0,
-            born_host=HOST,
-            store_host=HOST,
+        fields = RequestFields(
+            topic="TopicA", queue_id=0, born_timestamp_ms=0, born_host=HOST, store_host=HOST
         )
+        bad = Unencodable(fields, b"", b"")
         with pytest.raises(ZeroDivisionError):
             store.put_many([*(prepared(body=b"x" * 200) for _ in range(8)), bad, prepared()])
         assert store.log_max_offset == end
