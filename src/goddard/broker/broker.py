@@ -320,6 +320,7 @@ class Broker:
             offsets=self.offsets,
             parked_pulls=self.parked_pulls,
             stats=self.stats,
+            executor=self._readers,
         )
         self._pull_lane = PullLane(pulls, self.gate) if IS_COMPILED else None
         self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)

@@ -78,6 +78,12 @@ class Files(Protocol):
 
     def pread(self, fd: int, size: int, position: int) -> bytes: ...
 
+    def is_cached(self, fd: int, position: int) -> bool:
+        """Whether a byte can be read without waiting for the disk; True where nobody can tell."""
+
+    def will_need(self, fd: int, position: int, size: int) -> None:
+        """Have bytes read into the page cache in the background."""
+
     def pwrite(self, fd: int, data: Data, position: int) -> None:
         """Write all of ``data``; when it raises, any part of it may be on disk."""
 
@@ -193,6 +199,21 @@ class SystemFiles:
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         return os.pread(fd, size, position)
+
+    def is_cached(self, fd: int, position: int) -> bool:
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        try:
+            os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # the file system does not offer it
+        return True
+
+    def will_need(self, fd: int, position: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def pwrite(self, fd: int, data: Data, position: int) -> None:
         written = os.pwrite(fd, data, position)

@@ -22,6 +22,7 @@ from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.files import Files, SystemFiles, disk_errors
 from goddard.store.index.index import KeyIndex
+from goddard.store.log.cold import ColdRead, find_cold_read
 from goddard.store.log.commitlog import CommitLog, QueueKey
 from goddard.store.log.dispatch import ArrivalListener, Dispatcher
 from goddard.store.log.flush import FlushCallback, LogFlusher
@@ -128,6 +129,7 @@ class MessageStore:
         self._resuming = threading.Lock()
         self._resume: Callable[[], None] | None = None
         self._next_offsets: dict[QueueKey, int] = {}
+        self._opened_at = 0  # the end of the log when it was opened
         self._is_open = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
         self._is_flush_requested = False
@@ -164,7 +166,7 @@ class MessageStore:
                 check_crc=self.config.is_crc_checked,
             ).restore(self._upkeep.checkpoint, is_clean=is_clean, cut_corrupt=cut_corrupt)
             self._next_offsets = self._queues.next_offsets()
-            self._flusher.flushed_offset = self._log.end_offset
+            self._flusher.flushed_offset = self._opened_at = self._log.end_offset
             self._flusher.flushed_time_ms = self._log.last_store_timestamp_ms
             mark_running(self._files, self._abort_path)
         except BaseException:
@@ -475,6 +477,24 @@ class MessageStore:
                 max_bytes=max_bytes,
                 message_filter=message_filter,
             )
+
+    def cold_read(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> ColdRead | None:
+        """None if a ``get`` of these messages will not wait for the disk; else what to warm first.
+
+        A loop calls ``warm`` of the result in a thread, then ``get``.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        if (
+            queue_offset >= queue.loaded_offset
+            and self._log.end_offset - self._opened_at <= self.config.in_memory_bytes // 2
+        ):
+            return None
+        with self._lock:
+            return find_cold_read(self._files, self._log, queue, queue_offset, max_count)
 
     def query(
         self,

@@ -4,12 +4,15 @@ The order of the checks, the codes, remarks and response fields are RocketMQ's.
 
 ``Pulls.handle`` answers any request. ``Pulls.serve`` does the same for plain ones that
 ``goddard.broker.lane.pulls`` has read, and copies their records by compiled code from the mapped
-log into the response. Both belong to the loop.
+log into the response. Both belong to the loop. Messages that are not in the page cache are read
+by a thread before.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from goddard.broker.consuming.clients import Clients, unsupported_filter
@@ -38,6 +41,7 @@ from goddard.protocol.codes import (
 from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import PullRequest, PullResponse
+from goddard.store.log.cold import ColdRead
 from goddard.store.log.reading import FoundMessages, GetResult, GetStatus
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
@@ -103,7 +107,15 @@ PullFields: TypeAlias = "PullRequest | Pull"
 class PullCall:
     """A pull and where its response goes; ``is_plain`` if compiled code has read it."""
 
-    __slots__ = ("code", "connection", "fields", "is_plain", "opaque", "serialize_type")
+    __slots__ = (
+        "code",
+        "connection",
+        "fields",
+        "is_plain",
+        "is_warm",
+        "opaque",
+        "serialize_type",
+    )
 
     def __init__(
         self,
@@ -121,6 +133,7 @@ class PullCall:
         self.fields = fields
         self.connection = connection
         self.is_plain = is_plain
+        self.is_warm = False  # whether a thread has read the messages into the page cache
 
     def reply(
         self,
@@ -165,6 +178,7 @@ class Pulls:
         offsets: Offsets,
         parked_pulls: ParkedPulls,
         stats: GetStats | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -175,6 +189,8 @@ class Pulls:
         self._offsets = offsets
         self._parked_pulls = parked_pulls
         self._stats = stats
+        self._executor = executor
+        self._cold_count = 0
 
     def handlers(self) -> Mapping[int, Handler]:
         return {PULL: self.handle, LITE_PULL: self.handle}
@@ -209,6 +225,11 @@ class Pulls:
             return call.reply(
                 refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
             )
+        if not call.is_warm:
+            count = self._max_count(fields.max_msg_nums)
+            cold = self._store.cold_read(fields.topic, fields.queue_id, fields.queue_offset, count)
+            if cold is not None:
+                return self._warm(call, cold, can_suspend=can_suspend)
         reset = self._offsets.take_reset(group.group_name, fields.topic, fields.queue_id)
         if reset is not None:
             return self._answer_reset(call, group, topic, reset)
@@ -246,6 +267,25 @@ class Pulls:
                 remark,
             )
         return self._answer(call, code, remark, result, group, topic)
+
+    def _warm(self, call: PullCall, cold: ColdRead, *, can_suspend: bool) -> RemotingCommand | None:
+        """Have a thread read the messages into the page cache, then serve the pull."""
+        if self._cold_count >= self._settings.current.pull_queue_capacity:
+            return call.reply(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many pulls wait for the disk, try later"
+            )
+
+        def serve(_: asyncio.Future[None]) -> None:
+            self._cold_count -= 1
+            if not call.connection.is_closed:
+                call.is_warm = True
+                self.serve(call, can_suspend=can_suspend)
+                call.is_warm = False  # if it is parked, it will ask for other messages
+
+        self._cold_count += 1
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._executor, cold.warm).add_done_callback(serve)
+        return None
 
     def _read(self, call: PullCall, filter_: PullFilter | None) -> FoundMessages:
         """The messages, by compiled code for a plain pull whose filter needs no records."""

@@ -399,6 +399,11 @@ class CommitLog:
             pieces += segment.view[: size - len(pieces)]
         return memoryview(pieces).toreadonly()
 
+    def is_cached(self, physical_offset: int) -> bool:
+        """Whether reading a byte will not wait for the disk."""
+        segment = self.segment_at(physical_offset)
+        return segment is None or segment.is_cached(physical_offset - segment.base_offset)
+
     def tail(self, physical_offset: int, max_bytes: int) -> memoryview | None:
         """What follows an offset within its segment, at most ``max_bytes`` (replication)."""
         segment = self.segment_at(physical_offset)

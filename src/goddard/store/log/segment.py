@@ -89,6 +89,10 @@ class Segment:
                 self.write(start, blank[: stop - start])
             start = stop
 
+    def is_cached(self, position: int) -> bool:
+        with disk_errors("read", self.path):
+            return self._files.is_cached(self._open(), position)
+
     def data_start(self, start: int, end: int) -> int:
         return self._files.data_start(self._open(), start, end)
 

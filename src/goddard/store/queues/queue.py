@@ -124,6 +124,7 @@ class ConsumeQueue:
         "_shared",
         "_stale_to",
         "_written",
+        "loaded_offset",
         "max_physical_offset",
         "min_offset",
         "queue_id",
@@ -157,6 +158,8 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = 0
+        # Where the queue ended when the store was opened: what follows was appended since.
+        self.loaded_offset = 0
         # The end of the last record that has an entry: older ones are duplicates.
         self.max_physical_offset = 0
 
@@ -167,6 +170,22 @@ class ConsumeQueue:
     @property
     def directory(self) -> Path:
         return self._directory
+
+    def is_cached(self, queue_offset: int) -> bool:
+        """Whether reading an entry will not wait for the disk."""
+        position = queue_offset * QUEUE_ENTRY_BYTES
+        if position >= self._written:
+            return True
+        base = position // self._file_bytes * self._file_bytes
+        path = self._path_of(base)
+        with disk_errors("read", path):
+            return self._files.is_cached(self._shared.get(path), position - base)
+
+    def path_at(self, queue_offset: int) -> tuple[Path, int]:
+        """The file of an entry, and the position in it."""
+        position = queue_offset * QUEUE_ENTRY_BYTES
+        base = position // self._file_bytes * self._file_bytes
+        return self._directory / segment_name(base), position - base
 
     def unsynced_paths(self, base: int) -> Iterator[Path]:
         """What a note of ``QueueFiles.unsynced`` stands for."""

@@ -63,6 +63,7 @@ class QueueTable:
         for topic, queue_id in keys:
             queue = self.get_or_create(topic, queue_id)
             refill_from = queue.load(has_record, log_min_offset)
+            queue.loaded_offset = queue.max_offset
             if refill_from is not None:
                 damages.append(QueueDamage(queue, refill_from, queue.max_offset))
             if keep_below is not None:
