@@ -181,6 +181,8 @@ class MessageStore:
         self._is_open = True
         self._last_flush_ms = self._last_checkpoint_ms = self._clock.monotonic_ms()
         self._log.prepare_next()
+        with suppress(StoreDiskError):
+            self._upkeep.disk_ratio()
         self._flush_worker.every(self.config.flush_interval_ms, self._flush_when_due)
         self._upkeep_worker.every(self.config.flush_queue_interval_ms, self._write_when_due)
         self._upkeep_worker.every(self.config.retention_interval_ms, self._clean)
@@ -631,6 +633,11 @@ class MessageStore:
         with self._lock:
             start = self._showing.first_waiting_offset
             return 0 if start is None else self._log.end_offset - start
+
+    @property
+    def last_disk_ratio(self) -> float:
+        """The used share of the disk, as last measured: at the start and at each cleaning."""
+        return self._upkeep.last_disk_ratio
 
     def disk_ratio(self) -> float:
         """The used share of the disk that holds the commit log."""

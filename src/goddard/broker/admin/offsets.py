@@ -342,14 +342,15 @@ class AdminOffsets:
             remark=UNSET_REMARK, body=encode_body(ResetOffsetBody(offset_table=table))
         )
 
-    def handle_correction(
+    async def handle_correction(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         """The least offset of all groups per queue; none where the compared group is behind it."""
         header = QueryCorrectionOffsetRequest.decode(request.fields)
         left_out = set((header.filter_groups or "").split(","))
         least: dict[int, int] = {}
-        for group, topic, offsets in self._offsets.table.items():
+        for group, topic, offsets in list(self._offsets.table.items()):
+            await self._take_turn()
             if topic != header.topic or group in left_out:
                 continue
             for queue_id, offset in offsets.items():

@@ -531,10 +531,7 @@ class Sends:
 
     def _disk_text(self) -> str:
         """How full the disks are; here log, queues and index share one."""
-        try:
-            ratio = self._store.disk_ratio()
-        except StoreError:
-            ratio = 1.0
+        ratio = self._store.last_disk_ratio
         return f"CL: {ratio:5.2f} CQ: {ratio:5.2f} INDEX: {ratio:5.2f}"
 
     def refusal(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:

@@ -62,6 +62,7 @@ class Upkeep:
         self._queue_files = threading.Lock()
         self.checkpoint = Checkpoint()
         self.is_disk_full = False
+        self.last_disk_ratio = 0.0
         # From then on nobody waits for the lock, and the stop is what has to be quick.
         self.is_closing = False
         # Why queues or index may not be on disk although they were written.
@@ -228,4 +229,5 @@ class Upkeep:
         """The used share of the disk that holds the commit log."""
         directory = self._parts.log.directory
         with disk_errors("measure", directory):
-            return self._parts.files.usage(directory).ratio
+            self.last_disk_ratio = self._parts.files.usage(directory).ratio
+        return self.last_disk_ratio

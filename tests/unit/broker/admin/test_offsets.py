@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from goddard.broker.admin.topics import QUEUES_PER_TURN
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -312,6 +313,21 @@ class TestCorrection:
             assert await ask(compareGroup="B", filterGroups="B") == {0: 1, 1: MOST}
             for fields in ({"topic": "T"}, {"compareGroup": "A"}):
                 assert (await admin.ask(CORRECT, fields)).code == ResponseCode.SYSTEM_ERROR
+
+    async def test_others_have_their_turn_in_between(self, tmp_path: Path) -> None:
+        with AdminHarness(tmp_path) as harness:
+            harness.add_topic("T")
+            for number in range(5_000):
+                harness.offsets.commit(f"G{number}", "T", 0, number, "")
+            admin = harness.connect()
+            answered = asyncio.create_task(admin.ask(CORRECT, {"topic": "T", "compareGroup": "X"}))
+            turns = 0
+            async with asyncio.timeout(30):
+                while not answered.done():
+                    turns += 1
+                    await asyncio.sleep(0)
+            assert body_of(answered.result())["correctionOffsets"] == {0: 0}
+            assert turns > 5_000 // QUEUES_PER_TURN
 
 
 class TestClone:

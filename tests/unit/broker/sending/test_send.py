@@ -16,6 +16,7 @@ from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import BatchEntry, decode_properties, encode_batch
 from goddard.store.config import FlushMode
 from tests.support.clock import ManualClock
+from tests.support.faulty_files import FaultyFiles
 from tests.support.send_harness import SendHarness, send_request
 
 UNIQUE_ID = "7F0000014E9F5FFD2B274A0404820001"
@@ -315,6 +316,18 @@ async def test_a_store_that_refuses_messages(harness: SendHarness) -> None:
     )
     assert "messages are put to the slave, message store has been shut down, etc." in answer.remark
     assert answer.fields == COMMON
+
+
+async def test_a_refused_send_does_not_measure_the_disk(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path / "store")
+    with SendHarness(tmp_path, files=files) as harness:
+        harness.add_topic("TopicTest")
+        measured = files.count("usage")
+        harness.store.abandon()
+        (answer,) = await harness.ask(send_request())
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "[CL:  0.00" not in (answer.remark or "")
+        assert files.count("usage") == measured
 
 
 async def test_a_disk_that_does_not_confirm_in_time(tmp_path: Path) -> None:
