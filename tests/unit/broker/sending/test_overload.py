@@ -103,3 +103,13 @@ async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
         assert [record.body for record in harness.records()] == [b"safe", b"unsure"]
         assert harness.store.max_offset("TopicTest", 0) == 2
         connection.close()
+
+
+@pytest.mark.parametrize("hot", [False, True])
+async def test_the_limit_counts_each_request_of_a_chunk(tmp_path: Path, hot: bool) -> None:
+    with SendHarness(tmp_path, properties={"sendThreadPoolQueueCapacity": "2"}) as harness:
+        harness.add_topic("TopicTest")
+        answers = await harness.ask(*(send_request() for _ in range(3)), hot=hot)
+        assert [answer.code for answer in answers] == [0, 0, ResponseCode.SYSTEM_BUSY]
+        assert (answers[2].remark or "").startswith("[OVERLOAD]")
+        assert len(harness.records()) == 2
