@@ -244,7 +244,12 @@ class Pulls:
         offsets = self._offsets
         offsets.note_pulled(group.group_name, fields.topic, fields.queue_id, result.next_offset)
         # A negative offset is what clients send while they have none.
-        if can_suspend and fields.sys_flag & _COMMITS_OFFSET and fields.commit_offset >= 0:
+        if (
+            can_suspend
+            and fields.sys_flag & _COMMITS_OFFSET
+            and fields.commit_offset >= 0
+            and self._settings.current.accepts_writes
+        ):
             offsets.commit(
                 group.group_name,
                 fields.topic,

@@ -492,6 +492,17 @@ class TestCommits:
             )
             assert harness.offsets.query("G", "T", 0) == expected
 
+    @both_ways
+    async def test_a_slave_commits_no_offset(self, tmp_path: Path, lane: bool) -> None:
+        with ConsumerHarness(tmp_path, properties={"brokerRole": "SLAVE"}) as harness:
+            harness.add_topic("T")
+            harness.put("T", b"x")
+            answer = await harness.connect(lane=lane).ask(
+                PULL, pull_fields("T", sysFlag=5, commitOffset=2)
+            )
+            assert bodies_of(answer) == [b"x"]
+            assert harness.offsets.query("G", "T", 0) == -1
+
 
 class TestCounting:
     async def test_empty_pulls_are_counted_as_misses(self, tmp_path: Path) -> None:
