@@ -22,6 +22,7 @@ _MODULES = (
     "index",
     "pulls",
     "records",
+    "sends",
 )
 
 

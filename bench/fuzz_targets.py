@@ -19,15 +19,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from goddard.broker.lane.sendforms import Form, Property, make_form
-from goddard.broker.lane.sendproperties import WAIT, PropertyReader
-from goddard.broker.lane.sendwire import (
-    JSON_READERS,
-    JSON_START_BYTES,
-    BinarySends,
-    SendHeader,
-    SendReader,
-)
 from goddard.client.consume.pull import decode_messages
 from goddard.client.values import MessageQueue
 from goddard.core import IS_COMPILED
@@ -42,7 +33,7 @@ from goddard.protocol import (
     message,
     record,
 )
-from goddard.protocol.codes import RequestCode, SerializeType
+from goddard.protocol.codes import RequestCode
 from goddard.protocol.compression import CompressionKind, compress, decompress, with_compression
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.headers import admin as headers_admin
@@ -52,11 +43,14 @@ from goddard.protocol.headers.header import Header
 
 if IS_COMPILED:
     from goddard.core.pulls import read_pull
+    from goddard.core.sends import OpenTopic, Peer, StagedSends
+    from tests.support.send_harness import ADDED_PROPERTIES, plain_sends
 
 WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"
 MAX_INPUT_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
+MAX_TOPIC_BYTES: Final = 127
 INNER_BATCH_FLAGS: Final = int(message.SysFlag.INNER_BATCH | message.SysFlag.NEED_UNWRAP)
 
 T = TypeVar("T")
@@ -67,7 +61,6 @@ SENDS: Final = {
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
 }
-FORM_MUTATIONS: Final = 8
 RECORD_RESPONSES: Final = {
     RequestCode.PULL_MESSAGE,
     RequestCode.QUERY_MESSAGE,
@@ -244,92 +237,48 @@ def run_pull(data: bytes) -> None:
 
 
 def run_send(data: bytes) -> None:
-    """The fast readers of send headers, and their forms, give what the general decoder gives.
+    """The compiled lane of sends stores and answers what the general route would.
 
-    The first two bytes select the encoding, the rest is a header.
+    The input is a frame, and whatever follows it.
     """
-    kind, header = _chosen(data, [SerializeType.JSON, SerializeType.ROCKETMQ])
-    read: SendReader | None = BinarySends().read
-    if kind is SerializeType.JSON:
-        read = JSON_READERS.get(header[:JSON_START_BYTES])
-    request = None if read is None else read(memoryview(header))
-    if read is None or request is None:
-        raise ProtocolError("left to the general decoder")
-    _expect_same_send(kind, header, request)
-    found = PropertyReader(waits=False).read(request.fields.properties, None)
-    if found is None:
-        return
-    pairs = [pair.split(b"\x01") for pair in found[0].split(b"\x02")[:-1]]
-    properties = [Property(name, value, name == WAIT) for name, value in pairs]
-    form = make_form(header, kind, request, properties, read)
-    if form is None:
-        return
-    _expect(_fits(form, kind, header), "a form does not fit the header that it was made from")
-    random = Random(zlib.crc32(data))
-    for _ in range(FORM_MUTATIONS):
-        mutated = bytearray(header)
-        for _ in range(random.randint(1, 4)):
-            mutated[random.randrange(len(mutated))] = random.choice(b'0179aZ"\\,:{}\x01\x02\xc3 _')
-        _fits(form, kind, bytes(mutated))
-
-
-def _fits(form: Form, kind: SerializeType, header: bytes) -> bool:
-    """Whether a form fits a header; if so, its values must equal those of the general decoder."""
-    found = form.fit(bytes(4) + header)
-    if found is None or not found[1].isdigit():  # not a queue id
-        return False
-    opaque, queue_id, born_timestamp, texts = found
-    command, request = _read_send(kind, header)
-    is_binary = kind is SerializeType.ROCKETMQ
-    number = int.from_bytes(opaque, "big", signed=True) if is_binary else int(opaque)
-    _expect(
-        (command.opaque, request.queue_id, request.born_timestamp)
-        == (number, int(queue_id), int(born_timestamp)),
-        "a form has different numbers",
-    )
-    stored = (request.properties or "").encode().removesuffix(b"\x02") + b"\x02"
-    _expect(form.properties % texts == stored, "a form has different properties")
-    return True
-
-
-def _read_send(
-    kind: SerializeType, header: bytes
-) -> tuple[RemotingCommand, headers_message.SendRequest]:
-    word = int(kind) << 24 | len(header)
-    command = decode_frame(memoryview(word.to_bytes(4, "big") + header))
-    return command, headers_message.decode_send(command.fields)
-
-
-def _expect_same_send(kind: SerializeType, header: bytes, read: SendHeader) -> None:
-    """The general decoder must read the same values."""
-    command, request = _read_send(kind, header)
-    fields = read.fields
-    is_same = all(
-        getattr(fields, name) == getattr(request, name)
-        for name in (
-            "producer_group",
-            "topic",
-            "default_topic",
-            "default_topic_queue_nums",
-            "queue_id",
-            "sys_flag",
-            "born_timestamp",
-            "flag",
-            "max_reconsume_times",
+    lane, staged = plain_sends(), StagedSends()
+    name = lane.missing_topic(data, 0)
+    if name is None or not 0 < len(name) <= MAX_TOPIC_BYTES:
+        raise ProtocolError("left to the general route")
+    lane.add_topic(OpenTopic(name, 16))
+    taken = lane.take(staged, data, Peer(bytes(8), None), 100)
+    if not taken:
+        raise ProtocolError("left to the general route")
+    staged.set_queue_offsets([7] * len(staged.queue_keys))
+    stored = staged.place(0, 1 << 40, 1_700_000_000_000)
+    records = list(record.iter_records(stored))
+    answers = b"".join(frames for _, frames in lane.answers(staged))
+    for frame in FrameDecoder().feed(answers):
+        _expect(decode_frame(frame).code == 0, "an answer is no success")
+    command = decode_frame(FrameDecoder().feed(data[:taken])[0])
+    request = headers_message.decode_send(command.fields)
+    first = staged.requests()[0]
+    _expect(first[1] == command.opaque, "the opaque differs")
+    is_batch = bool(request.batch)
+    messages = message.decode_batch(bytes(command.body)) if is_batch else [None]
+    _expect(first[7] == len(messages), "the number of messages differs")
+    properties = message.decode_properties(request.properties or "")
+    for entry, found in zip(messages, records, strict=False):
+        expected = (
+            (entry.body, entry.properties, entry.flag)
+            if entry is not None
+            else (
+                bytes(command.body),
+                message.encode_properties(properties) + ADDED_PROPERTIES,
+                request.flag,
+            )
         )
-    )
-    _expect(is_same, "the fields differ")
-    _expect(fields.properties == (request.properties or ""), "the properties differ")
-    _expect(
-        (fields.reconsume_times or 0) == (request.reconsume_times or 0), "reconsume_times differs"
-    )
-    # For other texts the hot path uses the general decoder.
-    if fields.batch in ("true", "false", "", None):
-        _expect((fields.batch == "true") == bool(request.batch), "batch differs")
-    _expect(
-        (read.code, read.opaque, read.flag) == (command.code, command.opaque, command.flag),
-        "the command differs",
-    )
+        _expect((found.body, found.properties, found.flag) == expected, "the message differs")
+        _expect(
+            (found.topic, found.queue_id, found.sys_flag, found.born_timestamp_ms)
+            == (request.topic, request.queue_id, request.sys_flag, request.born_timestamp),
+            "the header differs",
+        )
 
 
 def run_batch(data: bytes) -> None:
@@ -412,10 +361,8 @@ def _register_samples(seen: list[Exchange]) -> Iterator[bytes]:
 
 def _send_samples(seen: list[Exchange]) -> Iterator[bytes]:
     for exchange in seen:
-        command = exchange.command
-        if command.code in SENDS and not command.is_response:
-            header_length = int.from_bytes(exchange.frame[5:8], "big")
-            yield _with_choice(command.serialize_type, exchange.frame[8 : 8 + header_length])
+        if exchange.command.code in SENDS and not exchange.command.is_response:
+            yield exchange.frame
 
 
 def _pull_samples(seen: list[Exchange]) -> Iterator[bytes]:
@@ -462,13 +409,12 @@ def targets() -> list[Target]:
         for r in decoded
         for index, kind in enumerate(CompressionKind)
     ]
-    return [
+    found = [
         Target("frame", run_frame, [frame[4:] for frame in frames]),
         Target("frame stream", run_stream, frames),
         Target("header classes", run_header, list(_header_samples(seen))),
         Target("JSON", run_json, [*json_samples, *_FASTJSON_DIALECT]),
         Target("body classes", run_body, list(_body_samples(some_json))),
-        Target("send headers", run_send, list(_send_samples(seen))),
         Target("pull requests", run_pull, list(_pull_samples(seen))),
         Target("registration", run_register, list(_register_samples(seen))),
         Target("record", run_record, records),
@@ -478,6 +424,9 @@ def targets() -> list[Target]:
         Target("ids", run_ids, [*texts_of_ids, *(text for text in unique if text)]),
         Target("compressed body", run_decompress, packed),
     ]
+    if IS_COMPILED:
+        found.append(Target("plain sends", run_send, list(_send_samples(seen))))
+    return found
 
 
 _FASTJSON_DIALECT: Final = [

@@ -20,7 +20,6 @@ from pathlib import Path
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.clock import SystemClock
-from goddard.protocol.hashing import tag_code
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host
 from goddard.store.check.inspect import StoreView
@@ -31,11 +30,7 @@ from goddard.store.index.index import KeyIndex
 from goddard.store.log.dispatch import Dispatcher
 from goddard.store.log.records import (
     LogEntry,
-    PlainRecord,
     PreparedRecord,
-    encode_joint,
-    pack_host,
-    plain_size,
     prepare_record,
 )
 from goddard.store.queues.table import QueueTable
@@ -45,7 +40,6 @@ from tests.support.peers import RELEASES
 
 _PEER_VERSION = "5.4.0"
 _HOST = Host.parse("127.0.0.1:10911")
-_PACKED_HOST = pack_host(_HOST)
 _TOPIC = "BenchTopic"
 _QUEUES = 4
 _LOG_BYTES = int(os.environ.get("GODDARD_BENCH_LOG_BYTES", str(4 << 30)))
@@ -67,25 +61,6 @@ def _prepared(number: int, body: bytes) -> PreparedRecord:
     )
 
 
-def _plain(number: int, body: bytes) -> PlainRecord:
-    """A record as the broker's hot path creates it: already checked, encoded by the append."""
-    properties = _properties(number)
-    joint = encode_joint(_TOPIC.encode(), len(properties))
-    return PlainRecord(
-        queue_key=(_TOPIC, number % _QUEUES),
-        size=plain_size(len(body), len(joint), len(properties)),
-        body=body,
-        joint=joint,
-        properties=properties,
-        tags_code=tag_code("TagA"),
-        flag=0,
-        sys_flag=0,
-        born_timestamp_ms=1_700_000_000_000,
-        born_host=_PACKED_HOST,
-        store_host=_PACKED_HOST,
-    )
-
-
 def _append_rate(folder: Path, body_bytes: int, group: int, seconds: float) -> float:
     """Messages per second through ``put_many``, without the time to create the records."""
     body = b"x" * body_bytes
@@ -93,7 +68,8 @@ def _append_rate(folder: Path, body_bytes: int, group: int, seconds: float) -> f
         spent, count = 0.0, 0
         while spent < seconds:
             groups = [
-                [_plain(number + i, body) for i in range(group)] for number in range(0, 4096, group)
+                [_prepared(number + i, body) for i in range(group)]
+                for number in range(0, 4096, group)
             ]
             began = time.perf_counter()
             for records in groups:
@@ -154,7 +130,7 @@ def _commit_rate(folder: Path, waiting: int, seconds: float) -> float:
         count = 0
         began = time.perf_counter()
         while (spent := time.perf_counter() - began) < seconds:
-            records = [_plain(count + i, body) for i in range(waiting)]
+            records = [_prepared(count + i, body) for i in range(waiting)]
             entries = store.put_many(records)
             durable = threading.Event()
             store.wait_durable(entries[-1].end_offset, _setter(durable))
@@ -182,13 +158,13 @@ def _fill(folder: Path, log_bytes: int, body_bytes: int) -> None:
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from bench.store import _plain, StoreConfig, MessageStore\n"
+        "from bench.store import _prepared, StoreConfig, MessageStore\n"
         "store = MessageStore(StoreConfig(root=Path(sys.argv[1])))\n"
         "store.open()\n"
         "body = os.urandom(int(sys.argv[3]))\n"
         "number = 0\n"
         "while store.log_max_offset < int(sys.argv[2]):\n"
-        "    store.put_many([_plain(number + i, body) for i in range(64)])\n"
+        "    store.put_many([_prepared(number + i, body) for i in range(64)])\n"
         "    number += 64\n"
         "store.flush(); store.tick()\n"
         "print('written', flush=True)\n"

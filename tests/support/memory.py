@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeAlias, cast
 
 from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame
-from goddard.transport.connection import Connection, FrameHook
+from goddard.transport.connection import BytesHook, Connection, FrameHook
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
 
@@ -208,11 +208,14 @@ def join_raw(
     options: ConnectionOptions | None = None,
     *,
     on_frames: FrameHook | None = None,
+    on_bytes: BytesHook | None = None,
     chunk_bytes: int | None = None,
 ) -> tuple[RawPeer, Connection]:
     """A raw peer and the server's connection to it."""
     peer = RawPeer()
-    server = Connection(options or ConnectionOptions(), handlers, on_frames=on_frames)
+    server = Connection(
+        options or ConnectionOptions(), handlers, on_frames=on_frames, on_bytes=on_bytes
+    )
     join(peer, server, chunk_bytes=chunk_bytes)
     return peer, server
 

@@ -1,7 +1,7 @@
 """The broker's sending side without a broker process: a real store, real tables, no sockets.
 
 ``SendHarness`` connects all parts between a connection and the store. Requests arrive over a memory
-transport, with or without the hot path.
+transport, with or without the compiled lane.
 """
 
 import asyncio
@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from goddard.broker.gate import BrokerGate
-from goddard.broker.lane.hotpath import HotPath
+from goddard.broker.lane.sends import SendLane, binary_parts, json_parts
 from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.message_rules import MessageWriter
 from goddard.broker.sending.new_topics import SaveTopics
 from goddard.broker.sending.overload import Overload
+from goddard.broker.sending.property_meanings import SPECIAL_PREFIX, SPECIAL_PROPERTIES
 from goddard.broker.sending.send import AsHalf, Sends
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock
+from goddard.core import IS_COMPILED
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -31,6 +33,9 @@ from goddard.transport.handlers import Handlers
 from tests.support.clock import ManualClock
 from tests.support.memory import RawPeer, join_raw
 from tests.support.store import SmallStore
+
+if IS_COMPILED:
+    from goddard.core.sends import PlainSends
 
 
 class CountedPuts:
@@ -97,17 +102,19 @@ class SendHarness:
             save_topics=save_topics,
             unique_ids=UniqueIds(bytes((127, 0, 0, 1)), 4711, 42),
         )
-        self.hot_path = HotPath(
-            store=store,
-            appender=self.appender,
-            gate=self.gate,
-            overload=overload,
-            sends=self.sends,
-            topics=self.topics,
-            settings=self.settings,
-            clock=self.clock,
-            stats=self.stats,
-        )
+        self.lane: SendLane | None = None
+        if IS_COMPILED:
+            self.lane = SendLane(
+                store=store,
+                appender=self.appender,
+                gate=self.gate,
+                overload=overload,
+                sends=self.sends,
+                topics=self.topics,
+                settings=self.settings,
+                clock=self.clock,
+                stats=self.stats,
+            )
         self.handlers = Handlers(self.gate)
         register(self.handlers, self.sends.handlers())
 
@@ -123,12 +130,14 @@ class SendHarness:
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, **fields)
         )
 
-    def connect(self, *, hot: bool = False) -> tuple[RawPeer, Connection]:
-        return join_raw(self.handlers, on_frames=self.hot_path.on_frames if hot else None)
+    def connect(self, *, lane: bool = False) -> tuple[RawPeer, Connection]:
+        """With ``lane``, plain sends take the compiled lane, if there is one."""
+        on_bytes = self.lane.on_bytes if lane and self.lane is not None else None
+        return join_raw(self.handlers, on_bytes=on_bytes)
 
-    async def ask(self, *requests: RemotingCommand, hot: bool = False) -> list[RemotingCommand]:
+    async def ask(self, *requests: RemotingCommand, lane: bool = False) -> list[RemotingCommand]:
         """Send requests in one chunk; returns the responses (none for one-way), by opaque."""
-        peer, connection = self.connect(hot=hot)
+        peer, connection = self.connect(lane=lane)
         peer.transport.write(b"".join(map(encode_frame, requests)))
         answered = [request for request in requests if not request.is_oneway]
         answers = await peer.receive(len(answered))
@@ -208,3 +217,28 @@ _LONG_NAMES = {
     "m": "batch",
     "n": "bname",
 }
+
+
+# What the broker adds to each message that is no batch, with its default configuration.
+ADDED_PROPERTIES = (
+    b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+)
+
+
+def plain_sends(**changes: Any) -> "PlainSends":
+    """The compiled lane alone, configured as a broker does it. ``changes`` replace settings."""
+    lane = PlainSends()
+    settings: dict[str, Any] = {
+        "store_host": bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F)),
+        "added_properties": ADDED_PROPERTIES,
+        "max_body_bytes": 4 << 20,
+        "max_record_bytes": 5 << 20,
+        "max_batch_bytes": 1 << 30,
+        "waits_durable": False,
+        "special_names": frozenset(name.encode() for name in SPECIAL_PROPERTIES),
+        "special_prefix": SPECIAL_PREFIX.encode(),
+        "json_parts": json_parts("true", "DefaultRegion"),
+        "binary_parts": binary_parts("true", "DefaultRegion"),
+    }
+    lane.configure(**settings | changes)
+    return lane

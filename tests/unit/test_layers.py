@@ -15,7 +15,7 @@ SOURCES = Path(goddard.__file__).parent
 LAYERS = (
     ("broker.broker",),
     (
-        "broker.lane.hotpath",
+        "broker.lane.sends",
         "broker.consuming.pull",
         "broker.sending.retry",
         "broker.sending.delay",

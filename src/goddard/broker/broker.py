@@ -31,7 +31,7 @@ from goddard.broker.consuming.longpoll import ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.consuming.pull import Pulls
 from goddard.broker.gate import BrokerGate
-from goddard.broker.lane.hotpath import HotPath
+from goddard.broker.lane.sends import SendLane
 from goddard.broker.registration import Registration
 from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
@@ -276,17 +276,19 @@ class Broker:
             has_live_locks=self.locks.is_any_held,
             save_topics=lambda: self._saver.save(self.topic_table),
         )
-        self._send_path = HotPath(
-            store=self.store,
-            appender=self.appender,
-            gate=self.gate,
-            overload=overload,
-            sends=self.sends,
-            topics=self.topics,
-            settings=self.settings,
-            clock=self._clock,
-            stats=self.stats,
-        )
+        self._send_lane: SendLane | None = None
+        if IS_COMPILED:
+            self._send_lane = SendLane(
+                store=self.store,
+                appender=self.appender,
+                gate=self.gate,
+                overload=overload,
+                sends=self.sends,
+                topics=self.topics,
+                settings=self.settings,
+                clock=self._clock,
+                stats=self.stats,
+            )
         register(handlers, self.sends.handlers(), self.locks.handlers())
 
     def _compose_consuming(self, handlers: Handlers) -> None:
@@ -461,6 +463,7 @@ class Broker:
                 handlers,
                 on_close=self._connection_closed,
                 on_frames=self._on_frames,
+                on_bytes=self._send_lane.on_bytes if self._send_lane is not None else None,
                 finish_requests=self._finish_requests,
                 clock=self._clock,
             )
@@ -493,10 +496,9 @@ class Broker:
         self.stats.sample(self._clock.monotonic_ms(), today.tm_year * 1000 + today.tm_yday)
 
     def _on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
-        rest = self._send_path.on_frames(connection, frames)
-        if not rest or self._pull_lane is None:
-            return rest
-        return rest[self._pull_lane.take(connection, rest, 0) :]
+        if self._pull_lane is None:
+            return frames
+        return frames[self._pull_lane.take(connection, frames, 0) :]
 
     def _connection_closed(self, connection: Connection) -> None:
         for closer in self._closers:

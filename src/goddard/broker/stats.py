@@ -10,12 +10,12 @@ Belongs to the loop, but for ``stored``, which the store calls from the one thre
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
-from goddard.store.runs import Placed, count_messages
+from goddard.store.log.block import Placed, count_messages
 
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60 * _SECOND_MS
@@ -244,9 +244,9 @@ class Stats:
         flow.times += 1
         flow.messages += 1
 
-    def stored(self, entries: Sequence[Placed]) -> None:
+    def stored(self, placed: Placed) -> None:
         """Records went into the store, whoever sent them; a listener of the store."""
-        self.stored_count += count_messages(entries)
+        self.stored_count += count_messages(placed)
 
     def appended(self, count: int, took_ms: int) -> None:
         """The store took messages, all together in this time."""

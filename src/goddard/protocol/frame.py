@@ -346,6 +346,21 @@ class FrameDecoder:
         """Received bytes of an incomplete frame."""
         return len(self._partial)
 
+    def join(self, data: bytes) -> bytes:
+        """The buffered bytes and ``data``; nothing is buffered afterwards.
+
+        For a caller that takes frames itself and feeds the rest. While the buffered frame is not
+        complete, ``data`` is buffered as well, and the result is empty.
+        """
+        if not self._partial:
+            return data
+        if len(self._partial) + len(data) < self._needed_bytes:
+            self._partial += data
+            return b""
+        data = b"".join((self._partial, data))
+        self._partial = bytearray()
+        return data
+
     def feed(self, data: bytes) -> list[memoryview]:
         if self.failure is not None:
             return []

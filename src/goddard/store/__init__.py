@@ -1,8 +1,8 @@
 """The message store: RocketMQ's files, read and written, crash-safe. Synchronous throughout.
 
 ``MessageStore`` is what other packages use: ``StoreConfig`` configures it, records are given as
-``PreparedRecord`` (checked and encoded by ``prepare_record``) or ``PlainRecord`` (checked by the
-caller), and a ``LogEntry`` says where a record was stored.
+``PreparedRecord`` (checked and encoded by ``prepare_record``), and a ``LogEntry`` says where a
+record was stored.
 
 ``files`` makes every call to the file system and ``threads`` runs jobs. ``log`` is the commit log:
 segments, flushing, dispatch, reading, retention. ``queues`` has the consume queues, ``index`` the
@@ -25,7 +25,7 @@ try:
         StoreUnavailableError,
     )
     from goddard.store.log.reading import GetResult, GetStatus, QueryResult
-    from goddard.store.log.records import LogEntry, PlainRecord, PreparedRecord, prepare_record
+    from goddard.store.log.records import LogEntry, PreparedRecord, prepare_record
     from goddard.store.queues.queue import Boundary
     from goddard.store.recovery.decide import RecoveryReport
     from goddard.store.store import MessageStore
@@ -40,7 +40,6 @@ __all__ = [
     "LogEntry",
     "MessageIllegalError",
     "MessageStore",
-    "PlainRecord",
     "PreparedRecord",
     "QueryResult",
     "RecoveryReport",

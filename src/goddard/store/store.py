@@ -15,15 +15,16 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
 from goddard.store.files import Files, SystemFiles, disk_errors
 from goddard.store.index.index import KeyIndex
+from goddard.store.log.block import Placed, QueueKey, RecordBlock
 from goddard.store.log.cold import ColdRead, find_cold_read
-from goddard.store.log.commitlog import CommitLog, QueueKey
+from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import ArrivalListener, Dispatcher
 from goddard.store.log.flush import FlushCallback, LogFlusher
 from goddard.store.log.maintenance import StoreParts, Upkeep
@@ -37,7 +38,7 @@ from goddard.store.log.reading import (
     get_messages,
     read_matches,
 )
-from goddard.store.log.records import AppendableRecord, LogEntry
+from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.log.visibility import RunLater, Showing
 from goddard.store.queues.entry import QueueEntry
 from goddard.store.queues.queue import Boundary, ConsumeQueue
@@ -51,7 +52,6 @@ from goddard.store.recovery.checkpoint import (
 )
 from goddard.store.recovery.decide import RecoveryReport
 from goddard.store.recovery.restore import Restorer, log_report
-from goddard.store.runs import Appendable, Placed
 from goddard.store.threads import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
@@ -251,24 +251,24 @@ class MessageStore:
 
     # Putting
 
-    def put(self, record: AppendableRecord) -> LogEntry:
+    def put(self, record: PreparedRecord) -> LogEntry:
         """Append one message; see ``put_many``."""
         return self.put_many((record,))[0]
 
-    def put_many(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
+    def put_many(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
         """Append messages of any topics in one go: all of them, or on an error none.
 
         Raises MessageIllegalError (a limit), StoreUnavailableError (closed, full or failed) or
         StoreDiskError. With SYNC_FLUSH a message is safe once ``wait_durable`` has called back for
         its ``end_offset``.
         """
-        entries = cast(list[LogEntry], self.append(records))  # of runs there are none
+        entries = self.append(records)
         self._enter_if_behind()
         return entries
 
-    def put_batch(self, records: Sequence[AppendableRecord]) -> list[LogEntry]:
+    def put_batch(self, records: Sequence[PreparedRecord]) -> list[LogEntry]:
         """As ``put_many``, for the messages of one client batch: they never cross a segment."""
-        entries = cast(list[LogEntry], self.append(records, whole=True))
+        entries = self.append(records, whole=True)
         self._enter_if_behind()
         return entries
 
@@ -276,8 +276,8 @@ class MessageStore:
         if self._index.is_behind:
             self._upkeep.write_index()
 
-    def append(self, records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
-        """As ``put_many`` (``whole``: ``put_batch``), for runs of records, too.
+    def append(self, records: Sequence[PreparedRecord], *, whole: bool = False) -> list[LogEntry]:
+        """As ``put_many`` (``whole``: ``put_batch``).
 
         For a loop: call it when ``when_ready`` says that it will not wait.
         """
@@ -292,11 +292,25 @@ class MessageStore:
                 self._showing.waiting.append(entries)
             else:
                 self._dispatcher.apply(entries)
+        self._publish(entries)
+        return entries
+
+    def append_block(self, block: RecordBlock) -> None:
+        """As ``append``, for records that were encoded elsewhere."""
+        self._check_writable()
+        with self._lock:
+            self._log.append_block(block, self._next_offsets, self._clock.now_ms())
+            if self._is_sync:
+                self._showing.waiting.append(block)
+            else:
+                self._dispatcher.apply(block)
+        self._publish(block)
+
+    def _publish(self, placed: Placed) -> None:
         if self._is_sync:
             self._request_flush()
         else:
-            self._showing.tell(entries)
-        return entries
+            self._showing.tell(placed)
 
     def when_ready(self, resume: Callable[[], None]) -> bool:
         """Whether ``append`` can be called now without waiting for a new segment or the index.
@@ -334,7 +348,8 @@ class MessageStore:
                 if entry.has_queue_entry:
                     key = (entry.topic, entry.queue_id)
                     self._next_offsets[key] = entry.queue_offset + 1
-        self._showing.tell(entries)
+        if entries:
+            self._showing.tell(entries)
 
     def _check_writable(self) -> None:
         if (

@@ -51,6 +51,7 @@ _LAST_VERSION_WITHOUT_GO_AWAY: Final = 475
 _HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN")
 
 FrameHook: TypeAlias = Callable[["Connection", list[memoryview]], list[memoryview]]
+BytesHook: TypeAlias = Callable[["Connection", bytes], int]
 
 
 def address_text(name: object) -> str:
@@ -94,6 +95,10 @@ class Connection(asyncio.Protocol):
     again when the pause ends. A view keeps its whole chunk in memory: copy the parts to keep. If
     the hook raises, the error is logged and the connection is aborted.
 
+    ``on_bytes`` receives the bytes of a chunk, from the beginning of a frame on, before they are
+    split. It returns how many it has handled, which are whole frames; the others go on from there.
+    It is not called while the connection is paused or draining.
+
     The end that opened the connection (``is_client``) continues to read while its own bytes are
     unsent. Only the other end stops reading: if both did, they could wait for each other for ever.
     """
@@ -110,6 +115,7 @@ class Connection(asyncio.Protocol):
         "_is_client",
         "_loop",
         "_lost",
+        "_on_bytes",
         "_on_close",
         "_on_finished",
         "_on_frames",
@@ -143,6 +149,7 @@ class Connection(asyncio.Protocol):
         on_close: Callable[["Connection"], None] = _ignore,
         on_finished: Callable[["Connection"], None] = _ignore,
         on_frames: FrameHook | None = None,
+        on_bytes: BytesHook | None = None,
         on_go_away: Callable[["Connection", PendingRequest], None] | None = None,
         is_client: bool = False,
         warn: Callable[..., None] = _logger.warning,
@@ -162,6 +169,7 @@ class Connection(asyncio.Protocol):
         self._on_close = on_close
         self._on_finished = on_finished
         self._on_frames = on_frames
+        self._on_bytes = on_bytes
         self._is_client = is_client
         self._warn = warn
         self._loop = asyncio.get_running_loop()
@@ -411,6 +419,10 @@ class Connection(asyncio.Protocol):
         if self._is_client:
             self._pending.received_seconds = self._loop.time()
         decoder = self._decoder
+        if self._on_bytes is not None and not self._paused and not self._backlog:
+            data = self._take_bytes(self._on_bytes, data)
+            if not data:
+                return
         frames = decoder.feed(data)
         if frames:
             self._saw_frame = True
@@ -427,6 +439,20 @@ class Connection(asyncio.Protocol):
                 self._reject(ProtocolError("HTTP request, but this port does not support HTTP"))
             else:
                 self._reject(decoder.failure)
+
+    def _take_bytes(self, on_bytes: BytesHook, data: bytes) -> bytes:
+        """Offer the chunk to the hook; returns the bytes that it has not handled."""
+        data = self._decoder.join(data)
+        try:
+            taken = on_bytes(self, data) if data else 0
+        except Exception:
+            _logger.exception("handling bytes from %s failed", self.remote)
+            self.abort()
+            return b""
+        if not taken:
+            return data
+        self._saw_frame = True
+        return data[taken:]
 
     def _process(self, frames: list[memoryview]) -> None:
         self._corked = True
@@ -562,6 +588,7 @@ class Connection(asyncio.Protocol):
         """Answer new requests with GO_AWAY. The future is done when no handler runs."""
         if self._drained is not None:
             return self._drained
+        self._on_bytes = None
         self._drained = self._loop.create_future()
         if not self._tasks:
             self._drained.set_result(None)

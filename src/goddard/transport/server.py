@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
 from goddard.errors import ConfigError
-from goddard.transport.connection import Connection, FrameHook, address_text
+from goddard.transport.connection import BytesHook, Connection, FrameHook, address_text
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.tasks import Tasks
@@ -98,8 +98,9 @@ class Server:
     """Serves ``handlers`` on one port.
 
     ``on_open`` and ``on_close`` are called for each connection; ``on_frames`` may handle frames
-    before they are decoded (see Connection). ``finish_requests`` completes the requests that
-    handlers answer later; it is awaited while the server stops, before connections are closed.
+    before they are decoded, ``on_bytes`` before they are split (see Connection).
+    ``finish_requests`` completes the requests that handlers answer later; it is awaited while the
+    server stops, before connections are closed.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Server:
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_frames: FrameHook | None = None,
+        on_bytes: BytesHook | None = None,
         finish_requests: Callable[[], Awaitable[None]] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -118,6 +120,7 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._on_frames = on_frames
+        self._on_bytes = on_bytes
         self._finish_requests = finish_requests
         self._clock: Clock = clock or SystemClock()
         self._warnings = LimitedWarnings(_logger, self._clock)
@@ -251,6 +254,7 @@ class Server:
             on_close=self._lost,
             on_finished=self._unfinished.discard,
             on_frames=self._on_frames,
+            on_bytes=self._on_bytes,
             warn=self._warnings.warn,
         )
 

@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.cluster import RegisterBrokerRequest
 from goddard.protocol.responses import check
-from goddard.store.runs import Appendable, Placed
+from goddard.store.files import Data
+from goddard.store.log.segment import Segment
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers, query_route
@@ -265,13 +266,13 @@ async def test_a_slow_append_is_logged(
 ) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000)
     async with Broker(config(tmp_path), clock=clock) as broker:
-        append = broker.store.append
+        write = Segment.write
 
-        def slow(records: Sequence[Appendable], *, whole: bool = False) -> list[Placed]:
+        def write_slowly(segment: Segment, position: int, data: Data) -> None:
             clock.advance(501)
-            return append(records, whole=whole)
+            write(segment, position, data)
 
-        monkeypatch.setattr(broker.store, "append", slow)
+        monkeypatch.setattr(Segment, "write", write_slowly)
         dialogue = BrokerClient(client, broker.address)
         await dialogue.send("Orders", b"tea")
         assert re.search(r"not in lock elapsed time\(ms\)=501, bodyLength=\d+", caplog.text)

@@ -186,7 +186,7 @@ async def test_many_connections_keep_their_own_order(broker: Broker) -> None:
         for at in range(count):
             body = b"%d:%d" % (number, at)
             properties = f"UNIQ_KEY\x01{number:08X}{at:08X}\x02"
-            if at % 7 == 3:  # these are left by the hot path
+            if at % 7 == 3:  # the lane leaves these
                 properties += "CLUSTER\x01x\x02"
             requests.append(
                 send_request("T", body, properties=properties, e=str(number), opaque=at)

@@ -15,10 +15,11 @@ from goddard.store.check.inspect import StoreView
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreLockedError, StoreUnavailableError
 from goddard.store.files import SystemFiles
+from goddard.store.log.block import each_entry
+from goddard.store.log.records import LogEntry
 from goddard.store.log.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.recovery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from goddard.store.recovery.decide import SegmentStart, Tail, Verdict, choose_start, judge_tail
-from goddard.store.runs import Placed
 from goddard.store.store import MessageStore
 from goddard.store.threads import ThreadWorker
 from goddard.testing.process import wait_until
@@ -57,8 +58,8 @@ def test_one_sync_answers_all_waiting_callers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", list(FlushMode))
 def test_an_empty_group_changes_nothing(tmp_path: Path, mode: FlushMode) -> None:
     with SmallStore(tmp_path, flush_mode=mode) as store:
-        heard: list[Placed] = []
-        store.add_listener(heard.extend)
+        heard: list[LogEntry] = []
+        store.add_listener(lambda placed: heard.extend(each_entry(placed)))
         assert store.put_many([]) == store.put_batch([]) == []
         answers: list[StoreError | None] = []
         entry = store.put(prepared())
@@ -152,8 +153,8 @@ def test_async_flush_waits_for_pages_or_time(tmp_path: Path) -> None:
 
 def test_listeners_are_called_for_visible_messages(tmp_path: Path) -> None:
     with SmallStore(tmp_path) as store:
-        heard: list[Placed] = []
-        stop = store.add_listener(heard.extend)
+        heard: list[LogEntry] = []
+        stop = store.add_listener(lambda placed: heard.extend(each_entry(placed)))
         entries = store.put_many([prepared(tags="a"), prepared("TopicB")])
         assert heard == entries
         stop()

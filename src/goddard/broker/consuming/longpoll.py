@@ -14,14 +14,14 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from goddard.broker.consuming.filters import PullFilter
 from goddard.broker.settings import Settings
 from goddard.clock import Clock, SystemClock
+from goddard.store.log.block import Placed, each_entry
 from goddard.store.log.records import LogEntry
-from goddard.store.runs import LogRun, Placed
 from goddard.transport.connection import Connection
 
 _logger: Final = logging.getLogger(__name__)
@@ -132,26 +132,23 @@ class ParkedPulls:
 
     # Waking
 
-    def on_arrival(self, entries: Sequence[Placed]) -> None:
+    def on_arrival(self, placed: Placed) -> None:
         """Messages have become visible; the store calls this with each group of them."""
         if threading.get_ident() == self._thread:
-            self._wake(entries)
+            self._wake(placed)
         elif not self._stopped:
             # Also when none is parked: a pull that found nothing a moment ago may be parked next.
-            self._loop.call_soon_threadsafe(self._wake, entries)
+            self._loop.call_soon_threadsafe(self._wake, placed)
 
-    def _wake(self, entries: Sequence[Placed]) -> None:
+    def _wake(self, placed: Placed) -> None:
         by_queue = self._by_queue
-        if not by_queue:
+        if not by_queue or (
+            not isinstance(placed, list) and by_queue.keys().isdisjoint(placed.queue_keys)
+        ):
             return
-        for placed in entries:
-            if (placed.topic, placed.queue_id) not in by_queue:
-                continue
-            if isinstance(placed, LogRun):
-                for entry in placed.entries:
-                    self._wake_for(entry)
-            elif placed.has_queue_entry:
-                self._wake_for(placed)
+        for entry in each_entry(placed):
+            if (entry.topic, entry.queue_id) in by_queue and entry.has_queue_entry:
+                self._wake_for(entry)
 
     def _wake_for(self, entry: LogEntry) -> None:
         self._run(

@@ -23,8 +23,8 @@ from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode
 from goddard.store.errors import MessageIllegalError
-from goddard.store.log.records import AppendableRecord, LogEntry
-from goddard.store.runs import Appendable, Placed, count_messages
+from goddard.store.log.block import Placed, RecordBlock, end_offset
+from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
 
 _logger: Final = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ _SLOW_PUT_MS: Final = 500
 # While the disk is at work, what comes waits, so that the next sync is for all of it; but not long.
 _MAX_HELD_BACK_SECONDS: Final = 0.02
 
-# Who submitted single records is told of single ones; who submitted runs, of runs.
 Done: TypeAlias = Callable[[Sequence[LogEntry] | None, StoreError | None], None]
-RunsDone: TypeAlias = Callable[[Sequence[Placed] | None, StoreError | None], None]
+# Whether a block of records was stored, and what went wrong.
+BlockDone: TypeAlias = Callable[[bool, StoreError | None], None]
 
 
 class FlushTimeoutError(StoreError):
@@ -46,12 +46,9 @@ class FlushTimeoutError(StoreError):
     With a ``cause``, it did not because of that: RocketMQ's clients know one code for both.
     """
 
-    def __init__(
-        self, entries: Sequence[Placed], timeout_ms: int, cause: StoreError | None = None
-    ) -> None:
+    def __init__(self, messages: int, timeout_ms: int, cause: StoreError | None = None) -> None:
         why = f"in {timeout_ms} ms" if cause is None else f"({cause})"
-        super().__init__(f"the disk did not confirm {count_messages(entries)} messages {why}")
-        self.entries = entries
+        super().__init__(f"the disk did not confirm {messages} messages {why}")
 
 
 class LateError(StoreError):
@@ -72,19 +69,20 @@ class AppendStats(Protocol):
 
 
 class Group(msgspec.Struct):
-    """Records that were submitted together, and whom to tell."""
+    """Records that were submitted together, and whom to tell. Either a list of them or a block."""
 
-    records: Sequence[Appendable]
+    records: Sequence[PreparedRecord]
+    block: RecordBlock | None
     requests: int
     messages: int
-    done: RunsDone
+    done: Done | BlockDone
     whole: bool
     wait_durable: bool
     max_wait_ms: int | None
 
 
 # A group that has been appended, and where its records went.
-_Appended: TypeAlias = tuple[Group, Sequence[Placed]]
+_Appended: TypeAlias = tuple[Group, Placed]
 
 
 class _Wait:
@@ -145,7 +143,7 @@ class Appender:
 
     def submit(
         self,
-        records: Sequence[AppendableRecord],
+        records: Sequence[PreparedRecord],
         done: Done,
         *,
         whole: bool = False,
@@ -159,18 +157,14 @@ class Appender:
         ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
         up with a LateError.
         """
-        self._submit(
-            Group(records, 1, len(records), cast(RunsDone, done), whole, wait_durable, max_wait_ms)
-        )
+        self._submit(Group(records, None, 1, len(records), done, whole, wait_durable, max_wait_ms))
 
-    def submit_open(
-        self, records: list[Appendable], messages: int, done: RunsDone, max_wait_ms: int | None
-    ) -> Group:
-        """The same for a list that may grow, as long as the group ``is_last``; with runs in it.
+    def submit_block(self, block: RecordBlock, done: BlockDone, max_wait_ms: int | None) -> Group:
+        """As ``submit``, for a block that may grow as long as the group ``is_last``.
 
-        Each record, and each run, is a request of its own.
+        The submitter reports what is in the block with ``added``.
         """
-        group = Group(records, len(records), messages, done, False, True, max_wait_ms)
+        group = Group((), block, 0, 0, done, False, True, max_wait_ms)
         self._submit(group)
         return group
 
@@ -187,7 +181,7 @@ class Appender:
     def is_last(self, group: Group | None) -> bool:
         """Whether nothing was submitted after this group and it still waits for its turn.
 
-        So long its submitter may add to a list of records that it gave; ``added`` is to be told.
+        Until then its submitter may add records to its block, and must call ``added``.
         """
         queue = self._queue
         return bool(queue) and queue[-1] is group
@@ -199,7 +193,7 @@ class Appender:
 
     async def put(
         self,
-        records: Sequence[AppendableRecord],
+        records: Sequence[PreparedRecord],
         *,
         whole: bool = False,
         wait_durable: bool = True,
@@ -246,8 +240,8 @@ class Appender:
         together: list[Group] = []
         for group in groups:
             if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
-                _tell(group.done, None, LateError(waited_ms, queued_requests))
-            elif group.whole:
+                _tell(group, None, LateError(waited_ms, queued_requests))
+            elif group.whole or group.block is not None:
                 self._append(together, settled)
                 together = []
                 self._append([group], settled)
@@ -258,7 +252,7 @@ class Appender:
             self._wait_durable(settled)
         else:
             for group, entries in settled:
-                _tell(group.done, entries, None)
+                _tell(group, entries, None)
 
     def _resume_soon(self) -> None:
         # At shutdown the store's threads may outlive the loop.
@@ -273,46 +267,39 @@ class Appender:
         if not groups:
             return
         first = groups[0]
-        records = (
-            first.records
-            if len(groups) == 1
-            else list(chain.from_iterable(group.records for group in groups))
-        )
         messages = sum(group.messages for group in groups)
         try:
-            entries = self._put(records, messages, whole=first.whole)
+            placed = self._put(groups, messages)
         except MessageIllegalError as error:
             if len(groups) == 1:
-                _tell(first.done, None, error)
+                _tell(first, None, error)
                 return
             for group in groups:  # the others should not suffer for the one that is wrong
                 self._append((group,), settled)
             return
         except StoreError as error:
             for group in groups:
-                _tell(group.done, None, error)
+                _tell(group, None, error)
             return
         except Exception as error:
             _logger.exception("appending %d messages failed", messages)
             for group in groups:
-                _tell(group.done, None, StoreError(f"{type(error).__name__}: {error}"))
+                _tell(group, None, StoreError(f"{type(error).__name__}: {error}"))
             return
-        if len(groups) == 1:
-            settled.append((first, entries))
+        if len(groups) == 1 or not isinstance(placed, list):
+            settled.append((first, placed))
             return
         start = 0
         for group in groups:
             end = start + len(group.records)
-            settled.append((group, entries[start:end]))
+            settled.append((group, placed[start:end]))
             start = end
 
-    def _put(
-        self, records: Sequence[Appendable], messages: int, *, whole: bool
-    ) -> Sequence[Placed]:
+    def _put(self, groups: Sequence[Group], messages: int) -> Placed:
         stats = self._stats
         started_ms = self._clock.monotonic_ms()
         try:
-            entries = self._store.append(records, whole=whole)
+            placed = self._put_now(groups)
         except MessageIllegalError:
             raise  # the store is well
         except Exception:
@@ -324,13 +311,22 @@ class Appender:
             _logger.warning(
                 "not in lock elapsed time(ms)=%d, bodyLength=%d",
                 took_ms,
-                sum(entry.size for entry in entries),
+                _size_of(placed),
             )
         if took_ms > self.busy_after_ms:
             self._refuse_backlog(took_ms)
         if stats is not None:
             stats.appended(messages, took_ms)
-        return entries
+        return placed
+
+    def _put_now(self, groups: Sequence[Group]) -> Placed:
+        first = groups[0]
+        if first.block is not None:
+            self._store.append_block(first.block)
+            return first.block
+        if len(groups) == 1:
+            return self._store.append(first.records, whole=first.whole)
+        return self._store.append(list(chain.from_iterable(group.records for group in groups)))
 
     def _refuse_backlog(self, took_ms: int) -> None:
         """Be busy until the sockets have been read once: what is there came meanwhile."""
@@ -358,10 +354,10 @@ class Appender:
                 self._loop.call_soon_threadsafe(self._settle, wait, error)
 
         # Also when nobody waits: messages become visible once they are on disk.
-        self._store.wait_durable(settled[-1][1][-1].end_offset, bridge)
+        self._store.wait_durable(end_offset(settled[-1][1]), bridge)
         for group, placed in settled:
             if not group.wait_durable:
-                _tell(group.done, placed, None)
+                _tell(group, placed, None)
 
     def _on_synced(self, show: Callable[[], None]) -> None:
         """The disk is free: have it work while what it has done is shown, then answered."""
@@ -370,8 +366,8 @@ class Appender:
         show()
 
     def _expire(self, wait: _Wait) -> None:
-        placed = [place for _, places in wait.groups for place in places]
-        self._settle(wait, FlushTimeoutError(placed, self.flush_timeout_ms))
+        messages = sum(group.messages for group, _ in wait.groups)
+        self._settle(wait, FlushTimeoutError(messages, self.flush_timeout_ms))
 
     def _settle(self, wait: _Wait, error: StoreError | None) -> None:
         if wait.is_over:
@@ -385,15 +381,22 @@ class Appender:
         for group, placed in wait.groups:
             late = None
             if error is not None:
-                late = FlushTimeoutError(placed, self.flush_timeout_ms, cause)
-            _tell(group.done, placed, late)
+                late = FlushTimeoutError(group.messages, self.flush_timeout_ms, cause)
+            _tell(group, placed, late)
         if self._held_back is not None and not self._waits:
             self._append_queued()  # after a sync that failed
 
 
-def _tell(done: RunsDone, entries: Sequence[Placed] | None, error: StoreError | None) -> None:
+def _size_of(placed: Placed) -> int:
+    return sum(entry.size for entry in placed) if isinstance(placed, list) else placed.size
+
+
+def _tell(group: Group, placed: Placed | None, error: StoreError | None) -> None:
     try:
-        done(entries, error)
+        if group.block is not None:
+            cast(BlockDone, group.done)(placed is not None, error)
+        else:
+            cast(Done, group.done)(cast(list[LogEntry] | None, placed), error)
     except Exception:
         # A fault of ours in one submitter must not keep the others of the tick waiting.
         _logger.exception("handling the outcome of an append failed")

@@ -2,8 +2,8 @@
 
 A handler here checks and submits in the same call, so that the messages of one connection are
 stored in the order in which they came; the answer follows when they are stored. Checks, codes,
-remarks and answer fields are RocketMQ's, in its order. ``hotpath`` does the same for plain requests
-only and faster; what it leaves comes here, and this is what it is tested against.
+remarks and answer fields are RocketMQ's, in its order. The compiled lane (``lane.sends``) does the
+same for plain requests only; what it leaves comes here, and this is what it is tested against.
 """
 
 import asyncio

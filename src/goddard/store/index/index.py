@@ -18,12 +18,11 @@ import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,7 @@ from goddard.clock import Clock
 from goddard.protocol.hashing import index_hash
 from goddard.store.errors import QueryCancelledError, StoreLayoutError
 from goddard.store.files import Files, disk_errors
-from goddard.store.index.keys import hash_keys
+from goddard.store.index.keys import hash_columns, hash_keys
 from goddard.store.index.links import (
     ENTRY,
     ENTRY_DTYPE,
@@ -40,8 +39,8 @@ from goddard.store.index.links import (
     find_in_slot,
     link_entries,
 )
+from goddard.store.log.block import RecordBlock
 from goddard.store.log.records import LogEntry
-from goddard.store.runs import LogRun, Placed, count_messages, each_entry, has_runs
 
 HEADER: Final = Struct(">4q2i")
 SLOT_BYTES: Final = 4
@@ -329,41 +328,56 @@ class IndexFile:
             self._files.unlink(self.path)
 
 
-class _Columns:
-    """What the index needs of records, value by value."""
+class _Keys(NamedTuple):
+    """The keys of records: for each its hash, and the offset and store time of its record."""
 
-    def __init__(self) -> None:
-        self.topics: list[str] = []
-        self.properties: list[bytes] = []
-        self.sys_flags: list[int] = []
-        self.physical_offsets: list[int] = []
-        self.times_ms: list[int] = []
+    hashes: Ints
+    offsets: Ints
+    times_ms: Ints
 
-    def add(self, placed: Sequence[Placed]) -> None:
-        if not has_runs(placed):
-            self._add_entries(cast(Sequence[LogEntry], placed))
-            return
-        for kind, items in groupby(placed, type):
-            if kind is LogRun:
-                for run in cast(Iterator[LogRun], items):
-                    self._add_run(run)
-            else:
-                self._add_entries(cast(list[LogEntry], list(items)))
 
-    def _add_run(self, run: LogRun) -> None:
-        count = run.messages
-        self.topics += [run.topic] * count
-        self.properties += run.properties
-        self.sys_flags += [run.sys_flag] * count
-        self.physical_offsets += run.physical_offsets
-        self.times_ms += [run.store_timestamp_ms] * count
+class _KeyColumns(NamedTuple):
+    """What the index needs of a block of records; see ``RecordBlock.key_columns``."""
 
-    def _add_entries(self, entries: Sequence[LogEntry]) -> None:
-        self.topics += [entry[0] for entry in entries]
-        self.properties += [entry[8] for entry in entries]
-        self.sys_flags += [entry[7] for entry in entries]
-        self.physical_offsets += [entry[3] for entry in entries]
-        self.times_ms += [entry[6] for entry in entries]
+    properties: bytes
+    ends: bytes
+    topic_hashes: bytes
+    sys_flags: bytes
+    physical_offsets: bytes
+    time_ms: int
+
+    @property
+    def records(self) -> int:
+        return len(self.topic_hashes) // 4
+
+
+def _keys_of_entries(entries: Sequence[LogEntry], *, is_tag_indexed: bool) -> _Keys:
+    rows, hashes = hash_keys(
+        [entry.topic for entry in entries],
+        [entry.properties for entry in entries],
+        [entry.sys_flag for entry in entries],
+        is_tag_indexed=is_tag_indexed,
+    )
+    offsets = np.array([entry.physical_offset for entry in entries], dtype=np.int64)
+    times_ms = np.array([entry.store_timestamp_ms for entry in entries], dtype=np.int64)
+    return _Keys(hashes, offsets[rows], times_ms[rows])
+
+
+def _keys_of_columns(blocks: Sequence[_KeyColumns], *, is_tag_indexed: bool) -> _Keys:
+    counts = np.array([block.records for block in blocks], dtype=np.int64)
+    # Where the properties of each block begin in those of all.
+    starts = np.cumsum([0] + [len(block.properties) for block in blocks[:-1]])
+    ends = np.frombuffer(b"".join(block.ends for block in blocks), np.int64)
+    rows, hashes = hash_columns(
+        b"".join(block.properties for block in blocks),
+        ends + np.repeat(starts, counts),
+        np.frombuffer(b"".join(block.topic_hashes for block in blocks), np.uint32),
+        np.frombuffer(b"".join(block.sys_flags for block in blocks), np.int64),
+        is_tag_indexed=is_tag_indexed,
+    )
+    offsets = np.frombuffer(b"".join(block.physical_offsets for block in blocks), np.int64)
+    times_ms = np.repeat(np.array([block.time_ms for block in blocks], dtype=np.int64), counts)
+    return _Keys(hashes, offsets[rows], times_ms[rows])
 
 
 class KeyIndex:
@@ -388,7 +402,7 @@ class KeyIndex:
         self._index_files: list[IndexFile] = []
         self._lock = threading.Lock()
         # Filled at one end by the appender, emptied at the other under the lock.
-        self._gathered: deque[tuple[int, Sequence[Placed]]] = deque()
+        self._gathered: deque[list[LogEntry] | _KeyColumns] = deque()
         self._gathered_count = 0
         self._taken_count = 0
         # Hashes, offsets and times of what was taken from there and could not be entered.
@@ -488,10 +502,17 @@ class KeyIndex:
         """Whether so many records wait that no more should be appended."""
         return self.waiting_count >= _MAX_PENDING_RECORDS
 
-    def add(self, entries: Sequence[Placed]) -> None:
+    def add(self, entries: Sequence[LogEntry]) -> None:
         """Gather records for ``write_pending``."""
-        count = count_messages(entries)
-        self._gathered.append((count, tuple(entries)))
+        self._gather(list(entries), len(entries))
+
+    def add_block(self, block: RecordBlock) -> None:
+        """As ``add``, for the records of a block."""
+        columns = _KeyColumns(*block.key_columns(), block.store_timestamp_ms)
+        self._gather(columns, columns.records)
+
+    def _gather(self, records: list[LogEntry] | _KeyColumns, count: int) -> None:
+        self._gathered.append(records)
         self._gathered_count += count
 
     def write_pending(self) -> None:
@@ -502,28 +523,42 @@ class KeyIndex:
     def _enter_gathered(self) -> None:
         if self._left is not None:
             self._enter(*self._left)
-        pending: list[Placed] = []
-        while self._gathered:
-            count, entries = self._gathered.popleft()
-            pending += entries
-            self._taken_count += count
+        parts = self._take_gathered()
+        if not parts:
+            return
+        keys = parts[0]
+        if len(parts) > 1:
+            keys = _Keys(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         last = self._index_files[-1] if self._index_files else None
-        if last is not None and not last.is_empty and pending:
-            known = last.end_offset
-            if pending[0].physical_offset <= known:
-                pending = [entry for entry in each_entry(pending) if entry.physical_offset > known]
-        if pending:
-            columns = _Columns()
-            columns.add(pending)
-            rows, hashes = hash_keys(
-                columns.topics,
-                columns.properties,
-                columns.sys_flags,
-                is_tag_indexed=self._is_tag_indexed,
-            )
-            offsets = np.array(columns.physical_offsets, dtype=np.int64)
-            times_ms = np.array(columns.times_ms, dtype=np.int64)
-            self._enter(hashes, offsets[rows], times_ms[rows])
+        if last is not None and not last.is_empty and (keys.offsets <= last.end_offset).any():
+            is_new = keys.offsets > last.end_offset
+            keys = _Keys(*(column[is_new] for column in keys))
+        self._enter(*keys)
+
+    def _take_gathered(self) -> list[_Keys]:
+        """The keys of what was gathered, in its order."""
+        parts: list[_Keys] = []
+        while self._gathered:
+            entries: list[LogEntry] = []
+            blocks: list[_KeyColumns] = []
+            while self._gathered:  # as many of one kind as come in a row
+                records = self._gathered[0]
+                if isinstance(records, list):
+                    if blocks:
+                        break
+                    entries += records
+                    self._taken_count += len(records)
+                else:
+                    if entries:
+                        break
+                    blocks.append(records)
+                    self._taken_count += records.records
+                self._gathered.popleft()
+            if entries:
+                parts.append(_keys_of_entries(entries, is_tag_indexed=self._is_tag_indexed))
+            if blocks:
+                parts.append(_keys_of_columns(blocks, is_tag_indexed=self._is_tag_indexed))
+        return parts
 
     def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:
         """The keys of one record may be in two files, so what is left is known key by key."""

@@ -81,15 +81,37 @@ def _hash_compiled(
     starts: Hashes, properties: Sequence[bytes], sys_flags: Sequence[int], is_tag_indexed: bool
 ) -> tuple[tuple[Ints, Ints], Ints]:
     """The same by the compiled core, and which records are left over: those that are not ASCII."""
-    data = b"".join(properties)
     ends = np.cumsum(np.fromiter(map(len, properties), np.int64, len(properties)))
-    # A unique key and a tag each, and the words of their keys.
-    room = 3 * len(properties) + data.count(b" ")
-    rows, hashes = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-    is_left = np.empty(len(properties), dtype=np.uint8)
     flags = np.array(sys_flags, dtype=np.int64)
-    count = core_index.hash_keys(data, ends, starts, flags, is_tag_indexed, rows, hashes, is_left)
-    return (rows[:count], hashes[:count]), np.flatnonzero(is_left)
+    rows, hashes, left = _call_core(b"".join(properties), ends, starts, flags, is_tag_indexed)
+    return (rows, hashes), left
+
+
+def hash_columns(
+    data: bytes, ends: Ints, starts: Hashes, sys_flags: Ints, *, is_tag_indexed: bool
+) -> tuple[Ints, Ints]:
+    """As ``hash_keys``, for properties back to back, all of them ASCII; needs the compiled core.
+
+    ``ends`` says where each record's properties end, ``starts`` has the hashes of ``topic#``.
+    """
+    rows, hashes, left = _call_core(data, ends, starts, sys_flags, is_tag_indexed)
+    if len(left):
+        raise ValueError(f"the properties of {len(left)} records are not ASCII")
+    return rows, hashes
+
+
+def _call_core(
+    data: bytes, ends: Ints, starts: Hashes, sys_flags: Ints, is_tag_indexed: bool
+) -> tuple[Ints, Ints, Ints]:
+    count = len(ends)
+    # A unique key and a tag each, and the words of their keys.
+    room = 3 * count + data.count(b" ")
+    rows, hashes = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+    is_left = np.empty(count, dtype=np.uint8)
+    found = core_index.hash_keys(
+        data, ends, starts, sys_flags, is_tag_indexed, rows, hashes, is_left
+    )
+    return rows[:found], hashes[:found], np.flatnonzero(is_left)
 
 
 def _hash_by_length(

@@ -14,31 +14,27 @@ from pathlib import Path
 from typing import Final
 
 from goddard.errors import ProtocolError
-from goddard.protocol.hashing import crc32
-from goddard.protocol.record import BLANK_BYTES, MAGIC_V1, encode_blank
+from goddard.protocol.record import BLANK_BYTES, encode_blank
 from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
 from goddard.store.files import Files, disk_errors
+from goddard.store.log.block import QueueKey, RecordBlock
 from goddard.store.log.records import (
-    PLAIN_HEAD,
     Chunk,
     LogEntry,
+    PreparedRecord,
     Scan,
     ScanStop,
     deliver_time_ms,
-    encode_store_part,
     is_head,
     read_entry,
     store_time_of,
 )
 from goddard.store.log.segment import Segment, SegmentAllocator, load_offsets, segment_name
 from goddard.store.log.zeroing import ZeroAhead
-from goddard.store.runs import Appendable, LogRun, Placed, RecordRun
 from goddard.store.threads import Worker
 
 _CUT_COPY_BYTES: Final = 1 << 20
 _MAX_SPARE_BYTES: Final = 64 << 20
-
-QueueKey = tuple[str, int]
 
 
 class CommitLog:
@@ -141,65 +137,81 @@ class CommitLog:
 
     def append(
         self,
-        records: Sequence[Appendable],
+        records: Sequence[PreparedRecord],
         next_offsets: dict[QueueKey, int],
         now_ms: int,
         *,
         whole: bool = False,
-    ) -> list[Placed]:
+    ) -> list[LogEntry]:
         """Write a group; either every record of it is in the log afterwards, or none.
 
         ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
-        the group in one segment, as the messages of one batch must be; a run always is.
+        the group in one segment, as the messages of one batch must be.
         """
         if self._debris:
             self.clear_debris()
-        placed: list[Placed] = []
+        placed: list[LogEntry] = []
         rolled: list[Segment] = []
         needed = self._bytes_of(records) if whole else 0
         try:
             end_offset = self._write(records, needed, next_offsets, now_ms, placed, rolled)
         except BaseException:  # whatever it is, no offset may be given twice or left out
             for entry in placed:
-                if isinstance(entry, LogRun):
-                    next_offsets[entry.topic, entry.queue_id] -= entry.messages
-                elif entry.has_queue_entry:
+                if entry.has_queue_entry:
                     next_offsets[entry.topic, entry.queue_id] -= 1
-            if rolled:  # at most one is kept: the next append will want it first
-                for segment in rolled[1:]:
-                    segment.delete()
-                self._allocator.give_back(rolled[0])
+            self._give_back(rolled)
             raise
+        self._finish_append(end_offset, now_ms, rolled)
+        return placed
+
+    def append_block(
+        self, block: RecordBlock, next_offsets: dict[QueueKey, int], now_ms: int
+    ) -> None:
+        """As ``append``, for records that were encoded elsewhere."""
+        if self._debris:
+            self.clear_debris()
+        keys = block.queue_keys
+        queue_offsets = [next_offsets.get(key, 0) for key in keys]
+        block.set_queue_offsets(queue_offsets)
+        rolled: list[Segment] = []
+        try:
+            end_offset = self._write_block(block, now_ms, rolled)
+        except BaseException:
+            self._give_back(rolled)
+            raise
+        for key, queue_offset, count in zip(keys, queue_offsets, block.queue_messages, strict=True):
+            next_offsets[key] = queue_offset + count
+        self._finish_append(end_offset, now_ms, rolled)
+
+    def _finish_append(self, end_offset: int, now_ms: int, rolled: list[Segment]) -> None:
         self._debris.clear()
-        self._segments.extend(rolled)
         self.end_offset = end_offset
         self.last_store_timestamp_ms = now_ms
         if rolled:
+            self._segments.extend(rolled)
             self._allocator.prepare(rolled[-1].end_offset)
-        return placed
 
-    def _bytes_of(self, records: Sequence[Appendable]) -> int:
+    def _give_back(self, rolled: list[Segment]) -> None:
+        """Undo rolls. At most one file is kept: the next append will want it first."""
+        for segment in rolled[1:]:
+            segment.delete()
+        if rolled:
+            self._allocator.give_back(rolled[0])
+
+    def _bytes_of(self, records: Sequence[PreparedRecord]) -> int:
         """The size of records that are to lie in one segment."""
-        total = sum(record[1] if isinstance(record, tuple) else record.size for record in records)
+        total = sum(record.size for record in records)
         if total + BLANK_BYTES > self._segment_bytes:
             raise MessageIllegalError("a batch is longer than a segment of the commit log")
         return total
 
-    def _size_of_run(self, run: RecordRun) -> int:
-        largest = max(run.sizes)
-        if largest > self._max_record_bytes:
-            raise MessageIllegalError(
-                f"a record of {largest} bytes is longer than {self._max_record_bytes}"
-            )
-        return self._bytes_of((run,))
-
     def _write(
         self,
-        records: Iterable[Appendable],
+        records: Iterable[PreparedRecord],
         needed: int,
         next_offsets: dict[QueueKey, int],
         now_ms: int,
-        placed: list[Placed],
+        placed: list[LogEntry],
         rolled: list[Segment],
     ) -> int:
         """Encode and write; returns the new end. Fills ``placed`` and ``rolled`` as it goes.
@@ -207,114 +219,63 @@ class CommitLog:
         The first record must have room for all that is ``needed``.
         """
         segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
-        start = self.end_offset
-        offset = start
+        start = offset = self.end_offset
         # The last offset at which something other than a filler may end.
         limit = segment.end_offset - BLANK_BYTES
         max_size = self._max_record_bytes
         chunk: Chunk = []
-        last_store_host = store_part = b""
-        make_entry = tuple.__new__
-        pack_head, find_offset = PLAIN_HEAD.pack, next_offsets.get
         for record in records:
-            if isinstance(record, tuple):  # most records, as fast as can be
-                (
-                    key,
-                    size,
-                    body,
-                    joint,
-                    properties,
-                    tags_code,
-                    flag,
-                    sys_flag,
-                    born_ms,
-                    born_host,
-                    store_host,
-                ) = record
-                if size > max_size:
-                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
-                if offset + (needed or size) > limit:
-                    segment = self._fill(segment, start, offset, chunk, rolled)
-                    start = offset = segment.base_offset
-                    limit = segment.end_offset - BLANK_BYTES
-                queue_offset = find_offset(key, 0)
-                if store_host is not last_store_host:
-                    last_store_host = store_host
-                    store_part = encode_store_part(now_ms, store_host)
-                chunk += (
-                    pack_head(
-                        size,
-                        MAGIC_V1,
-                        crc32(body) & 0x7FFFFFFF,
-                        key[1],
-                        flag,
-                        queue_offset,
-                        offset,
-                        sys_flag,
-                        born_ms,
-                        born_host,
-                        store_part,
-                        len(body),
-                    ),
-                    body,
-                    joint,
-                    properties,
-                )
+            size = record.size
+            if size > max_size:
+                raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
+            if offset + (needed or size) > limit:
+                segment = self._fill(segment, start, offset, chunk, rolled)
+                start = offset = segment.base_offset
+                limit = segment.end_offset - BLANK_BYTES
+            key = record.queue_key
+            has_queue_entry = record.has_queue_entry
+            queue_offset = next_offsets.get(key, 0) if has_queue_entry else 0
+            tags_code = record.tags_code
+            if record.delay_level:
+                tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
+            record.place(chunk, queue_offset, offset, now_ms)
+            # From here to the end of the pass nothing can fail: offset and entry belong together.
+            if has_queue_entry:
                 next_offsets[key] = queue_offset + 1
-            elif isinstance(record, RecordRun):
-                size = self._size_of_run(record)
-                if offset + (needed or size) > limit:
-                    segment = self._fill(segment, start, offset, chunk, rolled)
-                    start = offset = segment.base_offset
-                    limit = segment.end_offset - BLANK_BYTES
-                key = record.queue_key
-                queue_offset = find_offset(key, 0)
-                placed.append(record.place(chunk, queue_offset, offset, now_ms))
-                next_offsets[key] = queue_offset + record.messages
-                needed = 0
-                offset += size
-                continue
-            else:
-                size = record.size
-                if size > max_size:
-                    raise MessageIllegalError(f"a record of {size} bytes is longer than {max_size}")
-                if offset + (needed or size) > limit:
-                    segment = self._fill(segment, start, offset, chunk, rolled)
-                    start = offset = segment.base_offset
-                    limit = segment.end_offset - BLANK_BYTES
-                key = record.queue_key
-                has_queue_entry = record.has_queue_entry
-                queue_offset = find_offset(key, 0) if has_queue_entry else 0
-                tags_code = record.tags_code
-                if record.delay_level:
-                    tags_code = deliver_time_ms(record.delay_level, now_ms, self.delay_times_ms)
-                sys_flag, properties = record.sys_flag, record.properties
-                record.place(chunk, queue_offset, offset, now_ms)
-                # From here to the end of the pass nothing can fail: offset and entry belong
-                # together.
-                if has_queue_entry:
-                    next_offsets[key] = queue_offset + 1
-            needed = 0
-            topic, queue_id = key
             placed.append(
-                make_entry(  # the tuple's own constructor takes half the time of the class's
-                    LogEntry,
-                    (
-                        topic,
-                        queue_id,
-                        queue_offset,
-                        offset,
-                        size,
-                        tags_code,
-                        now_ms,
-                        sys_flag,
-                        properties,
-                    ),
+                LogEntry(
+                    key[0],
+                    key[1],
+                    queue_offset,
+                    offset,
+                    size,
+                    tags_code,
+                    now_ms,
+                    record.sys_flag,
+                    record.properties,
                 )
             )
+            needed = 0
             offset += size
         self._put(segment, start, offset, chunk)
         return offset
+
+    def _write_block(self, block: RecordBlock, now_ms: int, rolled: list[Segment]) -> int:
+        """Place and write all records of a block; returns the new end. Fills ``rolled``."""
+        segment = self.segment_at(self.end_offset) or self._roll(self.end_offset, rolled)
+        offset = self.end_offset
+        while True:
+            data = block.place(offset, segment.end_offset - BLANK_BYTES - offset, now_ms)
+            if block.is_placed:
+                self._write_at(segment, offset - segment.base_offset, data)
+                return offset + len(data)
+            if not data and offset == segment.base_offset:
+                raise MessageIllegalError("a batch is longer than a segment of the commit log")
+            end = offset + len(data)
+            following = self._roll(segment.end_offset, rolled)
+            data += encode_blank(segment.end_offset - end)
+            self._write_at(segment, offset - segment.base_offset, data)
+            segment, offset = following, following.base_offset
 
     def _fill(
         self, segment: Segment, start: int, end: int, chunk: Chunk, rolled: list[Segment]

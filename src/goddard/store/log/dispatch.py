@@ -6,18 +6,17 @@ more messages until ``write_pending`` has succeeded. Everything here can be made
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from goddard.store.errors import StoreDiskError
 from goddard.store.index.index import KeyIndex
+from goddard.store.log.block import Placed, RecordBlock, each_entry
 from goddard.store.log.records import PREPARED, LogEntry
 from goddard.store.queues.queue import ConsumeQueue
 from goddard.store.queues.table import QueueTable
-from goddard.store.runs import LogRun, Placed, has_runs
 
-ArrivalListener: TypeAlias = Callable[[Sequence[Placed]], None]
+ArrivalListener: TypeAlias = Callable[[Placed], None]
 
 
 class Dispatcher:
@@ -32,13 +31,21 @@ class Dispatcher:
         # Records whose queue offset does not fit their queue; recovery reports them.
         self.misplaced: list[LogEntry] = []
 
-    def apply(self, entries: Sequence[Placed]) -> None:
+    def apply(self, placed: Placed) -> None:
+        if isinstance(placed, list):
+            self._apply_entries(placed)
+        else:
+            self._apply_block(placed)
+
+    def _apply_entries(self, entries: list[LogEntry]) -> None:
         if not entries:
             return
-        if has_runs(entries):
-            self._put_mixed(entries)
-        else:
-            self._put_entries(cast(Sequence[LogEntry], entries))
+        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
+        for entry in entries:
+            if not entry[7] & PREPARED:
+                by_queue[entry[:2]].append(entry)
+        for key, its_entries in by_queue.items():
+            self._put_following(key, its_entries)
         try:
             self._index.add(entries)
         except StoreDiskError as error:
@@ -47,36 +54,27 @@ class Dispatcher:
         self.dispatched_offset = last.end_offset
         self.dispatched_time_ms = last.store_timestamp_ms
 
-    def _put_entries(self, entries: Iterable[LogEntry]) -> None:
-        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
-        for entry in entries:
-            if not entry[7] & PREPARED:
-                by_queue[entry[:2]].append(entry)
-        for key, its_entries in by_queue.items():
-            self._put_following(key, its_entries)
-
-    def _put_mixed(self, placed: Sequence[Placed]) -> None:
-        for kind, items in groupby(placed, type):
-            if kind is LogRun:
-                for run in cast(Iterator[LogRun], items):
-                    self._put_run(run)
-            else:
-                self._put_entries(cast(Iterator[LogEntry], items))
+    def _apply_block(self, block: RecordBlock) -> None:
+        for key, queue_offset, data, end_offset in block.queue_entries():
+            queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
+            try:
+                if not queue.put_block(queue_offset, data, end_offset):
+                    its_entries = [entry for entry in each_entry(block) if entry[:2] == key]
+                    self._put_each(queue, its_entries)
+            except StoreDiskError as error:
+                self.trouble = error
+        try:
+            self._index.add_block(block)
+        except StoreDiskError as error:
+            self.trouble = error
+        self.dispatched_offset = block.end_offset
+        self.dispatched_time_ms = block.store_timestamp_ms
 
     def _put_following(self, key: tuple[str, int], entries: Sequence[LogEntry]) -> None:
         queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
         try:
             if not queue.put_following(entries):
                 self._put_each(queue, entries)
-        except StoreDiskError as error:
-            self.trouble = error
-
-    def _put_run(self, run: LogRun) -> None:
-        key = run.topic, run.queue_id
-        queue = self._queues.by_key.get(key) or self._queues.get_or_create(*key)
-        try:
-            if not queue.put_run(run):
-                self._put_each(queue, run.entries)
         except StoreDiskError as error:
             self.trouble = error
 

@@ -47,10 +47,6 @@ ROLLBACK: Final = 0xC
 _RECORD_START: Final = Struct(">iIiii")
 _AFTER_PLACE: Final = Struct(">iq")
 _BEFORE_BODY: Final = Struct(">iq")
-# The head of a PlainRecord. What is the same for many of them, from the store time to before the
-# length of the body, is one field: see ``encode_store_part``.
-PLAIN_HEAD: Final = Struct(">iIiiiqqiq8s28si")
-_STORE_PART: Final = Struct(">q8siq")
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
 # With a plus sign between group and topic: what pop consumers retry.
@@ -228,62 +224,6 @@ def prepare_record(
         prepared_transaction_offset=prepared_transaction_offset,
     )
     return PreparedRecord(fields, body, properties, flag)
-
-
-class PlainRecord(NamedTuple):
-    """A record that is encoded only when its place is known, for callers that check for themselves.
-
-    Such a caller vouches that every number fits its field and ``size`` is ``plain_size``, that the
-    hosts are IPv4 and packed (8 bytes each), that the record goes to a queue and not to a delay,
-    and that the topic, of at most 127 bytes, is valid. ``body`` may be a view that stays unchanged
-    until the append. A plain tuple of the same values will do: those are made by the hundred
-    thousand, and a class of its own would double what that takes.
-    """
-
-    queue_key: tuple[str, int]
-    size: int
-    body: bytes | memoryview
-    joint: bytes  # what lies between body and properties, see ``encode_joint``
-    properties: bytes
-    tags_code: int
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: bytes
-    store_host: bytes
-
-
-PlainTuple: TypeAlias = tuple[
-    tuple[str, int],
-    int,
-    bytes | memoryview,
-    bytes,
-    bytes,
-    int,
-    int,
-    int,
-    int,
-    bytes,
-    bytes,
-]
-
-
-AppendableRecord: TypeAlias = PreparedRecord | PlainTuple
-
-
-def encode_joint(topic: bytes, properties_length: int) -> bytes:
-    """What follows the body of a PlainRecord: its topic, and the length of its properties."""
-    return bytes((len(topic),)) + topic + _U16.pack(properties_length)
-
-
-def plain_size(body_length: int, joint_length: int, properties_length: int) -> int:
-    """The size of a PlainRecord with parts of these many bytes."""
-    return PLAIN_HEAD.size + body_length + joint_length + properties_length
-
-
-def encode_store_part(store_timestamp_ms: int, store_host: bytes) -> bytes:
-    """Store time and host of a PlainRecord, which was never retried nor part of a transaction."""
-    return _STORE_PART.pack(store_timestamp_ms, store_host, 0, 0)
 
 
 def pack_host(host: Host) -> bytes:

@@ -7,14 +7,12 @@ by the loop that appends, which else would have to compete with it.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from typing import TypeAlias
 
-from goddard.store.log.commitlog import QueueKey
+from goddard.store.log.block import Placed, QueueKey, end_offset, first_offset
 from goddard.store.log.dispatch import ArrivalListener, Dispatcher
-from goddard.store.runs import Placed
 
 RunLater: TypeAlias = Callable[[Callable[[], None]], object]
 
@@ -41,7 +39,7 @@ class Showing:
         self._thread = 0
         self._listeners: list[ArrivalListener] = []
         # Groups that wait for the disk, oldest first.
-        self.waiting: deque[list[Placed]] = deque()
+        self.waiting: deque[Placed] = deque()
 
     def show_with(self, run: RunLater) -> None:
         """Have ``show_flushed`` do its work in this thread, by ``run``."""
@@ -55,12 +53,11 @@ class Showing:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def tell(self, entries: Sequence[Placed]) -> None:
+    def tell(self, placed: Placed) -> None:
         """After dispatch, without the lock: a group can be seen."""
         self._on_shown()
-        if entries:
-            for listener in self._listeners:
-                listener(entries)
+        for listener in self._listeners:
+            listener(placed)
 
     def show_flushed(self) -> None:
         """Show what waited for the disk, as far as the log is there."""
@@ -75,16 +72,24 @@ class Showing:
         ready: list[Placed] = []
         with self._lock:
             flushed_offset = self._flushed_offset()
-            while self.waiting and self.waiting[0][-1].end_offset <= flushed_offset:
-                ready += self.waiting.popleft()
-            self._dispatcher.apply(ready)
-        self.tell(ready)
+            while self.waiting and end_offset(self.waiting[0]) <= flushed_offset:
+                placed = self.waiting.popleft()
+                self._dispatcher.apply(placed)
+                ready.append(placed)
+        for placed in ready:
+            self.tell(placed)
 
     @property
     def first_waiting_offset(self) -> int | None:
         """Where in the log what cannot be seen yet begins; with the lock held."""
-        return self.waiting[0][0].physical_offset if self.waiting else None
+        return first_offset(self.waiting[0]) if self.waiting else None
 
     def waiting_keys(self) -> set[QueueKey]:
         """The queues of what waits; with the lock held."""
-        return {(entry.topic, entry.queue_id) for entry in chain(*self.waiting)}
+        keys: set[QueueKey] = set()
+        for placed in self.waiting:
+            if isinstance(placed, list):
+                keys.update((entry.topic, entry.queue_id) for entry in placed)
+            else:
+                keys.update(placed.queue_keys)
+        return keys

@@ -30,7 +30,6 @@ from goddard.store.queues.entry import (
     count_few,
     count_many,
 )
-from goddard.store.runs import LogRun
 
 _PENDING_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
 # Most queues are short, so reading begins small and grows: bytes of a hole cost memory, too.
@@ -351,15 +350,15 @@ class ConsumeQueue:
             self.write_to_files()
         return True
 
-    def put_run(self, run: LogRun) -> bool:
-        """As ``put_following``, for the records of a run."""
+    def put_block(self, queue_offset: int, data: bytes, end_offset: int) -> bool:
+        """As ``put_following``, for entries as bytes. The last record ends at ``end_offset``."""
         pending = self._pending
-        if run.queue_offset * QUEUE_ENTRY_BYTES != self._written + len(pending):
+        if queue_offset * QUEUE_ENTRY_BYTES != self._written + len(pending):
             return False
         if not pending:
             self._shared.waiting.add(self)
-        pending += b"".join(map(ENTRY.pack, run.physical_offsets, run.sizes, run.tags_codes))
-        self.max_physical_offset = run.end_offset
+        pending += data
+        self.max_physical_offset = end_offset
         if len(pending) >= _PENDING_BYTES:
             self.write_to_files()
         return True

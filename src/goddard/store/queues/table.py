@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from goddard.store.errors import StoreLayoutError
 from goddard.store.files import Files, disk_errors
-from goddard.store.log.commitlog import QueueKey
+from goddard.store.log.block import QueueKey
 from goddard.store.log.syncing import MANY_FILES, DirectorySync
 from goddard.store.queues.queue import ConsumeQueue, HasRecord, QueueFiles
 

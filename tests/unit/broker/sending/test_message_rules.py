@@ -193,7 +193,7 @@ async def test_submit_reports_the_outcome(store: MessageStore) -> None:
     ("error", "status"),
     [
         (None, PutStatus.PUT_OK),
-        (FlushTimeoutError([], 5), PutStatus.FLUSH_DISK_TIMEOUT),
+        (FlushTimeoutError(0, 5), PutStatus.FLUSH_DISK_TIMEOUT),
         (MessageIllegalError("x"), PutStatus.MESSAGE_ILLEGAL),
         (StoreUnavailableError("x"), PutStatus.SERVICE_NOT_AVAILABLE),
         (StoreFullError("x"), PutStatus.SERVICE_NOT_AVAILABLE),

@@ -46,12 +46,12 @@ async def until_created(harness: SendHarness) -> None:
     await until(lambda: "New" in harness.topics, seconds=5)
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("lane", [False, True])
 async def test_sends_that_arrive_during_the_save_do_not_overtake(
-    tmp_path: Path, executor: ThreadPoolExecutor, hot: bool
+    tmp_path: Path, executor: ThreadPoolExecutor, lane: bool
 ) -> None:
     with SavingHarness(tmp_path, executor) as harness:
-        peer, _ = harness.connect(hot=hot)
+        peer, _ = harness.connect(lane=lane)
         peer.transport.write(frames(range(40)))
         await until_created(harness)
         assert harness.bodies() == [], "the topic is not on the disk"

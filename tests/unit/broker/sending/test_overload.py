@@ -34,7 +34,7 @@ async def harness(
         yield harness
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("lane", [False, True])
 @pytest.mark.parametrize(
     ("limit_ms", "took_ms", "is_refused"),
     [(1_000, 1_000, False), (1_000, 1_001, True), (20, 21, True)],
@@ -43,14 +43,14 @@ async def test_sends_that_arrive_during_a_slow_append_are_refused(
     harness: SendHarness,
     clock: ManualClock,
     files: FaultyFiles,
-    hot: bool,
+    lane: bool,
     limit_ms: int,
     took_ms: int,
     is_refused: bool,
 ) -> None:
     limit = {"osPageCacheBusyTimeOutMills": str(limit_ms)}
     harness.settings.replace(harness.settings.current.updated(limit))
-    peer, connection = harness.connect(hot=hot)
+    peer, connection = harness.connect(lane=lane)
 
     def hold_up() -> None:
         clock.advance(took_ms)
@@ -77,14 +77,14 @@ async def test_sends_that_arrive_during_a_slow_append_are_refused(
     connection.close()
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("lane", [False, True])
 async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
-    tmp_path: Path, files: FaultyFiles, hot: bool
+    tmp_path: Path, files: FaultyFiles, lane: bool
 ) -> None:
     """Whether the message is stored is unknown: the code for that is FLUSH_DISK_TIMEOUT."""
     with SendHarness(tmp_path, files=files, flush_mode=FlushMode.SYNC) as harness:
         harness.add_topic("TopicTest")
-        peer, connection = harness.connect(hot=hot)
+        peer, connection = harness.connect(lane=lane)
         connection.data_received(encode_frame(send_request(body=b"safe")))
         (safe,) = await peer.receive(1)
         assert safe.code == 0
@@ -105,11 +105,11 @@ async def test_a_failed_sync_is_answered_with_flush_disk_timeout(
         connection.close()
 
 
-@pytest.mark.parametrize("hot", [False, True])
-async def test_the_limit_counts_each_request_of_a_chunk(tmp_path: Path, hot: bool) -> None:
+@pytest.mark.parametrize("lane", [False, True])
+async def test_the_limit_counts_each_request_of_a_chunk(tmp_path: Path, lane: bool) -> None:
     with SendHarness(tmp_path, properties={"sendThreadPoolQueueCapacity": "2"}) as harness:
         harness.add_topic("TopicTest")
-        answers = await harness.ask(*(send_request() for _ in range(3)), hot=hot)
+        answers = await harness.ask(*(send_request() for _ in range(3)), lane=lane)
         assert [answer.code for answer in answers] == [0, 0, ResponseCode.SYSTEM_BUSY]
         assert (answers[2].remark or "").startswith("[OVERLOAD]")
         assert len(harness.records()) == 2

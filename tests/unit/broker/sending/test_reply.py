@@ -218,7 +218,7 @@ async def test_a_reply_that_cannot_be_stored_reaches_the_requester(
 ) -> None:
     async with open_harness(tmp_path) as harness:
 
-        def refuse(records: object, *, whole: bool) -> list[LogEntry]:
+        def refuse(records: object, *, whole: bool = False) -> list[LogEntry]:
             raise StoreUnavailableError("the disk is full")
 
         with monkeypatch.context() as patch:

@@ -341,7 +341,7 @@ async def test_messages_that_are_not_stored_are_not_counted(
     async with open_harness(tmp_path) as harness:
         entry = harness.consumed()
 
-        def refuse(records: object, *, whole: bool) -> list[LogEntry]:
+        def refuse(records: object, *, whole: bool = False) -> list[LogEntry]:
             raise error
 
         with monkeypatch.context() as patch:

@@ -544,13 +544,13 @@ async def test_batches_that_are_refused(
     assert harness.records() == []
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("lane", [False, True])
 async def test_a_batch_is_one_request_however_many_messages_it_has(
-    tmp_path: Path, hot: bool
+    tmp_path: Path, lane: bool
 ) -> None:
     with SendHarness(tmp_path, properties={"sendThreadPoolQueueCapacity": "3"}) as harness:
         harness.add_topic("TopicTest")
-        (first, taken), (second, refused) = harness.connect(hot=hot), harness.connect(hot=hot)
+        (first, taken), (second, refused) = harness.connect(lane=lane), harness.connect(lane=lane)
         batches = (batch_request(b"1", b"2", b"3", b"4") for _ in range(3))
         taken.data_received(b"".join(map(encode_frame, batches)))
         refused.data_received(encode_frame(batch_request(b"5")))

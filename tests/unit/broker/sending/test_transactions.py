@@ -26,6 +26,7 @@ from goddard.protocol.names import (
 )
 from goddard.protocol.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from goddard.store.errors import StoreUnavailableError
+from goddard.store.log.block import each_entry
 from goddard.store.log.records import LogEntry
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handlers
@@ -236,7 +237,9 @@ class TestEnd:
         async with harness(tmp_path) as made:
             written = asyncio.Event()
             made.parts.store.add_listener(
-                lambda entries: written.set() if entries[0].topic == TRANS_OP_HALF_TOPIC else None
+                lambda placed: (
+                    written.set() if each_entry(placed)[0].topic == TRANS_OP_HALF_TOPIC else None
+                )
             )
             await made.end(await made.send_half(), ROLLBACK)
             async with asyncio.timeout(60):
@@ -349,7 +352,7 @@ class TestEnd:
         async with harness(tmp_path) as made:
             entry = await made.send_half()
 
-            def refuse(records: object, *, whole: bool) -> list[LogEntry]:
+            def refuse(records: object, *, whole: bool = False) -> list[LogEntry]:
                 raise StoreUnavailableError("the disk is full")
 
             with monkeypatch.context() as patch:
@@ -536,7 +539,7 @@ class TestTransactionChecks:
             await made.send_half()
             made.parts.clock.advance(10_000)
 
-            def refuse(records: object, *, whole: bool) -> list[LogEntry]:
+            def refuse(records: object, *, whole: bool = False) -> list[LogEntry]:
                 raise StoreUnavailableError("the disk is full")
 
             with monkeypatch.context() as patch:

@@ -1,7 +1,7 @@
 """Which thread makes synced messages visible; listeners hear of messages only when they are."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.runs import Placed
+from goddard.store.log.block import Placed, count_messages, end_offset
 from goddard.store.store import MessageStore
 from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
@@ -48,7 +48,7 @@ class Loop:
 def test_the_loop_makes_synced_messages_visible(tmp_path: Path) -> None:
     shown: list[int] = []
 
-    def listen(entries: Sequence[Placed]) -> None:
+    def listen(placed: Placed) -> None:
         shown.append(threading.get_ident())
 
     loop = Loop()
@@ -84,9 +84,9 @@ def test_messages_appended_during_a_sync_are_visible_after_the_next(tmp_path: Pa
     small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
     shown: list[int] = []
 
-    def listen(entries: Sequence[Placed]) -> None:
-        assert entries[-1].end_offset <= small.store.flushed_offset
-        shown.append(len(entries))
+    def listen(placed: Placed) -> None:
+        assert end_offset(placed) <= small.store.flushed_offset
+        shown.append(count_messages(placed))
 
     def append_another() -> None:
         small.flush_worker.is_held = True
