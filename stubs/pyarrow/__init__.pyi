@@ -4,7 +4,9 @@ from typing import Any, Self
 
 ArrowInvalid: type[ValueError]
 
-class DataType: ...
+class DataType:
+    num_fields: int
+    def field(self, index: int) -> Field: ...
 
 class Field:
     name: str

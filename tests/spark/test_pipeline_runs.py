@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import os
+import shutil
 import time
 from operator import attrgetter
 from pathlib import Path
@@ -379,7 +380,7 @@ def test_checkpoint_is_used_by_one_job_and_one_run_at_a_time(
         "run": {"checkpoint": path},
     }
     with (
-        Checkpoint(spark, path, "first").running("run"),
+        Checkpoint(spark, parse_job(copy.deepcopy(given))).running("run"),
         pytest.raises(PipelineError, match=f"first: it runs already, as process {os.getpid()}"),
     ):
         run(spark, given)
@@ -387,6 +388,74 @@ def test_checkpoint_is_used_by_one_job_and_one_run_at_a_time(
     assert spark.read.parquet(str(tmp_path / "table")).count() == 4
     with pytest.raises(PipelineError, match="is the checkpoint of the job first"):
         run(spark, given | {"name": "second"})
+
+
+def test_checkpoint_of_another_source_or_sink_is_refused(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic, other = NumberedTopic(ours, "pipeline-a"), NumberedTopic(ours, "pipeline-b")
+    topic.fill(4)
+    other.fill(4)
+    source = topic.options(startingOffsets="earliest")
+    given = {
+        "name": "places",
+        "source": source,
+        "sink": {"path": str(tmp_path / "wrong")},
+        "run": {"checkpoint": str(tmp_path / "checkpoint")},
+        "transform": [{"sql": "SELECT missing FROM input"}],
+    }
+    with pytest.raises(PipelineError, match="missing"):
+        run(spark, given)
+    # Nothing was read yet, so the job may still be corrected.
+    given |= {"transform": [{"sql": "SELECT body FROM input"}]}
+    given |= {"sink": {"path": str(tmp_path / "table")}}
+    run(spark, given)
+    elsewhere = {"path": str(tmp_path / "elsewhere")}
+    for changed, words in (
+        ({"source": other.options()}, f"topics {other.name} to"),
+        ({"sink": elsewhere}, f"path {tmp_path}/elsewhere; messages"),
+        ({"sink": elsewhere | {"format": "delta"}}, "format delta"),
+    ):
+        with pytest.raises(PipelineError, match=f"is the checkpoint of a stream .*{words}"):
+            run(spark, given | changed)
+    both = source | {"subscribe": f"{topic.name},{other.name}"}
+    run(spark, given | {"source": both})
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 8
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("damage", ["restored", "deleted"])
+def test_older_checkpoint_does_not_skip_messages(
+    spark: SparkSession, ours: Site, tmp_path: Path, kind: str, damage: str
+) -> None:
+    topic = NumberedTopic(ours, f"pipeline-{damage}-{kind}")
+    sink: dict[str, Any] = {"format": kind, "path": str(tmp_path / "table")}
+    if kind == "iceberg":
+        sink = {"format": kind, "table": "shop.orders", "catalog": catalog_of(tmp_path)}
+    checkpoint = tmp_path / "checkpoint"
+    given = {
+        "name": "restored",
+        "source": topic.options(startingOffsets="earliest"),
+        "transform": [{"sql": "SELECT cast(cast(body AS string) AS int) AS id FROM input"}],
+        "sink": sink,
+        "run": {"checkpoint": str(checkpoint)},
+    }
+    topic.fill(4)
+    run(spark, given)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    topic.fill(4)
+    run(spark, given)
+    topic.fill(4)
+    if damage == "restored":
+        shutil.rmtree(checkpoint)
+        (tmp_path / "copy").rename(checkpoint)
+    else:
+        for name in ("offsets", "commits"):
+            for path in (checkpoint / "query" / name).glob("*1*"):
+                path.unlink()
+    with pytest.raises(PipelineError, match=r"batch 1 now has other messages; nothing was written"):
+        run(spark, given)
+    assert ids_in_table(spark, kind, tmp_path) == list(range(8))
 
 
 @pytest.mark.parametrize("written_file", ["offsets/1", "commits/0"])

@@ -1,16 +1,18 @@
 """Parquet tables: a batch that is killed at any point is in the table once after a retry."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import deltalake
 import pytest
+from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from typing_extensions import override
 
 from goddard.errors import ConfigError
@@ -427,6 +429,107 @@ def test_lake_table_adds_columns_and_refuses_other_types(
     other = lake_table(spark, kind, folder)
     with pytest.raises(ConfigError, match=r"is partitioned by city, and .* says nothing; say the"):
         other.write(none, Batch(QUERY, 4))
+
+
+def nested(spark: SparkSession, number: int, *columns: str) -> DataFrame:
+    return spark.range(number, number + 1, 1, 1).selectExpr("id AS number", *columns)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_fields_of_structs_are_added_and_keep_their_types(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    table = lake_table(spark, kind, tmp_path)
+    plain = ("named_struct('a', 1) AS s", "array(named_struct('a', 1)) AS l", "map('k', 1) AS m")
+    assert table.write(nested(spark, 0, *plain), Batch(QUERY, 0))
+    more = (
+        "named_struct('a', 1, 'b', 22) AS s",
+        "array(named_struct('a', 1, 'b', 33)) AS l",
+        "map('k', 1) AS m",
+    )
+    assert table.write(nested(spark, 1, *more), Batch(QUERY, 1))
+
+    def content() -> list[dict[str, Any]]:
+        if kind != "parquet":
+            return lake_rows(kind, tmp_path)
+        reader = spark.read.option("mergeSchema", "true")
+        frame = reader.parquet(str(tmp_path / "table")).orderBy("number")
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+    found = content()
+    assert [row["s"] for row in found] == [{"a": 1, "b": None}, {"a": 1, "b": 22}]
+    assert [row["l"] for row in found] == [[{"a": 1, "b": None}], [{"a": 1, "b": 33}]]
+    for column, place in {
+        "named_struct('a', 'x') AS s": r"s\.a",
+        "array(named_struct('b', 'x')) AS l": r"l\[\]\.b",
+        "array(1) AS l": r"l\[\]",
+        "map('k', 'x') AS m": r"m\[",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"has the column {place}.* cast it in a transform"):
+            table.write(nested(spark, 2, column), Batch(QUERY, 2))
+    assert content() == found
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_batch_with_other_offsets_is_not_skipped(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    table = lake_table(spark, kind, tmp_path)
+    for number in range(3):
+        assert table.write(rows(spark, number, 1), Batch(QUERY, number, ends=f"{number}"))
+    assert not table.write(rows(spark, 2, 1), Batch(QUERY, 2, ends="2"))
+    # Written by a version that did not know the offsets.
+    assert not table.write(rows(spark, 2, 1), Batch(QUERY, 2))
+    for number, ends in ((2, "other"), (1, "1"), (0, "other")):
+        with pytest.raises(ConfigError, match=r"up to number 2, .* nothing was written"):
+            table.write(rows(spark, 9, 1), Batch(QUERY, number, ends=ends))
+    assert [row["number"] for row in lake_rows(kind, tmp_path)] == [0, 1, 2]
+
+
+def test_parquet_table_refuses_an_older_batch(spark: SparkSession, tmp_path: Path) -> None:
+    table = ParquetTable(Files(spark, str(tmp_path / "table")))
+    for number in range(3):
+        table.write(rows(spark, number, 1), Batch(QUERY, number, ends=f"{number}"))
+    # The last batch may be repeated with more messages: its rows are replaced.
+    table.write(rows(spark, 2, 2), Batch(QUERY, 2, ends="more"))
+    for attempt in (
+        lambda: table.write(rows(spark, 1, 3), Batch(QUERY, 1, ends="other")),
+        lambda: table.withdraw(Batch(QUERY, 1, ends="other")),
+    ):
+        with pytest.raises(ConfigError, match=r"up to number 2, .* nothing was written"):
+            attempt()
+    assert content(spark, tmp_path / "table") == [0, 1, 2, 3]
+
+
+class InterruptedFrame:
+    """A DataFrame that calls a function before it is written."""
+
+    def __init__(self, frame: DataFrame, before: Callable[[], object]) -> None:
+        self._frame = frame
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "withColumns":
+            return lambda columns: InterruptedFrame(self._frame.withColumns(columns), self._before)
+        return getattr(self._frame, name)
+
+    @property
+    def write(self) -> DataFrameWriter:
+        self._before()
+        return self._frame.write
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_two_processes_that_write_one_batch_leave_it_once(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    table, other = lake_table(spark, kind, tmp_path), lake_table(spark, kind, tmp_path)
+    table.write(rows(spark, 0, 1), Batch(QUERY, 0))
+    batch = Batch(QUERY, 1, ends="1")
+    slow = InterruptedFrame(rows(spark, 1, 2), lambda: other.write(rows(spark, 1, 2), batch))
+    with contextlib.suppress(CommitFailedError):
+        table.write(cast(DataFrame, slow), batch)
+    assert [row["number"] for row in lake_rows(kind, tmp_path)] == [0, 1, 2]
 
 
 def test_all_rejected_rows_are_counted(spark: SparkSession) -> None:

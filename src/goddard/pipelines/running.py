@@ -120,7 +120,7 @@ class Pipeline:
 
     def _prepare(self) -> None:
         job, spark = self.job, self._spark
-        self._checkpoint = Checkpoint(spark, job.run.checkpoint, job.name)
+        self._checkpoint = Checkpoint(spark, job)
         self._steps = transform.steps(job.transforms, job.folder)
         after = job.run.after
         self._after = None if after is None else functions.load_function(after, job.folder)
@@ -286,7 +286,11 @@ class Pipeline:
         def take(rows: DataFrame, number: int) -> None:
             try:
                 with self._writing, self._alone():
-                    write(rows, Batch(self._checkpoint.query_id(name), number))
+                    query, ends = (
+                        self._checkpoint.query_id(name),
+                        self._checkpoint.ends(name, number),
+                    )
+                    write(rows, Batch(query, number, ends=ends))
             except Exception as error:
                 self._failure, self._failed_batch = error, number
                 raise

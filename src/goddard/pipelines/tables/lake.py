@@ -1,13 +1,15 @@
 """Iceberg and Delta tables, exactly once, without their Java: Spark writes files, Python commits.
 
-Spark's tasks write Parquet files into a folder of the batch; one atomic commit of the table's own
-log then adds them, and says in the same commit which batch it was. A batch that is repeated looks
-there first: what was committed is left alone; what was not is written over and committed. The two
-packages are the extra ``lake``.
+Spark's tasks write Parquet files into a folder of the attempt; one atomic commit of the table's own
+log then adds them, and says in the same commit which batch it was and at which offsets it ends. A
+batch that is repeated looks there first: what was committed is left alone. Files of attempts that
+were not committed stay until the table is vacuumed, because another process may be about to commit
+them. The two packages are the extra ``lake``.
 """
 
 import json
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,26 +20,31 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.failures import sentence
 from goddard.pipelines.tables.batches import Batch
 from goddard.pipelines.tables.files import File, Files
+from goddard.pipelines.tables.schemas import without_constraints
 
 _COMMIT_TRIES: Final = 5
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _TWIN: Final = "_partition_"
+# The last batch of a query, and the offsets at its end, in the log of a table.
+_BATCH: Final = "goddard.batch"
+_OFFSETS: Final = "goddard.offsets"
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    """The schema of the rows; any field may be null, whatever the first batch looks like."""
-    fields = [StructField(each.name, each.dataType, nullable=True) for each in frame.schema]
-    return to_arrow_schema(StructType(fields), timezone="UTC")
+    """The schema of the rows; anything may be null, whatever the first batch looks like."""
+    schema = without_constraints(frame.schema)
+    assert isinstance(schema, StructType)
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_table(
@@ -47,9 +54,10 @@ def check_table(
     table_partitions: Sequence[str],
     partition_by: Sequence[str],
 ) -> list[str]:
-    """The columns that a table lacks; ConfigError if it cannot take the rows as they are.
+    """The columns that the table lacks, or that have fields which it lacks.
 
-    Neither library looks: files that do not fit would be found out by whoever reads the table.
+    ConfigError if the table cannot take the rows. Neither library looks: files that do not fit
+    would be found out by whoever reads the table.
     """
     if list(table_partitions) != list(partition_by):
         there, now = (", ".join(each) or "nothing" for each in (table_partitions, partition_by))
@@ -57,34 +65,65 @@ def check_table(
             f"{place} is partitioned by {there}, and [sink] partitionBy says {now}; "
             "say the same, or write another table"
         )
-    for name in rows.names:
-        if name not in table.names:
-            continue
-        there, now = _kind(table.field(name).type), _kind(rows.field(name).type)
-        if there != now:
-            raise ConfigError(
-                f"{place} has the column {name} as {there}, and the rows have it as {now}; "
-                "cast it in a transform, or write another table"
-            )
-    return [name for name in rows.names if name not in table.names]
+    new = []
+    for field in rows:
+        is_known = field.name in table.names
+        if not is_known or _has_new_fields(
+            place, field.name, table.field(field.name).type, field.type
+        ):
+            new.append(field.name)
+    return new
+
+
+def _has_new_fields(place: str, column: str, there: pa.DataType, now: pa.DataType) -> bool:
+    """Whether the type of the rows has fields that the table's lacks; ConfigError if they differ
+    in anything else.
+    """
+    if _kind(there) != _kind(now):
+        raise ConfigError(
+            f"{place} has the column {column} as {_kind(there)}, and the rows have it as "
+            f"{_kind(now)}; cast it in a transform, or write another table"
+        )
+    inner = [now.field(index) for index in range(now.num_fields)]
+    # All are compared, also after the first that is new.
+    if _kind(now) == "struct":
+        fields = [there.field(index) for index in range(there.num_fields)]
+        known = {field.name: field.type for field in fields}
+        are_new = [
+            field.name not in known
+            or _has_new_fields(place, f"{column}.{field.name}", known[field.name], field.type)
+            for field in inner
+        ]
+    else:
+        # The element of a list; key and value of a map, as a struct.
+        are_new = [
+            _has_new_fields(place, f"{column}[]", there.field(index).type, field.type)
+            for index, field in enumerate(inner)
+        ]
+    return any(are_new)
 
 
 def _kind(type_: pa.DataType) -> str:
-    """A type in words; what is inside of lists and the like is the table's own to check."""
+    """A type in words, without the types inside it."""
     name = str(type_).removeprefix("large_").partition("<")[0]
     # Iceberg has none of the small ones, and keeps them like this.
     return "int32" if name in ("int8", "int16") else name
 
 
 def _write_files(frame: DataFrame, files: Files, partition_by: tuple[str, ...]) -> list[File]:
-    """Write the rows into a folder, in place of what an earlier attempt left there."""
+    """Write the rows into a new folder."""
     # The older default for times is one that Iceberg does not take.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = frame.write.mode("overwrite")
+    writer = frame.write
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     writer.parquet(files.root)
     return [file for file in files.walk("") if not file.name.startswith(("_", "."))]
+
+
+def _attempt(batch: Batch) -> str:
+    """The name of a folder that no other attempt at the batch has, in any process."""
+    return f"{batch.query}-{batch.number:010d}-{uuid.uuid4().hex}"
 
 
 class IcebergTable:
@@ -115,7 +154,7 @@ class IcebergTable:
     def write(self, frame: DataFrame, batch: Batch) -> bool:
         schema = _arrow_schema(frame)
         table = self._table(schema)
-        if _is_in_iceberg(table, batch):
+        if self._is_written(table, batch):
             return False
         parts = [each.name for each in table.spec().fields]
         if check_table(self._name, table.schema().as_arrow(), schema, parts, self._partition_by):
@@ -124,7 +163,7 @@ class IcebergTable:
         # Iceberg's files hold their partition's columns too, which Spark leaves out: twins of them
         # make the folders.
         twins = {f"{_TWIN}{name}": sf.col(name) for name in self._partition_by}
-        folder = f"{table.location()}/data/{batch.query}-{batch.number:010d}"
+        folder = f"{table.location()}/data/{_attempt(batch)}"
         files = Files(self._spark, folder)
         found = _write_files(frame.withColumns(twins), files, tuple(twins))
         paths = [files.full(file.path) for file in found]
@@ -137,7 +176,7 @@ class IcebergTable:
                 if not left:
                     raise
                 table = self._catalog.load_table(self._name)
-                if _is_in_iceberg(table, batch):
+                if self._is_written(table, batch):
                     break
         return True
 
@@ -148,12 +187,30 @@ class IcebergTable:
         """Nothing is left to do."""
 
     def _commit(self, table: Table, paths: list[str], batch: Batch) -> None:
-        marks = {"goddard.query": batch.query, "goddard.batch": str(batch.number)}
+        marks = {"goddard.query": batch.query, _BATCH: str(batch.number)}
+        # Not stored. pyiceberg would repeat a commit without looking at what another one added.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
-            transaction.set_properties({_iceberg_mark(batch): str(batch.number)})
+            properties = {f"{_BATCH}.{batch.query}": str(batch.number)}
+            if batch.ends is not None:
+                properties[f"{_OFFSETS}.{batch.query}"] = batch.ends
+            transaction.set_properties(properties)
             # The mark tells what is there already; looking through all files would take longer and
             # longer.
             transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
+
+    def _is_written(self, table: Table, batch: Batch) -> bool:
+        last = self._last_batch(table, batch.query)
+        if last is None:
+            return False
+        return batch.is_written(self._name, last.number, last.ends_digest)
+
+    def _last_batch(self, table: Table, query: str) -> Batch | None:
+        # Properties of the table, because snapshots expire.
+        number = table.properties.get(f"{_BATCH}.{query}")
+        if number is None:
+            return None
+        return Batch(query, int(number), ends=table.properties.get(f"{_OFFSETS}.{query}"))
 
     def _table(self, schema: pa.Schema) -> Table:
         try:
@@ -170,16 +227,6 @@ class IcebergTable:
             for name in self._partition_by:
                 update.add_identity(name)
         return self._catalog.load_table(self._name)
-
-
-def _iceberg_mark(batch: Batch) -> str:
-    return f"goddard.batch.{batch.query}"
-
-
-def _is_in_iceberg(table: Table, batch: Batch) -> bool:
-    # A property of the table, for snapshots expire.
-    last = table.properties.get(_iceberg_mark(batch))
-    return last is not None and int(last) >= batch.number
 
 
 class DeltaTable:
@@ -201,11 +248,14 @@ class DeltaTable:
     def write(self, frame: DataFrame, batch: Batch) -> bool:
         schema = _arrow_schema(frame)
         table = self._table(schema)
-        if (last := table.transaction_version(batch.query)) is not None and last >= batch.number:
+        last = table.transaction_version(batch.query)
+        if batch.is_written(
+            root := self._files.root, last, table.transaction_version(_ends(batch))
+        ):
             return False
         known: Any = table.schema()
         new = check_table(
-            self._files.root,
+            root,
             pa.schema(known),
             schema,
             table.metadata().partition_columns,
@@ -214,7 +264,7 @@ class DeltaTable:
         if new:
             fields = deltalake.Schema.from_arrow(schema).fields
             table.alter.add_columns([field for field in fields if field.name in new])
-        folder = f"batches/{batch.query}-{batch.number:010d}"
+        folder = f"batches/{_attempt(batch)}"
         files = Files(self._spark, self._files.full(folder))
         now_ms = time.time_ns() // 1_000_000
         actions: list[Any] = [
@@ -228,13 +278,18 @@ class DeltaTable:
             )
             for file in _write_files(frame, files, self._partition_by)
         ]
-        mark = deltalake.Transaction(batch.query, batch.number)
+        marks = [deltalake.Transaction(batch.query, batch.number)]
+        notes = {"goddard.query": batch.query, _BATCH: str(batch.number)}
+        if batch.ends is not None and batch.ends_digest is not None:
+            # The log keeps the newest transaction of each name, but other notes only for a time.
+            marks.append(deltalake.Transaction(_ends(batch), batch.ends_digest))
+            notes[_OFFSETS] = batch.ends
         table.create_write_transaction(
             actions,
             "append",
             deltalake.Schema.from_arrow(schema),
             list(self._partition_by),
-            commit_properties=CommitProperties(app_transactions=[mark]),
+            commit_properties=CommitProperties(app_transactions=marks, custom_metadata=notes),
         )
         return True
 
@@ -256,6 +311,11 @@ class DeltaTable:
                 partition_by=list(self._partition_by),
                 storage_options=self._options,
             )
+
+
+def _ends(batch: Batch) -> str:
+    """The name under which a Delta table keeps the digest of a batch's end offsets."""
+    return f"{batch.query}-ends"
 
 
 def partition_values(folder: str) -> dict[str, str | None]:

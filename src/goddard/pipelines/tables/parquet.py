@@ -80,6 +80,7 @@ class ParquetTable:
         ConfigError, and the table is as it was, if its columns are others than the rows'.
         """
         self._schema.admit(frame.schema, self._partition_by)
+        self._check_order(batch)
         own = _own_folder(batch)
         self._finish_merges(batch)
         self._withdraw(batch)
@@ -104,6 +105,7 @@ class ParquetTable:
 
     def withdraw(self, batch: Batch) -> None:
         """Undo earlier attempts at a batch that has no rows this time."""
+        self._check_order(batch)
         self._finish_merges(batch)
         self._withdraw(batch)
         self._last = batch
@@ -117,6 +119,16 @@ class ParquetTable:
             self._merge_small_files(self._last)
 
     # Batches
+
+    def _check_order(self, batch: Batch) -> None:
+        """ConfigError if the query has written later batches: its checkpoint is not the newest.
+
+        The rows of those batches would be there twice.
+        """
+        names = self._files.names(f"{_own_folder(batch)}/batches")
+        last = max((int(found[1]) for name in names if (found := _LIST.fullmatch(name))), default=0)
+        if batch.is_of_stream and last > batch.number:
+            batch.is_written(self._files.root, last, None)
 
     def _publish(self, staging: str, batch: Batch) -> None:
         moves: list[tuple[str, str]] = []

@@ -81,20 +81,22 @@ def layout_of(schema: StructType, partition_by: Sequence[str], fold: Fold = str.
     """How a table of such rows looks."""
     in_folders = {fold(name) for name in partition_by}
     fields = [each for each in schema if fold(each.name) not in in_folders]
-    plain = _plain(StructType(fields))
+    plain = without_constraints(StructType(fields))
     assert isinstance(plain, StructType)
     return Layout(plain, tuple(partition_by))
 
 
-def _plain(type_: DataType) -> DataType:
+def without_constraints(type_: DataType) -> DataType:
     """A type of which everything may be null, and nothing has remarks."""
     match type_:
         case StructType():
-            return StructType([StructField(each.name, _plain(each.dataType)) for each in type_])
+            return StructType(
+                [StructField(each.name, without_constraints(each.dataType)) for each in type_]
+            )
         case ArrayType():
-            return ArrayType(_plain(type_.elementType))
+            return ArrayType(without_constraints(type_.elementType))
         case MapType():
-            return MapType(_plain(type_.keyType), _plain(type_.valueType))
+            return MapType(without_constraints(type_.keyType), without_constraints(type_.valueType))
         case _:
             return type_
 
