@@ -295,6 +295,10 @@ class Configuration:
 _SETTINGS: Final[dict[type, Mapping[str, Setting]]] = {}
 
 
+# A number without a default is shown only if it is set.
+_KINDS: Final[Mapping[Any, type]] = {bool: bool, int: int, int | None: int}
+
+
 def settings_of(configuration: type[Configuration]) -> Mapping[str, Setting]:
     """The settings of a configuration class, by property name."""
     if configuration in _SETTINGS:
@@ -308,7 +312,7 @@ def settings_of(configuration: type[Configuration]) -> Mapping[str, Setting]:
             settings[name] = Setting(
                 name=name,
                 field=item.name,
-                kind=kind if kind in (bool, int) else str,
+                kind=_KINDS.get(kind, str),
                 low=item.metadata["low"],
                 high=item.metadata["high"],
             )

@@ -39,6 +39,9 @@ from goddard.transport.connection import address_text
 
 _log = logging.getLogger(__name__)
 
+_MAX_TOPICS: Final = 100_000
+_MAX_GROUPS: Final = 100_000
+_MAX_OFFSETS: Final = 1_000_000
 QUEUE_LOCK_PROPERTY: Final = "rocketmq.broker.rebalance.lockMaxLiveTime"
 _MAX_INT64: Final = 2**63 - 1
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
@@ -129,6 +132,10 @@ class BrokerConfig(Configuration):
     trace_on: bool = setting(True, "traceOn")
     timer_wheel_enable: bool = setting(True, "timerWheelEnable")
     revive_queues: int = setting(8, "reviveQueueNum", low=1, high=65535)
+    # RocketMQ has no such limits, so a broker shows them only if they are set.
+    max_topics: int | None = setting(None, "maxTopics", low=1)
+    max_groups: int | None = setting(None, "maxSubscriptionGroups", low=1)
+    max_offsets: int | None = setting(None, "maxConsumerOffsets", low=1)
     validate_system_topic: bool = setting(True, "validateSystemTopicWhenUpdateTopic")
     clear_retry_topic_with_topic: bool = setting(True, "clearRetryTopicWhenDeleteTopic")
 
@@ -229,6 +236,18 @@ class BrokerConfig(Configuration):
     def broker_address(self) -> str:
         """Where clients reach this broker, as the name servers tell them."""
         return address_text((self.broker_ip1, self.listen_port))
+
+    @property
+    def topic_limit(self) -> int:
+        return self.max_topics or _MAX_TOPICS
+
+    @property
+    def group_limit(self) -> int:
+        return self.max_groups or _MAX_GROUPS
+
+    @property
+    def offset_limit(self) -> int:
+        return self.max_offsets or _MAX_OFFSETS
 
     @property
     def ha_port(self) -> int:

@@ -26,6 +26,8 @@ _SNAPSHOTS: Final = (7, 7, 25)
 _RATE_SECONDS: Final = (10, 60, 600)
 # Each takes some kilobytes in the course of a day.
 _MAX_LATENCIES: Final = 10_000
+# Pairs of topic and group beyond these have no figures of their own.
+_MAX_PAIRS: Final = 200_000
 _TIME_RANGES: Final = {
     "[<=0ms]": 1,
     "[0~10ms]": 10,
@@ -202,7 +204,9 @@ class Stats:
         """A group got messages with one request."""
         flow = self._gets.get((topic, group))
         if flow is None:
-            flow = self._gets[topic, group] = Flow(is_user=not self._is_system(topic))
+            flow = Flow(is_user=not self._is_system(topic))
+            if len(self._gets) < _MAX_PAIRS:
+                self._gets[topic, group] = flow
         flow.times += 1
         flow.messages += count
         flow.size += size
@@ -230,19 +234,11 @@ class Stats:
 
     def sendback(self, topic: str, group: str) -> None:
         """A group sent a message of a topic back to have it again later."""
-        flow = self._send_backs.get((topic, group))
-        if flow is None:
-            flow = self._send_backs[topic, group] = Flow()
-        flow.times += 1
-        flow.messages += 1
+        _count_pair(self._send_backs, topic, group)
 
     def dead(self, topic: str, group: str) -> None:
         """A message that a group sent back went to its dead letters instead."""
-        flow = self._dead_letters.get((topic, group))
-        if flow is None:
-            flow = self._dead_letters[topic, group] = Flow()
-        flow.times += 1
-        flow.messages += 1
+        _count_pair(self._dead_letters, topic, group)
 
     def stored(self, placed: Placed) -> None:
         """Records went into the store, whoever sent them; a listener of the store."""
@@ -384,6 +380,16 @@ class Stats:
         if len(self._seconds) <= seconds:
             return None
         return self._seconds[-seconds - 1], self._seconds[-1]
+
+
+def _count_pair(flows: dict[tuple[str, str], Flow], topic: str, group: str) -> None:
+    flow = flows.get((topic, group))
+    if flow is None:
+        if len(flows) >= _MAX_PAIRS:
+            return
+        flow = flows[topic, group] = Flow()
+    flow.times += 1
+    flow.messages += 1
 
 
 def _rate(pair: tuple[_Totals, _Totals] | None, amount: Callable[[_Totals], int]) -> str:

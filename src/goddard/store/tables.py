@@ -243,6 +243,7 @@ class ConsumerOffsetTable(_Table):
         super().__init__(config_directory, clock, files)
         self._offsets: dict[str, dict[int, int]] = {}
         self._commits = 0
+        self.count = 0  # of queues with an offset, over all groups
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The group's next offset; -1 when it has none."""
@@ -253,6 +254,8 @@ class ConsumerOffsetTable(_Table):
         """Set the group's next offset, which may go back; answers the one before, or -1."""
         offsets = self._offsets.setdefault(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", {})
         before = offsets.get(queue_id, -1)
+        if before < 0 and queue_id not in offsets:
+            self.count += 1
         offsets[queue_id] = queue_offset
         self.is_changed = True
         self._commits += 1
@@ -290,7 +293,7 @@ class ConsumerOffsetTable(_Table):
             if group in (None, its_group) and topic in (None, its_topic)
         ]
         for key in doomed:
-            del self._offsets[key]
+            self.count -= len(self._offsets.pop(key))
         self.is_changed = self.is_changed or bool(doomed)
         return len(doomed)
 
@@ -298,6 +301,7 @@ class ConsumerOffsetTable(_Table):
         """Give one group the progress of another."""
         offsets = self.offsets(source_group, topic)
         if offsets:
+            self.count += len(offsets) - len(self.offsets(target_group, topic))
             self._offsets[f"{topic}{TOPIC_GROUP_SEPARATOR}{target_group}"] = dict(offsets)
             self.is_changed = True
 
@@ -306,6 +310,7 @@ class ConsumerOffsetTable(_Table):
         offsets = {key: _offsets(of_queue) for key, of_queue in table.items()}
         super()._take(document)
         self._offsets = offsets
+        self.count = sum(map(len, offsets.values()))
 
     def _document(self) -> dict[str, Any]:
         table = {key: _text_keys(offsets) for key, offsets in self._offsets.items()}

@@ -1,5 +1,8 @@
 """Counters, and the statistics that RocketMQ computes from snapshots."""
 
+import pytest
+
+import goddard.broker.stats as stats_module
 from goddard.broker.stats import PutTimes, Stats
 from goddard.protocol.bodies_admin import BrokerStats, StatsItem
 
@@ -234,3 +237,17 @@ def test_dead_letters_are_counted_by_their_original_topic() -> None:
     assert stats.view("SNDBCK2DLQ_TIMES", "T@G") is None
     stats.forget(topic="T")
     assert stats.view("SNDBCK2DLQ_TIMES", "null@T@G@SEND_BACK_TO_DLQ") is None
+
+
+def test_the_number_of_pairs_with_figures_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "_MAX_PAIRS", 2)
+    stats = Stats("DefaultCluster", is_system)
+    for group in ("A", "B", "C"):
+        stats.get("T", group, 1, 100)
+        stats.sendback("T", group)
+        stats.dead("T", group)
+    run(stats, 0, 1)
+    for name in ("GROUP_GET_NUMS", "SNDBCK_PUT_NUMS"):
+        assert stats.view(name, "T@B") is not None
+        assert stats.view(name, "T@C") is None
+    assert stats.get_totals.now == 3, "the totals count all"

@@ -60,6 +60,8 @@ class Offsets:
         self._groups = groups
         self._resets: dict[_TopicGroup, dict[int, int]] = {}
         self._pulled: dict[_TopicGroup, dict[int, int]] = {}
+        self._pulled_count = 0
+        self._is_full_logged = False
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -81,8 +83,13 @@ class Offsets:
                 return marks[queue_id]
         return self.table.query(group, topic, queue_id)
 
-    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int, peer: str) -> None:
-        """Set the group's next offset. It may go back, which is worth a line in the log."""
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int, peer: str) -> bool:
+        """Set the group's next offset. It may go back, which is worth a line in the log.
+
+        False, with nothing done, if there are too many offsets and this would be a new one.
+        """
+        if not self._has_room(group, topic, queue_id):
+            return False
         before = self.table.commit(group, topic, queue_id, queue_offset)
         if queue_offset < before:
             _log.warning(
@@ -95,6 +102,27 @@ class Offsets:
                 queue_offset,
                 before,
             )
+        return True
+
+    def _has_room(self, group: str, topic: str, queue_id: int) -> bool:
+        most = self._settings.current.offset_limit
+        if self.table.count < most:
+            self._is_full_logged = False
+            return True
+        if self.table.query(group, topic, queue_id) >= 0:
+            return True
+        if not self._is_full_logged:
+            self._is_full_logged = True
+            _log.warning(
+                "the offset of group %s for topic %s, queue %d, was not stored: the broker has %d "
+                "offsets, and maxConsumerOffsets=%d",
+                group,
+                topic,
+                queue_id,
+                self.table.count,
+                most,
+            )
+        return False
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Where the group's next pull was told to begin; else its next offset, or -1."""
@@ -104,8 +132,11 @@ class Offsets:
 
     def note_pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         offsets = self._pulled.get((topic, group))
-        if offsets is None:
-            offsets = self._pulled[topic, group] = {}
+        if offsets is None or queue_id not in offsets:
+            if self._pulled_count >= self._settings.current.offset_limit:
+                return  # the committed offset stands for it
+            self._pulled_count += 1
+            offsets = self._pulled.setdefault((topic, group), {})
         offsets[queue_id] = next_offset
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
@@ -142,6 +173,7 @@ class Offsets:
                 key for key in marks if topic in (None, key[0]) and group in (None, key[1])
             ]:
                 del marks[key]
+        self._pulled_count = sum(map(len, self._pulled.values()))
 
     # Requests
 
@@ -180,8 +212,15 @@ class Offsets:
         if self.is_reset(group, topic, queue_id) and self._settings.current.server_side_reset:
             return request.reply(remark="Offset has been previously reset", ext_fields={})
         # Clients send -1 for queues that they have not read of.
-        if header.commit_offset >= 0:
-            self.commit(group, topic, queue_id, header.commit_offset, connection.remote)
+        if header.commit_offset >= 0 and not self.commit(
+            group, topic, queue_id, header.commit_offset, connection.remote
+        ):
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR,
+                f"the offset was not stored: the broker has {self.table.count} offsets already "
+                "(maxConsumerOffsets)",
+                ext_fields={},
+            )
         return request.reply(ext_fields={})
 
     def handle_search(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

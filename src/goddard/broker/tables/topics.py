@@ -18,6 +18,7 @@ from goddard.protocol import names
 from goddard.protocol.bodies import DataVersion, TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import Permission
+from goddard.protocol.responses import SystemFailedError
 from goddard.store.tables import SubscriptionGroupTable, TopicTable
 
 _log = logging.getLogger(__name__)
@@ -156,6 +157,7 @@ class Topics:
                 remote,
             )
             return None
+        self.check_room([topic])
         queues = max(0, min(queue_count, pattern.write_queue_nums))
         created = TopicConfig(
             topic_name=topic,
@@ -174,6 +176,13 @@ class Topics:
         self.unsaved.add(topic)
         self._put(created)
         return created
+
+    def check_room(self, topics: Iterable[str]) -> None:
+        """Raise SystemFailedError if these topics would be more than ``maxTopics`` allows.
+
+        Those for retries and dead letters count, but are always created.
+        """
+        _check_room(self.table, topics, self._settings.current.topic_limit, "maxTopics", "topics")
 
     def ensure_topic(
         self, topic: str, queue_count: int, perm: int, sys_flag: int = 0, *, order: bool = False
@@ -204,6 +213,8 @@ class Topics:
 
     def put_all(self, configs: Iterable[TopicConfig]) -> None:
         """Create or replace several topics; the listeners are told once."""
+        configs = list(configs)
+        self.check_room(config.topic_name for config in configs)
         changed = []
         for config in configs:
             before = self.table.get(config.topic_name)
@@ -293,6 +304,7 @@ class Groups:
         )
         if not is_creatable or names.group_problem(group) is not None:
             return None
+        self.check_room([group])
         created = SubscriptionGroupConfig(group_name=group)
         _log.info("auto create a subscription group, %s", created)
         self.table.put(group, created)
@@ -305,6 +317,8 @@ class Groups:
 
     def put_all(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
         """Create or replace several groups; the listeners are told once."""
+        configs = list(configs)
+        self.check_room(config.group_name for config in configs)
         changed = []
         for config in configs:
             before = self.table.get(config.group_name)
@@ -328,6 +342,11 @@ class Groups:
         self._tell([group])
         return removed
 
+    def check_room(self, groups: Iterable[str]) -> None:
+        """Raise SystemFailedError if these groups would be more than the limit allows."""
+        limit = self._settings.current.group_limit
+        _check_room(self.table, groups, limit, "maxSubscriptionGroups", "subscription groups")
+
     def disable_consuming(self, group: str) -> None:
         """Stop a group that reads too slowly, until an administrator enables it again."""
         config = self.table.get(group)
@@ -343,6 +362,21 @@ class Groups:
     def _tell(self, groups: list[str]) -> None:
         for listener in self._listeners:
             listener(groups)
+
+
+def _check_room(
+    table: TopicTable | SubscriptionGroupTable,
+    names_: Iterable[str],
+    limit: int,
+    setting: str,
+    what: str,
+) -> None:
+    created = {name for name in names_ if name not in table}
+    if created and len(table) + len(created) > limit:
+        text = f"{min(created)[:255]} was not created: the broker has {len(table)} {what}, and"
+        text = f"{text} {setting}={limit}"
+        _log.warning("%s", text)
+        raise SystemFailedError(text)
 
 
 def topic_text(config: TopicConfig) -> str:

@@ -5,6 +5,7 @@ broken disk: queue and index entries wait in memory, ``trouble`` says why, and t
 more messages until ``write_pending`` has succeeded. Everything here can be made again from the log.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -15,6 +16,8 @@ from goddard.store.log.block import Placed, RecordBlock, each_entry
 from goddard.store.log.records import PREPARED, LogEntry
 from goddard.store.queues.queue import ConsumeQueue
 from goddard.store.queues.table import QueueTable
+
+logger = logging.getLogger(__name__)
 
 ArrivalListener: TypeAlias = Callable[[Placed], None]
 
@@ -28,8 +31,8 @@ class Dispatcher:
         self.dispatched_offset = 0
         self.dispatched_time_ms = 0
         self.trouble: StoreDiskError | None = None
-        # Records whose queue offset does not fit their queue; recovery reports them.
-        self.misplaced: list[LogEntry] = []
+        # Records whose queue offset does not fit their queue; collected during recovery only.
+        self.misplaced: list[LogEntry] | None = None
 
     def apply(self, placed: Placed) -> None:
         if isinstance(placed, list):
@@ -83,9 +86,21 @@ class Dispatcher:
             _, _, queue_offset, physical_offset, size, tags_code, _, _, _ = entry
             try:
                 if not queue.put(queue_offset, physical_offset, size, tags_code):
-                    self.misplaced.append(entry)
+                    self._note_misplaced(entry)
             except StoreDiskError as error:
                 self.trouble = error
+
+    def _note_misplaced(self, entry: LogEntry) -> None:
+        if self.misplaced is not None:
+            self.misplaced.append(entry)
+            return
+        logger.warning(
+            "the record at %d does not follow in queue %d of %s: its queue offset is %d",
+            entry.physical_offset,
+            entry.queue_id,
+            entry.topic,
+            entry.queue_offset,
+        )
 
     def write_pending(self) -> None:
         """Put what waits in memory into the files; raises StoreDiskError and may be repeated.

@@ -132,6 +132,7 @@ class Restorer:
         self, checkpoint: Checkpoint, *, is_clean: bool, cut_corrupt: bool
     ) -> RecoveryReport:
         report = RecoveryReport(is_clean)
+        self._dispatcher.misplaced = []
         is_log_clean = is_clean or was_remaking(self._files, self._root / "abort")
         log = self._log
         log.load()
@@ -192,12 +193,12 @@ class Restorer:
         self._queues.clear_stale()
         for damage in damaged_queues:
             damage.queue.clear_rest()
-        for entry in self._dispatcher.misplaced:
+        for entry in self._dispatcher.misplaced or ():
             text = f"queue offset {entry.queue_offset} does not follow in queue {entry.queue_id}"
             report.findings.append(
                 Finding(self._path_at(entry.physical_offset), entry.physical_offset, text)
             )
-        self._dispatcher.misplaced.clear()
+        self._dispatcher.misplaced = None
         report.end_offset = end
         return report
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from goddard.store.tables import ConsumerOffsetTable
 from tests.support.consumer_harness import ConsumerHarness, pull_fields
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
@@ -207,3 +208,44 @@ class TestResets:
             assert not offsets.is_reset("G", "T", 0)
             offsets.remove(topic="T")
             assert offsets.query("H", "T", 0) == -1
+
+
+async def test_the_number_of_offsets_is_limited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ConsumerHarness(tmp_path, properties={"maxConsumerOffsets": "2"}) as harness:
+        harness.add_topic("T")
+        harness.groups.find("G")
+        consumer = harness.connect()
+        for queue_id in (0, 1, 0):
+            answer = await consumer.ask(UPDATE, fields(queueId=queue_id, commitOffset=queue_id))
+            assert answer.code == 0
+        for _ in range(2):
+            answer = await consumer.ask(UPDATE, fields(queueId=2, commitOffset=5))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "2 offsets already (maxConsumerOffsets)" in (answer.remark or "")
+        assert (await consumer.ask(UPDATE, fields(queueId=1, commitOffset=9))).code == 0
+        assert caplog.text.count("maxConsumerOffsets=2") == 1
+        for queue_id in range(4):
+            harness.offsets.note_pulled("G", "T", queue_id, 100)
+        assert [harness.offsets.pulled("G", "T", each) for each in range(4)] == [100, 100, -1, -1]
+        harness.offsets.remove(group="G")
+        assert harness.offsets.table.count == 0
+        assert (await consumer.ask(UPDATE, fields(queueId=2, commitOffset=5))).code == 0
+        harness.offsets.note_pulled("G", "T", 3, 100)
+        assert harness.offsets.pulled("G", "T", 3) == 100
+
+
+def test_the_count_of_offsets_follows_every_change(tmp_path: Path) -> None:
+    table = ConsumerOffsetTable(tmp_path)
+    for group, queue_id in (("A", 0), ("A", 1), ("A", 1), ("B", 0)):
+        table.commit(group, "T", queue_id, 7)
+    assert table.count == 3
+    table.clone("A", "B", "T")
+    assert table.count == 4
+    table.save()
+    loaded = ConsumerOffsetTable(tmp_path)
+    loaded.load()
+    assert loaded.count == 4
+    loaded.remove(group="A")
+    assert loaded.count == 2

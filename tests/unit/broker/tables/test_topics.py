@@ -10,6 +10,7 @@ from goddard.broker.tables.topics import Groups, Topics, topic_text
 from goddard.protocol import names
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.responses import SystemFailedError
 from goddard.store.tables import SubscriptionGroupTable, TopicTable
 from tests.support.clock import ManualClock
 
@@ -247,3 +248,34 @@ def test_groups_are_put_and_deleted(tmp_path: Path) -> None:
     assert groups.delete("a") is not None
     assert groups.delete("a") is None
     assert groups.table.forbidden("a", "t") == 0
+
+
+def test_the_number_of_topics_is_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topics = make_topics(tmp_path, maxTopics=str(len(make_topics(tmp_path / "other")) + 2))
+    assert topics.create_on_send("A", names.AUTO_CREATE_TOPIC, 4, _REMOTE) is not None
+    topics.put(TopicConfig(topic_name="B"))
+    text = "C was not created: the broker has 17 topics, and maxTopics=17"
+    with pytest.raises(SystemFailedError, match=text):
+        topics.create_on_send("C", names.AUTO_CREATE_TOPIC, 4, _REMOTE)
+    with pytest.raises(SystemFailedError):
+        topics.put_all([TopicConfig(topic_name="A", perm=4), TopicConfig(topic_name="C")])
+    assert text in caplog.text
+    assert "C" not in topics
+    topics.put(TopicConfig(topic_name="A", perm=4))
+    assert topics.configs["A"].perm == 4, "topics that exist can be changed"
+    assert topics.ensure_topic("%RETRY%G", 1, 6).topic_name in topics
+    topics.delete("B")
+    topics.delete("%RETRY%G")
+    assert topics.create_on_send("C", names.AUTO_CREATE_TOPIC, 4, _REMOTE) is not None
+
+
+def test_the_number_of_groups_is_limited(tmp_path: Path) -> None:
+    groups = make_groups(tmp_path, maxSubscriptionGroups=str(len(make_groups(tmp_path / "x")) + 1))
+    assert groups.find("A") is not None
+    with pytest.raises(SystemFailedError, match="B was not created: the broker has 9 subscription"):
+        groups.find("B")
+    with pytest.raises(SystemFailedError):
+        groups.put(SubscriptionGroupConfig(group_name="B"))
+    assert groups.find("A") is not None
+    groups.delete("A")
+    assert groups.find("B") is not None
