@@ -81,13 +81,23 @@ class SendLane:
         self._stats = stats
         self._plain = PlainSends()
         # The block of this tick, as long as nobody else has submitted anything.
-        self._staged: StagedSends | None = None
-        self._group: Group | None = None
+        self._staged: StagedSends | None
+        self._group: Group | None
         self._configure(settings.current)
         settings.add_listener(self._configure)
-        topics.add_listener(lambda _: self._plain.forget_topics())
+        topics.add_listener(lambda _: self._topics_changed())
+
+    def _topics_changed(self) -> None:
+        self._plain.forget_topics()
+        self._end_block()
+
+    def _end_block(self) -> None:
+        """The next send begins a new block. A block counts queues by the topics that were open
+        when it began, and its answers have the settings of that time."""
+        self._staged = self._group = None
 
     def _configure(self, config: BrokerConfig) -> None:
+        self._end_block()
         self._is_open = config.is_writable and not config.store_host.is_v6
         self._accepts_from_ms = config.accept_sends_from_ms
         if not self._is_open:
@@ -182,7 +192,7 @@ class SendLane:
     def _submit(self, staged: "StagedSends") -> None:
         def stored(is_stored: bool, error: StoreError | None) -> None:
             if self._staged is staged:
-                self._staged = self._group = None
+                self._end_block()
             if is_stored and self._stats is not None:
                 for topic, (messages, size, requests) in staged.topic_totals().items():
                     self._stats.put(topic, messages, size, requests)

@@ -289,6 +289,19 @@ async def test_a_changed_topic_is_checked_again(harness: SendHarness) -> None:
     assert await taken_of(harness, send_request(properties=PLAIN)) == 1
 
 
+async def test_a_topic_that_changes_between_two_sends_of_a_tick(harness: SendHarness) -> None:
+    """Both sends go to one queue, so they need two queue offsets."""
+    assert harness.lane is not None
+    _, connection = harness.connect()
+    frame = encode_frame(send_request(properties=PLAIN))
+    assert harness.lane.on_bytes(connection, frame) == len(frame)
+    harness.add_topic("Other")
+    assert harness.lane.on_bytes(connection, frame) == len(frame)
+    await harness.appender.drain()
+    assert [record.queue_offset for record in harness.records()] == [0, 1]
+    connection.close()
+
+
 async def test_sends_to_several_topics_are_one_block(harness: SendHarness) -> None:
     for number in range(5):
         harness.add_topic(f"Topic{number}", 2)
