@@ -406,12 +406,13 @@ async def send_back(
     topic: str | None = None,
     broker_name: str | None = None,
     unit_mode: bool = False,
+    failure: str | None = None,
     timeout_ms: int = 5_000,
 ) -> None:
     """Send a message back, so that the broker delivers it again later (36).
 
     With ``delay_level`` 0 the broker chooses the delay by the number of deliveries so far; below 0
-    the message goes to the dead-letter topic.
+    the message goes to the dead-letter topic. ``failure`` is why it was not consumed.
     """
     header = SendBackRequest(
         offset=physical_offset,
@@ -421,6 +422,7 @@ async def send_back(
         origin_topic=topic,
         unit_mode=unit_mode,
         max_reconsume_times=max_reconsume_times,
+        consume_failure=failure,
         bname=broker_name,
     )
     await caller.call(address, command(RequestCode.CONSUMER_SEND_MSG_BACK, header), timeout_ms)

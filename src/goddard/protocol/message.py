@@ -81,6 +81,11 @@ PROPERTY_BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 PROPERTY_CRC32: Final = "__CRC32#"
 PROPERTY_DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+# Goddard's own: why the last consumer of a retried message or of a dead letter failed.
+CONSUME_FAILURE: Final = "CONSUME_FAILURE"
+MAX_FAILURE_CHARS: Final = 500
+# So much room for other properties is left.
+_RESERVED_BYTES: Final = 1_024
 # A property with this prefix is never stored.
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 
@@ -210,6 +215,28 @@ def decode_properties(properties: str | Buffer) -> dict[str, str]:
         if name and value:
             decoded[name] = value
     return decoded
+
+
+def bounded_failure(text: str) -> str:
+    """The reason of a failure as one printable line of at most MAX_FAILURE_CHARS."""
+    line = " ".join(text[: 4 * MAX_FAILURE_CHARS].split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= MAX_FAILURE_CHARS else f"{line[: MAX_FAILURE_CHARS - 3]}..."
+
+
+def with_failure(properties: dict[str, str], failure: str | None) -> None:
+    """Add why the message was not consumed, unless the properties would become too long."""
+    if not failure:
+        return
+    properties.pop(CONSUME_FAILURE, None)
+    text = bounded_failure(failure)
+    # Delayed delivery adds properties, too.
+    used = sum(
+        len(f"{name}{value}".encode("utf-8", "replace")) + 2 for name, value in properties.items()
+    )
+    if used + len(text.encode("utf-8", "replace")) <= MAX_PROPERTIES_BYTES - _RESERVED_BYTES:
+        properties[CONSUME_FAILURE] = text
 
 
 def find_property(properties: Buffer, name: bytes) -> bytes | None:

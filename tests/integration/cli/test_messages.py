@@ -192,7 +192,9 @@ class Listener:
     ) -> ConsumeResult:
         context.delay_level = -1
         self.received += [(message.topic, message.reconsume_times) for message in messages]
-        return ConsumeResult.RECONSUME_LATER if self.fails else ConsumeResult.SUCCESS
+        if self.fails:
+            raise ValueError("no such customer")
+        return ConsumeResult.SUCCESS
 
 
 def consumer_of(cluster: Cluster, group: str, topic: str, listener: Listener) -> PushConsumer:
@@ -224,11 +226,13 @@ async def test_dead_letters_are_shown_exported_and_sent_to_their_group_alone(
                 break
             await asyncio.sleep(0.05)
         (letter,) = await asyncio.to_thread(goddard.json, "dlq", "show", group)
+        assert letter["failure"] == "ValueError: no such customer"
         assert (letter["originTopic"], letter["keys"]) == (topic, ["poison"])
         shown = await asyncio.to_thread(
             goddard.json, "dlq", "show", group, "--id", letter["messageId"]
         )
         assert (shown["body"], shown["originTopic"]) == ("bad", topic)
+        assert shown["failure"] == letter["failure"]
         exported = await asyncio.to_thread(goddard, "dlq", "export", group)
         (line,) = exported.json_lines()
         assert (line["body"], line["originTopic"]) == ("bad", topic)

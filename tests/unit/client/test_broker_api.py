@@ -161,6 +161,7 @@ async def test_send_back_request() -> None:
         max_reconsume_times=16,
         message_id="id",
         topic="T",
+        failure="ValueError: bad",
     )
     assert only(caller.requests).fields == {
         "offset": "99",
@@ -170,6 +171,7 @@ async def test_send_back_request() -> None:
         "originTopic": "T",
         "unitMode": "false",
         "maxReconsumeTimes": "16",
+        "consumeFailure": "ValueError: bad",
     }
 
 

@@ -28,6 +28,7 @@ from goddard.protocol.message import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_UNIQUE_ID,
     PROPERTY_WAIT,
+    with_failure,
 )
 from goddard.protocol.names import dlq_topic, retry_topic
 from goddard.protocol.record import Record
@@ -110,6 +111,7 @@ class SendBacks:
                 queue_id=random.randrange(group.retry_queue_nums),
                 delay_level=level,
             )
+        with_failure(message.properties, header.consume_failure)
 
         def stored(entry: LogEntry | None, error: StoreError | None) -> None:
             if entry is None or error is not None:  # also when the disk did not confirm it

@@ -23,6 +23,7 @@ from goddard.client.produce.producer import Producer
 from goddard.clock import SystemClock
 from goddard.errors import GoddardError
 from goddard.protocol.message import (
+    CONSUME_FAILURE,
     DELAY_PROPERTIES,
     PROPERTY_DLQ_ORIGIN_TOPIC,
     PROPERTY_MAX_OFFSET,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 # What would make a broker treat the message as one that already failed.
 _DROPPED: Final = DELAY_PROPERTIES | {
+    CONSUME_FAILURE,
     PROPERTY_MAX_OFFSET,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_MIN_OFFSET,
@@ -117,7 +119,10 @@ def _check_range(options: dict[str, Any]) -> None:
 @_RANGE
 @_IDS
 def show(target: Target, group: str, **options: Any) -> None:
-    """Show the dead letters of a group; a single one with its body."""
+    """Show the dead letters of a group, and why they failed; a single one with its body.
+
+    Goddard's consumers send the failure to Goddard's brokers; others do not know it.
+    """
     _check_range(options)
 
     async def work(admin: "Admin") -> tuple[list[ReceivedMessage], str | None]:
@@ -126,11 +131,13 @@ def show(target: Target, group: str, **options: Any) -> None:
     letters, incomplete = target.run(work)
     if len(options["ids"]) == 1:
         (letter, *_) = letters
-        target.output.record({"origin topic": origin_topic(letter), **message_record(letter)})
+        reason = {"origin topic": origin_topic(letter), "failure": letter.get(CONSUME_FAILURE)}
+        target.output.record({**reason, **message_record(letter)})
     else:
         columns = (
             *("dead since", "origin topic", "message id", "tags", "keys", "tries", "bytes"),
             Wide("offset"),
+            "failure",
         )
         rows = [
             (
@@ -142,6 +149,7 @@ def show(target: Target, group: str, **options: Any) -> None:
                 letter.reconsume_times,
                 len(letter.body),
                 letter.queue_offset,
+                letter.get(CONSUME_FAILURE),
             )
             for letter in letters
         ]
@@ -229,7 +237,11 @@ def export(target: Target, group: str, **options: Any) -> None:
 
     letters, incomplete = target.run(work)
     for letter in letters:
-        fields = {"originTopic": origin_topic(letter), **json_fields(letter)}
+        fields = {
+            "originTopic": origin_topic(letter),
+            "failure": letter.get(CONSUME_FAILURE),
+            **json_fields(letter),
+        }
         click.echo(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
     if incomplete is not None:
         raise FailedError(incomplete)

@@ -17,12 +17,12 @@ from goddard.cli.terminal.groups import did_you_mean
 from goddard.cli.terminal.output import TimeMs, plain, printable
 from goddard.client.message import Message, ReceivedMessage
 from goddard.errors import ConfigError
-from goddard.protocol.message import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
+from goddard.protocol.message import CONSUME_FAILURE, PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
 
 Format = Callable[[ReceivedMessage], bytes]
 
 # Properties that a pull adds, or that say how a message was sent; not the user's.
-_INTERNAL: Final = frozenset(RESERVED_PROPERTIES)
+_INTERNAL: Final = frozenset(RESERVED_PROPERTIES) | {CONSUME_FAILURE}
 
 _FIELDS: Final[Mapping[str, Format]] = {
     "t": lambda one: one.topic.encode(),
@@ -113,7 +113,7 @@ _ACCEPTED: Final = ("body", "bodyBase64", "tags", "keys", "properties", "delayLe
 # What json_fields says beside them; no effect when it is sent.
 _IGNORED: Final = frozenset(
     ("topic", "broker", "queue", "offset", "messageId", "offsetMessageId", "stored")
-) | {"reconsumeTimes", "originTopic"}
+) | {"reconsumeTimes", "originTopic", "failure"}
 
 
 def message_from_json(topic: str, fields: Any) -> Message:

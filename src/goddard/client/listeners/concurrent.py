@@ -29,6 +29,7 @@ from goddard.client.listeners.listener import (
     ConsumeContext,
     ConsumeResult,
     describe,
+    failure_text,
     is_async,
     is_consumed,
     is_own_cancellation,
@@ -297,7 +298,8 @@ class ConcurrentConsumption:
                     done.setdefault(buffer, []).extend(succeeded)
                 if failed:
                     self._rates.consumed(buffer.queue.topic, len(failed), len(failed), 0, now_ms)
-                    self._retry(buffer, failed, outcome.context.delay_level)
+                    failure = outcome.failure or f"the listener returned {outcome.result.name}"
+                    self._retry(buffer, failed, outcome.context.delay_level, failure)
         for buffer, messages in done.items():
             buffer.last_consume_ms = now_ms
             count = len(messages)
@@ -317,7 +319,9 @@ class ConcurrentConsumption:
             self._offsets.update(buffer.queue, offset, increase_only=True)
             self._released(buffer)
 
-    def _retry(self, buffer: ProcessQueue, failed: list[ReceivedMessage], level: int) -> None:
+    def _retry(
+        self, buffer: ProcessQueue, failed: list[ReceivedMessage], level: int, failure: str
+    ) -> None:
         if self._options.is_broadcast:
             for message in failed:
                 _logger.warning(
@@ -326,20 +330,20 @@ class ConcurrentConsumption:
             self._complete(buffer, failed)
             return
         task = self._tasks.spawn(
-            self._send_back(buffer, failed, level), f"send back {buffer.queue}"
+            self._send_back(buffer, failed, level, failure), f"send back {buffer.queue}"
         )
         self._sending_back[task] = buffer
         task.add_done_callback(lambda ended: self._sending_back.pop(ended, None))
 
     async def _send_back(
-        self, buffer: ProcessQueue, failed: list[ReceivedMessage], delay_level: int
+        self, buffer: ProcessQueue, failed: list[ReceivedMessage], delay_level: int, failure: str
     ) -> None:
         """Send messages back to a broker; those that none accepts are consumed again here."""
         kept = []
         for message in failed:
             if message not in buffer:
                 continue
-            if await self._redelivery.send_back(message, delay_level):
+            if await self._redelivery.send_back(message, delay_level, failure):
                 self._complete(buffer, [message])
             else:
                 message.increment_reconsume_times()
@@ -374,7 +378,8 @@ class ConcurrentConsumption:
                 spent_ms,
                 describe(messages),
             )
-            self._retry(job.buffer, messages, FIRST_RETRY_LEVEL)
+            failure = f"the listener did not return within {self._options.consume_timeout_ms} ms"
+            self._retry(job.buffer, messages, FIRST_RETRY_LEVEL, failure)
 
 
 def _drain(gathered: list[_T]) -> list[_T]:
@@ -387,7 +392,7 @@ def _drain(gathered: list[_T]) -> list[_T]:
 def _failure(
     messages: list[ReceivedMessage], context: ConsumeContext, error: BaseException
 ) -> _Outcome:
-    return _Outcome(messages, ConsumeResult.RECONSUME_LATER, context, repr(error)[:1000])
+    return _Outcome(messages, ConsumeResult.RECONSUME_LATER, context, failure_text(error))
 
 
 def _split(outcome: _Outcome) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:

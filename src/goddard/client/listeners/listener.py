@@ -9,6 +9,7 @@ as a failure; in Python, None is what a function without ``return`` returns.)
 import asyncio
 import inspect
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
@@ -19,6 +20,7 @@ import msgspec
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
+from goddard.protocol.message import bounded_failure
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -150,6 +152,11 @@ def log_failure(error: BaseException, group: str, messages: list[ReceivedMessage
     _logger.warning(
         "the listener of the group %s failed with %s", group, describe(messages), exc_info=error
     )
+
+
+def failure_text(error: BaseException) -> str:
+    """The type and the text of an exception in one bounded line, for a property of a message."""
+    return bounded_failure("".join(traceback.format_exception_only(error)))
 
 
 def describe(messages: list[ReceivedMessage]) -> str:

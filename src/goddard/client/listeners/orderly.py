@@ -24,6 +24,7 @@ from goddard.client.listeners.direct import DirectCalls
 from goddard.client.listeners.listener import (
     ConsumeResult,
     OrderlyContext,
+    failure_text,
     is_async,
     is_consumed,
     is_own_cancellation,
@@ -190,7 +191,7 @@ class OrderlyConsumption:
         result = ConsumeDirectlyResult(order=True)
         if turn.error is not None:
             result.consume_result = DirectResult.THROW_EXCEPTION
-            result.remark = repr(turn.error)[:1000]
+            result.remark = failure_text(turn.error)
         elif turn.calls:
             result.consume_result = _DIRECT_RESULTS[turn.calls[0].result]
             result.auto_commit = turn.calls[0].context.auto_commit
@@ -321,8 +322,13 @@ class OrderlyConsumption:
             buffer.rollback()
             self._suspend(buffer, last.context)
         elif self._are_exhausted(last.messages):
+            failure = (
+                "the listener returned RECONSUME_LATER"
+                if turn.error is None
+                else failure_text(turn.error)
+            )
             self._tasks.spawn(
-                self._to_dead_letters(buffer, last), f"dead letters of {buffer.queue}"
+                self._to_dead_letters(buffer, last, failure), f"dead letters of {buffer.queue}"
             )
         else:
             self._consume_again(buffer, last)
@@ -364,14 +370,16 @@ class OrderlyConsumption:
         most = self._options.reconsume_limit
         return most >= 0 and any(message.reconsume_times >= most for message in messages)
 
-    async def _to_dead_letters(self, buffer: ProcessQueue, call: ListenerCall) -> None:
+    async def _to_dead_letters(
+        self, buffer: ProcessQueue, call: ListenerCall, failure: str
+    ) -> None:
         """Send messages that failed too often to the retry topic; from there the broker moves them
         to the dead-letter topic."""
         most = self._options.reconsume_limit
         is_gone = True
         for message in call.messages:
             is_exhausted = message.reconsume_times >= most
-            if not is_exhausted or not await self._redelivery.send_to_retry_topic(message):
+            if not is_exhausted or not await self._redelivery.send_to_retry_topic(message, failure):
                 is_gone = False
         if not is_gone:
             self._consume_again(buffer, call)

@@ -26,6 +26,7 @@ from goddard.protocol.message import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
     format_properties,
+    with_failure,
 )
 from goddard.protocol.names import AUTO_CREATE_TOPIC, retry_topic
 
@@ -63,10 +64,13 @@ class Redelivery:
         self._retry_topic = retry_topic(group)
         self._max_reconsume_times = max_reconsume_times
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+    async def send_back(
+        self, message: ReceivedMessage, delay_level: int, failure: str | None = None
+    ) -> bool:
         """Have a message delivered again; False if no broker accepted it.
 
         Level 0 leaves the delay to the broker; a negative one means the dead-letter topic.
+        ``failure`` becomes a property of the message, if the broker is Goddard's.
         """
         try:
             address = self._session.broker_address(message.broker_name)
@@ -83,6 +87,7 @@ class Redelivery:
                 topic=message.queue.topic,
                 broker_name=message.broker_name,
                 unit_mode=self._session.options.unit_mode,
+                failure=failure,
             )
         except GoddardError as error:
             _logger.warning(
@@ -92,10 +97,12 @@ class Redelivery:
                 self._retry_topic,
                 error,
             )
-            return await self.send_to_retry_topic(message)
+            return await self.send_to_retry_topic(message, failure)
         return True
 
-    async def send_to_retry_topic(self, message: ReceivedMessage) -> bool:
+    async def send_to_retry_topic(
+        self, message: ReceivedMessage, failure: str | None = None
+    ) -> bool:
         """Send a copy to the retry topic; after too many attempts a broker moves it to the
         dead-letter topic. False if no broker accepted it."""
         reason: GoddardError | None = None
@@ -108,7 +115,7 @@ class Redelivery:
         random.shuffle(queues)
         for queue in queues[:_SEND_ATTEMPTS]:
             try:
-                await self._send(message, queue)
+                await self._send(message, queue, failure)
             except GoddardError as error:
                 reason = error
             else:
@@ -118,7 +125,9 @@ class Redelivery:
         )
         return False
 
-    async def _send(self, message: ReceivedMessage, queue: MessageQueue) -> None:
+    async def _send(
+        self, message: ReceivedMessage, queue: MessageQueue, failure: str | None
+    ) -> None:
         address = self._session.broker_address(queue.broker_name)
         if address is None:
             raise BrokerNotFoundError(queue.broker_name)
@@ -130,6 +139,7 @@ class Redelivery:
         if queue.topic != message.queue.topic:
             properties[PROPERTY_RETRY_TOPIC] = message.queue.topic
         properties[PROPERTY_DELAY] = str(FIRST_RETRY_LEVEL + attempts)
+        with_failure(properties, failure)
         header = SendRequestV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=queue.topic,

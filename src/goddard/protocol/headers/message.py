@@ -132,6 +132,8 @@ class SendBackRequest(RpcRequest):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    # Goddard's own: why the consumer failed. RocketMQ's brokers ignore it.
+    consume_failure: str | None = None
 
 
 class RecallRequest(TopicRequest):

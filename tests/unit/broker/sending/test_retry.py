@@ -378,3 +378,28 @@ async def test_a_forged_message_inside_of_a_body_cannot_be_sent_back(tmp_path: P
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == f"look message by offset failed, {forged}"
         assert harness.parts.store.log_max_offset == end_offset
+
+
+async def test_the_failure_of_the_consumer_travels_with_the_message(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed()
+        await harness.send_back(entry.physical_offset, delay_level=1, consume_failure="first")
+        (waiting,) = harness.parts.records(SCHEDULE_TOPIC, 0)
+        assert properties_of(waiting)["CONSUME_FAILURE"] == "first"
+        reason = f"ValueError: \x01bad\n{'x' * 10_000}"
+        await harness.send_back(waiting.physical_offset, delay_level=-1, consume_failure=reason)
+        (dead,) = harness.parts.records("%DLQ%G")
+        kept = properties_of(dead)["CONSUME_FAILURE"]
+        assert kept.startswith("ValueError: ?bad xxx")
+        assert len(kept) == 500
+
+
+async def test_a_failure_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        entry = harness.consumed(keys="k" * 31_500)
+        answer = await harness.send_back(
+            entry.physical_offset, delay_level=1, consume_failure="x" * 400
+        )
+        assert answer.code == ResponseCode.SUCCESS
+        (waiting,) = harness.parts.records(SCHEDULE_TOPIC, 0)
+        assert "CONSUME_FAILURE" not in properties_of(waiting)

@@ -13,6 +13,7 @@ from goddard.client.listeners.listener import (
     ConsumeResult,
     OrderlyContext,
     check_listener,
+    failure_text,
     is_async,
     is_consumed,
     is_own_cancellation,
@@ -144,3 +145,22 @@ async def test_only_the_cancellation_of_the_calling_task_is_no_failure() -> None
     await asyncio.sleep(0)
     task.cancel()
     assert await task
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no such customer"), "ValueError: no such customer"),
+        (ValueError("two\nlines \x01\x02"), "ValueError: two lines ??"),
+        (KeyError(), "KeyError"),
+        (UnprintableError(), f"{__name__}.UnprintableError: <exception str() failed>"),
+        (ValueError("x" * 1_000), f"ValueError: {'x' * 485}..."),
+    ],
+)
+def test_the_text_of_a_failure_is_one_bounded_line(error: Exception, text: str) -> None:
+    assert failure_text(error) == text
