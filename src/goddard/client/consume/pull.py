@@ -406,19 +406,57 @@ def decode_messages(
     with other tags or none are left out.
     """
     messages: list[ReceivedMessage] = []
-    add = messages.append
-    unpack = _CHECKED.unpack_from
-    queue_id = queue.queue_id
-    # Most records have the queue's own topic: its bytes are compared and not decoded.
-    topic = queue.topic
-    raw_topic = topic.encode("utf-8", "replace")
-    if len(raw_topic) > MAX_TOPIC_BYTES_V1:
-        topic, raw_topic = "", b""
-    topic_bytes = bytes((len(raw_topic),)) + raw_topic
+    topic = _ExpectedTopic(queue.topic)
     total = len(records)
     position = 0
     while position < total:
-        if IS_COMPILED and not offset_delta:
+        start = position
+        if not offset_delta:
+            position = _add_plain(messages, records, start, queue, topic, more_properties, tags)
+        if position == start:
+            unusual, position = _decode_unusual(
+                records, start, queue, offset_delta, more_properties
+            )
+            messages += [each for each in unusual if not tags or each.tags in tags]
+    return messages
+
+
+class _ExpectedTopic:
+    """The topic that most records have: its bytes are compared and not decoded."""
+
+    __slots__ = ("name", "raw")
+
+    def __init__(self, name: str) -> None:
+        raw = name.encode("utf-8", "replace")
+        if len(raw) > MAX_TOPIC_BYTES_V1:
+            name, raw = "", b""
+        self.name = name
+        self.raw = bytes((len(raw),)) + raw
+
+    def read(self, records: bytes, topic_at: int, end: int) -> int:
+        """Expect the topic of this record from now on; returns where its name ends."""
+        name_end = topic_at + records[topic_at] + 1
+        if name_end + 2 > end or records[topic_at] > MAX_TOPIC_BYTES_V1:
+            return end
+        self.raw = records[topic_at:name_end]
+        self.name = _text(self.raw[1:])
+        return name_end
+
+
+def _add_plain(
+    messages: list[ReceivedMessage],
+    records: bytes,
+    position: int,
+    queue: MessageQueue,
+    topic: _ExpectedTopic,
+    more_properties: bytes,
+    tags: frozenset[str],
+) -> int:
+    """Add messages of the plain records at ``position``; returns where the first other begins."""
+    total = len(records)
+    queue_id = queue.queue_id
+    while position < total:
+        if IS_COMPILED:
             position = core_records.add_messages(
                 messages,
                 records,
@@ -426,8 +464,8 @@ def decode_messages(
                 ReceivedMessage,
                 queue,
                 queue_id,
-                topic,
-                topic_bytes,
+                topic.name,
+                topic.raw,
                 more_properties,
                 tags,
             )
@@ -435,39 +473,31 @@ def decode_messages(
                 break
         if total - position < _MIN_BYTES:
             raise ProtocolError(f"{total - position} bytes at the end are not a record")
-        size, magic, its_queue_id, queue_offset, sys_flag, born_port, store_port, length = unpack(
-            records, position
+        size, magic, its_queue_id, queue_offset, sys_flag, born_port, store_port, length = (
+            _CHECKED.unpack_from(records, position)
         )
-        if magic != MAGIC_V1 or sys_flag & _UNUSUAL or its_queue_id != queue_id or offset_delta:
-            unusual, position = _decode_unusual(
-                records, position, queue, offset_delta, more_properties
-            )
-            messages += [each for each in unusual if not tags or each.tags in tags]
-            continue
+        if magic != MAGIC_V1 or sys_flag & _UNUSUAL or its_queue_id != queue_id:
+            break
         end = position + size
         topic_at = position + _HEAD_BYTES + length
         # Each check makes sure that the next one reads within the record.
         if length < 0 or topic_at + 3 > end or end > total or born_port or store_port:
             raise _malformed(records, position)
-        if records.startswith(topic_bytes, topic_at):
-            properties_at = topic_at + len(topic_bytes) + 2
+        if records.startswith(topic.raw, topic_at):
+            properties_at = topic_at + len(topic.raw) + 2
         else:
-            properties_at = topic_at + records[topic_at] + 3
-            if properties_at > end or records[topic_at] > MAX_TOPIC_BYTES_V1:
-                raise _malformed(records, position)
-            topic_bytes = records[topic_at : properties_at - 2]
-            topic = _text(topic_bytes[1:])
+            properties_at = topic.read(records, topic_at, end) + 2
         if properties_at > end:
             raise _malformed(records, position)
-        properties_length = records[properties_at - 2] << 8 | records[properties_at - 1]
-        if properties_at + properties_length != end or properties_length > MAX_PROPERTIES_BYTES:
+        properties_bytes = records[properties_at - 2] << 8 | records[properties_at - 1]
+        if properties_at + properties_bytes != end or properties_bytes > MAX_PROPERTIES_BYTES:
             raise _malformed(records, position)
         record = records[position:end]
-        message = ReceivedMessage(queue_offset, topic, queue, length, record, more_properties)
+        message = ReceivedMessage(queue_offset, topic.name, queue, length, record, more_properties)
         if not tags or message.tags in tags:
-            add(message)
+            messages.append(message)
         position = end
-    return messages
+    return position
 
 
 def _decode_unusual(
