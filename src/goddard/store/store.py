@@ -39,7 +39,7 @@ from goddard.store.log.reading import (
     read_matches,
 )
 from goddard.store.log.records import LogEntry, PreparedRecord
-from goddard.store.log.visibility import RunLater, Showing
+from goddard.store.log.visibility import RunLater, Visibility
 from goddard.store.queues.entry import QueueEntry
 from goddard.store.queues.queue import Boundary, ConsumeQueue
 from goddard.store.queues.table import QueueTable
@@ -104,13 +104,13 @@ class MessageStore:
             is_tag_indexed=config.is_tag_indexed,
         )
         self._dispatcher = Dispatcher(self._queues, self._index)
-        self._showing = Showing(
+        self._visibility = Visibility(
             self._lock,
             self._dispatcher,
             lambda: self._flusher.flushed_offset,
             self._request_index_when_due,
         )
-        self._flusher = LogFlusher(self._log, self._showing.show_flushed)
+        self._flusher = LogFlusher(self._log, self._visibility.publish_flushed)
         self._upkeep = Upkeep(
             StoreParts(
                 self._files,
@@ -197,7 +197,7 @@ class MessageStore:
             return
         self._is_open = False
         self._resume_append()
-        self._showing.stop_running_later()
+        self._visibility.stop_running_later()
         self._stop_workers()
         is_clean = False
         try:
@@ -215,9 +215,9 @@ class MessageStore:
         """Let go of the directory at once, flushing nothing: what a crash would leave."""
         if self._is_open:
             self._is_open = False
-            self._showing.stop_running_later()
+            self._visibility.stop_running_later()
             self._stop_workers()
-            self._showing.waiting.clear()  # their showing may be due in a loop
+            self._visibility.waiting.clear()  # their publication may be due in a loop
             self._release(clean=False)
 
     def _stop_workers(self) -> None:
@@ -289,7 +289,7 @@ class MessageStore:
                 records, self._next_offsets, self._clock.now_ms(), whole=whole
             )
             if self._is_sync:
-                self._showing.waiting.append(entries)
+                self._visibility.waiting.append(entries)
             else:
                 self._dispatcher.apply(entries)
         self._publish(entries)
@@ -301,7 +301,7 @@ class MessageStore:
         with self._lock:
             self._log.append_block(block, self._next_offsets, self._clock.now_ms())
             if self._is_sync:
-                self._showing.waiting.append(block)
+                self._visibility.waiting.append(block)
             else:
                 self._dispatcher.apply(block)
         self._publish(block)
@@ -310,7 +310,7 @@ class MessageStore:
         if self._is_sync:
             self._request_flush()
         else:
-            self._showing.tell(placed)
+            self._visibility.tell(placed)
 
     def when_ready(self, resume: Callable[[], None]) -> bool:
         """Whether ``append`` can be called now without waiting for a new segment or the index.
@@ -349,7 +349,7 @@ class MessageStore:
                     key = (entry.topic, entry.queue_id)
                     self._next_offsets[key] = entry.queue_offset + 1
         if entries:
-            self._showing.tell(entries)
+            self._visibility.tell(entries)
 
     def _check_writable(self) -> None:
         if (
@@ -405,14 +405,14 @@ class MessageStore:
             self._is_flush_requested = False
         self._flusher.flush()
 
-    def show_with(self, run: RunLater) -> None:
+    def publish_on(self, run: RunLater) -> None:
         """Have what SYNC_FLUSH held back shown in this thread: by ``run``, its loop's
         ``call_soon_threadsafe``.
 
         Else the flushing thread does it, and competes with the loop that it is to serve. Whoever
         waits for the disk is called after ``run`` was, so in a loop they see what they waited for.
         """
-        self._showing.show_with(run)
+        self._visibility.publish_on(run)
 
     def tick(self) -> None:
         """The periodic duties of all workers but cleaning; harmless to call more often."""
@@ -422,7 +422,7 @@ class MessageStore:
     def _flush_when_due(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if self._flusher.failure is not None:
-            self._flusher.prove()
+            self._flusher.rewrite_and_sync()
         is_thorough = now_ms - self._last_flush_ms >= self.config.flush_thorough_ms
         least_bytes = self.config.flush_least_pages * _PAGE_BYTES
         if is_thorough or self._flusher.unflushed_bytes >= least_bytes:
@@ -646,7 +646,7 @@ class MessageStore:
     def dispatch_behind_bytes(self) -> int:
         """How much of the log consumers cannot see yet."""
         with self._lock:
-            start = self._showing.first_waiting_offset
+            start = self._visibility.first_waiting_offset
             return 0 if start is None else self._log.end_offset - start
 
     @property
@@ -664,9 +664,9 @@ class MessageStore:
         """Tell ``listener`` of every group that became visible; returns how to stop that.
 
         It is called without the lock, in the putting thread (ASYNC) or the flushing one (SYNC,
-        unless ``show_with`` says otherwise).
+        unless ``publish_on`` says otherwise).
         """
-        return self._showing.add_listener(listener)
+        return self._visibility.add_listener(listener)
 
     # Cleaning
 
@@ -697,7 +697,7 @@ class MessageStore:
         # it must go on after them, or later ones would fall on the same offsets.
         key = queue.topic, queue.queue_id
         is_complete = self._next_offsets.get(key) == queue.max_offset
-        if is_complete or key not in self._showing.waiting_keys():
+        if is_complete or key not in self._visibility.waiting_keys():
             self._next_offsets.pop(key, None)
 
     def clean(self, *, is_manual: bool = False) -> int:

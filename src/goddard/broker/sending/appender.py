@@ -132,7 +132,7 @@ class Appender:
         self._held_back: asyncio.TimerHandle | None = None
         # Clear while the queue waits for the store, which prepares a segment or fills the index.
         self._resumed = asyncio.Event()
-        store.show_with(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
+        store.publish_on(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
         self.flush_timeout_ms = flush_timeout_ms
         self.queued_requests = 0
         # Appended, and not yet known to be on disk; only those whose submitter waits for that.

@@ -3,7 +3,7 @@
 The properties of a batch are joined into one blob, ``name 0x01 value 0x02 ...``, and taken apart by
 NumPy. As in ``decode_properties``, a pair without name or value does not exist and the last of
 duplicates counts. Records of one producer mostly have their values in the same places; for those
-``alike_spans`` finds the places once (three times as fast as ``PropertyColumns``).
+``same_layout_spans`` finds the places once (three times as fast as ``PropertyColumns``).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Spans(NamedTuple):
     ends: Numbers
 
 
-def alike_spans(
+def same_layout_spans(
     matrix: Bytes, of_words: bytes
 ) -> tuple[dict[bytes, list[tuple[int, int]]], npt.NDArray[np.bool_]]:
     """Where the values of the first row are, by name, and which rows have theirs there too.

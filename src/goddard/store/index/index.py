@@ -406,7 +406,7 @@ class KeyIndex:
         self._gathered_count = 0
         self._taken_count = 0
         # Hashes, offsets and times of what was taken from there and could not be entered.
-        self._left: tuple[Ints, Ints, Ints] | None = None
+        self._not_written: tuple[Ints, Ints, Ints] | None = None
         self._unsynced: set[Path] = set()
         self._set_aside: list[IndexFile] = []
 
@@ -521,8 +521,8 @@ class KeyIndex:
             self._enter_gathered()
 
     def _enter_gathered(self) -> None:
-        if self._left is not None:
-            self._enter(*self._left)
+        if self._not_written is not None:
+            self._enter(*self._not_written)
         parts = self._take_gathered()
         if not parts:
             return
@@ -563,14 +563,14 @@ class KeyIndex:
     def _enter(self, hashes: Ints, offsets: Ints, times_ms: Ints) -> None:
         """The keys of one record may be in two files, so what is left is known key by key."""
         while len(hashes):
-            self._left = hashes, offsets, times_ms
+            self._not_written = hashes, offsets, times_ms
             last = self._index_files[-1] if self._index_files else None
             if last is None or last.is_full:
                 last = self._roll(last)
             count = last.add(hashes, offsets, times_ms)
             self._unsynced.add(last.path)
             hashes, offsets, times_ms = hashes[count:], offsets[count:], times_ms[count:]
-        self._left = None
+        self._not_written = None
 
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
@@ -645,7 +645,7 @@ class KeyIndex:
         with self._lock:
             self._gathered.clear()
             self._gathered_count = self._taken_count = 0
-            self._left = None
+            self._not_written = None
             self._unsynced.clear()
             while self._index_files:
                 self._index_files.pop().delete()

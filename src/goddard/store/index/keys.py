@@ -19,8 +19,8 @@ from goddard.store.index.columns import (
     Hashes,
     PropertyColumns,
     Spans,
-    alike_spans,
     prefixed_hashes,
+    same_layout_spans,
     span_hashes,
 )
 from goddard.store.log.records import ROLLBACK, TRANSACTION_MASK
@@ -141,7 +141,7 @@ def _hash_alike(
     ``starts`` are the hashes of all topics.
     """
     matrix = np.frombuffer(b"".join(properties), np.uint8).reshape(len(rows), -1)
-    spans, is_alike = alike_spans(matrix, b"KEYS")
+    spans, is_alike = same_layout_spans(matrix, b"KEYS")
     left_over = rows[~is_alike]
     if len(left_over):
         rows, matrix = rows[is_alike], matrix[is_alike]

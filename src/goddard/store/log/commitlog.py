@@ -62,7 +62,7 @@ class CommitLog:
         )
         self._zeros = ZeroAhead(files, worker) if prezero else None
         # What a failed append may have left behind, past the end of the log.
-        self._debris: list[tuple[Segment, int, int]] = []
+        self._failed_writes: list[tuple[Segment, int, int]] = []
         self.directory = directory
         self.end_offset = 0
         self.last_store_timestamp_ms = 0
@@ -148,7 +148,7 @@ class CommitLog:
         ``next_offsets`` gives each queue's next offset and moves on with success. ``whole`` keeps
         the group in one segment, as the messages of one batch must be.
         """
-        if self._debris:
+        if self._failed_writes:
             self.clear_debris()
         placed: list[LogEntry] = []
         rolled: list[Segment] = []
@@ -168,7 +168,7 @@ class CommitLog:
         self, block: RecordBlock, next_offsets: dict[QueueKey, int], now_ms: int
     ) -> None:
         """As ``append``, for records that were encoded elsewhere."""
-        if self._debris:
+        if self._failed_writes:
             self.clear_debris()
         keys = block.queue_keys
         queue_offsets = [next_offsets.get(key, 0) for key in keys]
@@ -184,7 +184,7 @@ class CommitLog:
         self._finish_append(end_offset, now_ms, rolled)
 
     def _finish_append(self, end_offset: int, now_ms: int, rolled: list[Segment]) -> None:
-        self._debris.clear()
+        self._failed_writes.clear()
         self.end_offset = end_offset
         self.last_store_timestamp_ms = now_ms
         if rolled:
@@ -296,7 +296,7 @@ class CommitLog:
 
     def _write_at(self, segment: Segment, position: int, data: bytes | memoryview) -> None:
         end = position + len(data)
-        self._debris.append((segment, position, end))
+        self._failed_writes.append((segment, position, end))
         if self._zeros is not None:
             self._zeros.reserve(segment, end)
         segment.write(position, data)
@@ -311,13 +311,13 @@ class CommitLog:
 
         Whole records could lie there, and would come back to life behind a shorter append.
         """
-        while self._debris:
-            segment, start, end = self._debris[-1]
+        while self._failed_writes:
+            segment, start, end = self._failed_writes[-1]
             if self.segment_at(segment.base_offset) is segment:
                 segment.zero(start, end)
             else:  # a segment given back to the allocator: use a fresh one instead
                 self._allocator.discard()
-            self._debris.pop()
+            self._failed_writes.pop()
 
     def append_raw(self, data: bytes | memoryview) -> None:
         """Add bytes of another log as they are (replication); they must not cross a segment."""
@@ -333,7 +333,7 @@ class CommitLog:
             if rolled:
                 self._allocator.give_back(segment)
             raise
-        self._debris.clear()
+        self._failed_writes.clear()
         self._segments.extend(rolled)
         self.end_offset += len(data)
 

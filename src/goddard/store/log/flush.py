@@ -3,11 +3,11 @@
 One sync covers every append before it; whoever waits for an offset is told once that offset is on
 disk (group commit). Flushing runs in the store's worker; appends go on meanwhile.
 
-After a failed sync the kernel may have dropped the dirty pages and calls them clean, so a second
-sync that succeeds proves nothing. The log then counts as failed: waiters get the error, appends are
-refused. ``prove`` reads the records of the unsynced range (CRC and all), writes the same bytes
-again, which makes their pages dirty, and syncs. Only then the log is trusted again; when the bytes
-no longer read as records, only opening anew (recovery) helps.
+After a failed sync the kernel may have dropped the dirty pages and marked them clean, so a second
+sync that succeeds proves nothing. The log then counts as failed: callers that wait get the error, and
+appends are refused. ``rewrite_and_sync`` reads the records of the unsynced range, checks their CRCs,
+writes the same bytes again, which makes their pages dirty, and syncs. After that the log is trusted
+again. If the bytes are no longer valid records, the store must be opened again (recovery).
 """
 
 import logging
@@ -77,7 +77,7 @@ class LogFlusher:
                 else:
                     self._advance(target, time_ms)
 
-    def prove(self) -> bool:
+    def rewrite_and_sync(self) -> bool:
         """Try to come back after a failed sync; True when the log is trusted again."""
         with self._flushing:
             if self.failure is None:

@@ -1,8 +1,9 @@
-"""What readers see of the appended messages, and when: at once, or with SYNC_FLUSH once on disk.
+"""When readers see appended messages: at once, or with SYNC_FLUSH after the sync.
 
-Groups that wait for the disk are kept in the order of the log, outside queues and index; after the
-sync that covers them they are dispatched, and listeners are told. By the flushing thread, or better
-by the loop that appends, which else would have to compete with it.
+Groups that wait for the disk are kept in the order of the log, and are not yet in queues and index.
+After the sync that covers them, they are dispatched and listeners are called. The flush thread does
+this, or the event loop that appends (``publish_on``), so that the two do not compete for the
+interpreter's lock.
 """
 
 import threading
@@ -17,11 +18,11 @@ from goddard.store.log.dispatch import ArrivalListener, Dispatcher
 RunLater: TypeAlias = Callable[[Callable[[], None]], object]
 
 
-class Showing:
-    """Hands groups to the dispatcher and to listeners. ``lock`` is the store's.
+class Visibility:
+    """Passes groups to the dispatcher and to listeners. ``lock`` is the store's.
 
-    ``flushed_offset`` tells how far the log is on disk; ``on_shown`` is called after each dispatch,
-    without the lock.
+    ``flushed_offset`` returns the end of what is on disk. ``on_published`` is called after each
+    dispatch, without the lock.
     """
 
     def __init__(
@@ -29,20 +30,20 @@ class Showing:
         lock: threading.RLock,
         dispatcher: Dispatcher,
         flushed_offset: Callable[[], int],
-        on_shown: Callable[[], None],
+        on_published: Callable[[], None],
     ) -> None:
         self._lock = lock
         self._dispatcher = dispatcher
         self._flushed_offset = flushed_offset
-        self._on_shown = on_shown
+        self._on_published = on_published
         self._run_later: RunLater | None = None
         self._thread = 0
         self._listeners: list[ArrivalListener] = []
         # Groups that wait for the disk, oldest first.
         self.waiting: deque[Placed] = deque()
 
-    def show_with(self, run: RunLater) -> None:
-        """Have ``show_flushed`` do its work in this thread, by ``run``."""
+    def publish_on(self, run: RunLater) -> None:
+        """Make ``publish_flushed`` do its work in the calling thread, by ``run``."""
         self._run_later = run
         self._thread = threading.get_ident()
 
@@ -54,21 +55,21 @@ class Showing:
         return lambda: self._listeners.remove(listener)
 
     def tell(self, placed: Placed) -> None:
-        """After dispatch, without the lock: a group can be seen."""
-        self._on_shown()
+        """Tell listeners of a dispatched group; without the lock."""
+        self._on_published()
         for listener in self._listeners:
             listener(placed)
 
-    def show_flushed(self) -> None:
-        """Show what waited for the disk, as far as the log is there."""
+    def publish_flushed(self) -> None:
+        """Publish the waiting groups that are on disk."""
         run = self._run_later
         if run is not None and threading.get_ident() != self._thread:
             with suppress(RuntimeError):  # the loop is closed
-                run(self._show_now)
+                run(self._publish_now)
                 return
-        self._show_now()
+        self._publish_now()
 
-    def _show_now(self) -> None:
+    def _publish_now(self) -> None:
         ready: list[Placed] = []
         with self._lock:
             flushed_offset = self._flushed_offset()
@@ -81,11 +82,11 @@ class Showing:
 
     @property
     def first_waiting_offset(self) -> int | None:
-        """Where in the log what cannot be seen yet begins; with the lock held."""
+        """The offset of the first group that readers cannot see yet; with the lock held."""
         return first_offset(self.waiting[0]) if self.waiting else None
 
     def waiting_keys(self) -> set[QueueKey]:
-        """The queues of what waits; with the lock held."""
+        """The queues of the waiting groups; with the lock held."""
         keys: set[QueueKey] = set()
         for placed in self.waiting:
             if isinstance(placed, list):

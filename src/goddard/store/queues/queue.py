@@ -27,8 +27,8 @@ from goddard.store.queues.entry import (
     ENTRY,
     MAX_OFFSET,
     QueueEntry,
-    count_few,
-    count_many,
+    count_valid,
+    count_valid_bulk,
 )
 
 _PENDING_BYTES: Final = 4096 // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
@@ -273,7 +273,7 @@ class ConsumeQueue:
         while self._written < end:
             start = self._written
             data = self._read_file(start, size)
-            count_good = count_few if size == _FIRST_SCAN_BYTES else count_many
+            count_good = count_valid if size == _FIRST_SCAN_BYTES else count_valid_bulk
             count, last_end = count_good(data, last_end)
             if count:
                 if last is None:

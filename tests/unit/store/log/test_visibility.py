@@ -55,7 +55,7 @@ def test_the_loop_makes_synced_messages_visible(tmp_path: Path) -> None:
     loop.may_go_on.set()
     with synced_store(tmp_path) as store:
         store.add_listener(listen)
-        store.show_with(loop.call_soon_threadsafe)
+        store.publish_on(loop.call_soon_threadsafe)
         notified = threading.Event()
         store.wait_durable(store.put(prepared()).end_offset, lambda error: notified.set())
         assert notified.wait(TIMEOUT)
@@ -68,7 +68,7 @@ def test_the_loop_makes_synced_messages_visible(tmp_path: Path) -> None:
 def test_a_waiter_for_synced_messages_sees_them(tmp_path: Path) -> None:
     loop = Loop()
     with synced_store(tmp_path) as store:
-        store.show_with(loop.call_soon_threadsafe)
+        store.publish_on(loop.call_soon_threadsafe)
         entry = store.put(prepared())
         assert loop.given.wait(TIMEOUT), "synced, and about to be shown"
         seen: list[tuple[StoreError | None, int]] = []
@@ -111,7 +111,7 @@ def test_the_store_makes_messages_visible_when_the_loop_is_closed(
             raise RuntimeError("Event loop is closed")
 
     with synced_store(tmp_path) as store:
-        store.show_with(refuse)
+        store.publish_on(refuse)
         store.put(prepared())
         closing = threading.Thread(target=store.close)  # in a thread, as a broker does
         closing.start()

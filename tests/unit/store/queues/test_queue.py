@@ -9,7 +9,7 @@ from goddard.store.config import StoreConfig
 from goddard.store.files import SystemFiles
 from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import SCHEDULE_TOPIC
-from goddard.store.queues.entry import BLANK_SIZE, ENTRY, QueueEntry, count_few, count_many
+from goddard.store.queues.entry import BLANK_SIZE, ENTRY, QueueEntry, count_valid, count_valid_bulk
 from goddard.store.queues.queue import Boundary, ConsumeQueue, QueueFiles
 from tests.support.store import SmallStore, prepared
 
@@ -268,4 +268,4 @@ def test_single_and_bulk_counting_agree(seed: int) -> None:
                     ENTRY.pack(position, -5, 0),
                 )
             )
-    assert count_few(data, end) == count_many(data, end)
+    assert count_valid(data, end) == count_valid_bulk(data, end)
