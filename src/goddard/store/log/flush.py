@@ -4,10 +4,10 @@ One sync covers every append before it; whoever waits for an offset is told once
 disk (group commit). Flushing runs in the store's worker; appends go on meanwhile.
 
 After a failed sync the kernel may have dropped the dirty pages and marked them clean, so a second
-sync that succeeds proves nothing. The log then counts as failed: callers that wait get the error, and
-appends are refused. ``rewrite_and_sync`` reads the records of the unsynced range, checks their CRCs,
-writes the same bytes again, which makes their pages dirty, and syncs. After that the log is trusted
-again. If the bytes are no longer valid records, the store must be opened again (recovery).
+sync that succeeds proves nothing. The log then counts as failed: callers that wait get the error,
+and appends are refused. ``rewrite_and_sync`` reads the records of the unsynced range, checks their
+CRCs, writes the same bytes again, which makes their pages dirty, and syncs. After that the log is
+trusted again. If the bytes are no longer valid records, the store must be opened again (recovery).
 """
 
 import logging
