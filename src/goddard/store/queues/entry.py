@@ -40,7 +40,7 @@ def count_valid(data: bytes, last_end: int) -> tuple[int, int]:
 
 
 def count_valid_bulk(data: bytes, last_end: int) -> tuple[int, int]:
-    """Like ``count_valid``; ten times as fast for thousands of entries, ten times slower for one."""
+    """Like ``count_valid``; ten times faster for thousands of entries, slower for one."""
     entries = np.frombuffer(data, dtype=ENTRY_DTYPE)
     offsets = entries["offset"].astype(np.int64)
     sizes = entries["size"].astype(np.int64)
