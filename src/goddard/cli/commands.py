@@ -33,6 +33,9 @@ _COMMANDS: Final = {
     "context": _verbs("context", "Name clusters and choose the one that commands use."),
     "demo": Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
     "dlq": _verbs("dlq", "Show, resend and export dead letters."),
+    "doctor": Lazy(
+        "goddard.cli.doctor.command", "doctor", "Say what is wrong in a cluster, and what to do."
+    ),
     "group": _verbs("group", "List, create, reset and watch consumer groups."),
     "message": _verbs("message", "Find, send and trace messages."),
     "namesrv": Lazy("goddard.cli.namesrv", "namesrv", "Run a name server."),

@@ -8,7 +8,7 @@ import importlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -143,8 +143,8 @@ async def _unknown_name(admin: "Admin", error: "NoRouteError") -> click.ClickExc
     return FailedError(one_line(f"there is no {kind} {name}{hint}"))
 
 
-def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the connection and of the output; pass a Target as first argument."""
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the connection; pass a Target for text as first argument."""
 
     @click.option(
         "-n",
@@ -162,6 +162,28 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SECONDS",
         help="Wait this long for each answer.",
     )
+    @wraps(function)
+    def command(
+        *arguments: Any,
+        namesrv: str | None,
+        context_name: str | None,
+        timeout_seconds: float,
+        **options: Any,
+    ) -> Any:
+        try:
+            context = chosen_context(namesrv, context_name)
+        except REPORTED as error:
+            raise explained(error) from error
+        target = Target(context, int(timeout_seconds * 1000), Output(Format.TEXT))
+        return function(target, *arguments, **options)
+
+    return command
+
+
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the connection and of the output; pass a Target as first argument."""
+
+    @connection_options
     @click.option(
         "--format",
         "format_name",
@@ -171,20 +193,8 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Output format.",
     )
     @wraps(function)
-    def command(
-        *arguments: Any,
-        namesrv: str | None,
-        context_name: str | None,
-        timeout_seconds: float,
-        format_name: str,
-        **options: Any,
-    ) -> Any:
-        try:
-            context = chosen_context(namesrv, context_name)
-        except REPORTED as error:
-            raise explained(error) from error
-        target = Target(context, int(timeout_seconds * 1000), Output(Format(format_name)))
-        return function(target, *arguments, **options)
+    def command(target: Target, *arguments: Any, format_name: str, **options: Any) -> Any:
+        return function(replace(target, output=Output(Format(format_name))), *arguments, **options)
 
     return command
 
