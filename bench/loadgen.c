@@ -5,7 +5,8 @@
  *
  * "load" sends the frames of FILE (complete frames, concatenated) repeatedly over C connections, each
  * with K requests in flight. It prints one JSON line: responses, failures (a response code other than
- * 0), the remark of the first failure, and latency percentiles in microseconds. Responses are matched
+ * 0), the remark of the first failure, and latency percentiles in microseconds. "total" includes the
+ * responses of the warm-up; all other figures are without it. Responses are matched
  * to requests in sending order, which is exact for servers that answer in order.
  * "answer" is a null server, which parses only the length and sends FILE for every frame: the rate of
  * "load" with it is the limit of the generator.
@@ -238,7 +239,7 @@ static int load(int argc, char **argv) {
         c->ring_count = inflight;
         flush_out(c, epoll);
     }
-    uint64_t responses = 0, failures = 0, bytes = 0, now = start, last_progress = start;
+    uint64_t total = 0, responses = 0, failures = 0, bytes = 0, now = start, last_progress = start;
     struct epoll_event events[256];
     while (now < end) {
         int n = epoll_wait(epoll, events, 256, 100);
@@ -262,6 +263,7 @@ static int load(int argc, char **argv) {
                 if (length > MAX_FRAME) die("response");
                 if (c->in_size - at < length) break;
                 last_progress = now;
+                total++;
                 if (now >= measure_from) {
                     responses++;
                     bytes += length;
@@ -284,9 +286,10 @@ static int load(int argc, char **argv) {
         }
     }
     double measured = (double)(now - measure_from) / 1e9;
-    printf("{\"responses\":%llu,\"failures\":%llu,\"bytes\":%llu,\"seconds\":%.3f,"
+    printf("{\"total\":%llu,\"responses\":%llu,\"failures\":%llu,\"bytes\":%llu,\"seconds\":%.3f,"
            "\"per_second\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"first_failure\":\"%s\"}\n",
-           (unsigned long long)responses, (unsigned long long)failures, (unsigned long long)bytes, measured,
+           (unsigned long long)total, (unsigned long long)responses, (unsigned long long)failures,
+           (unsigned long long)bytes, measured,
            (double)responses / measured, percentile(0.50, responses), percentile(0.99, responses),
            first_failure);
     return 0;

@@ -28,7 +28,10 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The result of one run of the generator. ``per_second`` counts successful responses."""
+    """The result of one run of the generator. ``per_second`` counts successful responses.
+
+    ``cpu_us``: processor time that the server (``pid``) used per response, warm-up included.
+    """
 
     responses: int
     failures: int
@@ -36,6 +39,7 @@ class Load:
     p50_us: float
     p99_us: float
     first_failure: str = ""
+    cpu_us: float = 0.0
 
 
 def build() -> Path:
@@ -58,6 +62,12 @@ def pinned(core: int, command: list[str]) -> list[str]:
     return [taskset, "-c", str(core), *command]
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process, the kernel's part included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def load(
     port: int,
     frames: Iterable[bytes],
@@ -66,14 +76,19 @@ def load(
     inflight: int,
     seconds: float,
     warmup: float = 1.0,
+    pid: int | None = None,
 ) -> Load:
-    """Send the frames to a loopback port and measure the responses."""
+    """Send the frames to a loopback port and measure the responses.
+
+    ``pid``: the server, if its processor time is to be measured.
+    """
     with tempfile.NamedTemporaryFile(suffix=".frames") as file:
         file.write(b"".join(frames))
         file.flush()
         command = [str(build()), "load", "127.0.0.1", str(port), "--frames", file.name]
         command += ["--connections", str(connections), "--inflight", str(inflight)]
         command += ["--seconds", str(seconds), "--warmup", str(warmup)]
+        before = 0.0 if pid is None else cpu_seconds(pid)
         done = subprocess.run(
             pinned(GENERATOR_CORE, command),
             capture_output=True,
@@ -81,6 +96,7 @@ def load(
             check=False,
             timeout=seconds + warmup + 60,
         )
+        used = 0.0 if pid is None else cpu_seconds(pid) - before
     if done.returncode != 0:
         raise BenchError(f"the load generator failed: {done.stderr.strip()}")
     seen = json.loads(done.stdout)
@@ -92,6 +108,7 @@ def load(
         seen["p50_us"],
         seen["p99_us"],
         seen["first_failure"],
+        used * 1e6 / max(seen["total"], 1),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from goddard.store.files import Data, DiskUsage, FileFacts, SystemFiles
+from tests.support.syncs import ThreadSyncs
 
 PAGE_BYTES = 4096
 
@@ -168,6 +169,9 @@ class FaultyFiles(SystemFiles):
     def sync(self, fd: int) -> None:
         self._enter("sync", self._paths[fd])
         self._content[os.fstat(fd).st_ino] = self._paths[fd].read_bytes()
+
+    def open_syncs(self) -> ThreadSyncs:
+        return ThreadSyncs(self.sync)
 
     def sync_path(self, path: Path) -> None:
         self._enter("sync", path)

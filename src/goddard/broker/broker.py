@@ -204,6 +204,8 @@ class Broker:
             flush_timeout_ms=config.sync_flush_timeout_ms,
             stats=self.stats,
         )
+        self.appender.start()
+        stack.callback(self.appender.stop)
         overload = Overload(self.appender, self.settings)
         self.gate = BrokerGate(overload, self.settings)
         handlers = Handlers(self.gate)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from goddard.store.errors import StoreDiskError, StoreFullError
+from goddard.store.syncs import Syncs, open_kernel_syncs
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -95,6 +96,9 @@ class Files(Protocol):
     def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap: ...
 
     def sync(self, fd: int) -> None: ...
+
+    def open_syncs(self) -> Syncs | None:
+        """Syncs without a thread; None where there are none. The caller closes them."""
 
     def sync_path(self, path: Path) -> None: ...
 
@@ -240,6 +244,9 @@ class SystemFiles:
 
     def sync(self, fd: int) -> None:
         getattr(os, "fdatasync", os.fsync)(fd)
+
+    def open_syncs(self) -> Syncs | None:
+        return open_kernel_syncs()
 
     def sync_path(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

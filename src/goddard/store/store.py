@@ -52,6 +52,7 @@ from goddard.store.recovery.checkpoint import (
 )
 from goddard.store.recovery.decide import RecoveryReport
 from goddard.store.recovery.restore import Restorer, log_report
+from goddard.store.syncs import Syncs
 from goddard.store.threads import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
@@ -133,6 +134,7 @@ class MessageStore:
         self._is_open = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
         self._is_flush_requested = False
+        self._is_loop_syncing = False
         self._is_index_requested = False
         self._last_flush_ms = 0
         self._last_checkpoint_ms = 0
@@ -308,7 +310,8 @@ class MessageStore:
 
     def _publish(self, placed: Placed) -> None:
         if self._is_sync:
-            self._request_flush()
+            if not self._is_loop_syncing:
+                self._request_flush()
         else:
             self._visibility.tell(placed)
 
@@ -394,6 +397,8 @@ class MessageStore:
             raise self._flusher.failure
 
     def _request_flush(self) -> None:
+        if self._is_loop_syncing and self._flusher.start():
+            return
         with self._lock:
             if self._is_flush_requested:
                 return
@@ -413,6 +418,34 @@ class MessageStore:
         waits for the disk is called after ``run`` was, so in a loop they see what they waited for.
         """
         self._visibility.publish_on(run)
+
+    def open_syncs(self) -> Syncs | None:
+        """With SYNC_FLUSH, what ``sync_with`` needs, where the kernel offers it."""
+        return self._files.open_syncs() if self._is_sync else None
+
+    def sync_with(self, syncs: Syncs | None) -> None:
+        """Have the kernel run the syncs that ``wait_durable`` asks for, or (None) threads again.
+
+        The caller is the loop that appends. It waits for the last record of each turn, and calls
+        ``end_sync`` when ``syncs`` becomes readable. It closes ``syncs``, after a call with None.
+        """
+        self._is_loop_syncing = syncs is not None
+        self._flusher.use(syncs)
+        if self._flusher.has_waiters:
+            self._request_flush()
+
+    def end_sync(self, prepare: Callable[[], None]) -> None:
+        """Tell who waited for the kernel's sync, if it has ended; ``prepare`` is called before.
+
+        What ``prepare`` appends is synced while they are told.
+        """
+        tell = self._flusher.end()
+        if tell is None:
+            return
+        prepare()
+        if self._flusher.has_waiters:
+            self._request_flush()
+        tell()
 
     def tick(self) -> None:
         """The periodic duties of all workers but cleaning; harmless to call more often."""

@@ -20,6 +20,7 @@ from goddard.store.files import Data, SystemFiles
 from goddard.store.store import MessageStore
 from tests.support.send_harness import send_request
 from tests.support.stream_peer import StreamPeer
+from tests.support.syncs import ThreadSyncs
 
 SYNC_SECONDS = 0.4
 
@@ -43,6 +44,9 @@ class SlowFiles(SystemFiles):
         if self.is_slow:
             time.sleep(SYNC_SECONDS)
         super().sync(fd)
+
+    def open_syncs(self) -> ThreadSyncs:
+        return ThreadSyncs(self.sync)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ syncs serve more senders than many small ones. The next sync is under way before
 for the last are answered, so disk and loop work at the same time.
 
 Belongs to the loop thread; the store's flushing thread only ever calls ``call_soon_threadsafe``.
+Where the kernel runs syncs (``goddard.store.syncs``), ``start`` has it do so, and that thread is
+only needed for what the kernel cannot do.
 """
 
 import asyncio
@@ -26,6 +28,7 @@ from goddard.store.errors import MessageIllegalError
 from goddard.store.log.block import Placed, RecordBlock, end_offset
 from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
+from goddard.store.syncs import Syncs
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -130,6 +133,7 @@ class Appender:
         self._queued_since_ms = 0
         self._waits: set[_Wait] = set()
         self._held_back: asyncio.TimerHandle | None = None
+        self._syncs: Syncs | None = None
         # Clear while the queue waits for the store, which prepares a segment or fills the index.
         self._resumed = asyncio.Event()
         store.publish_on(lambda show: loop.call_soon_threadsafe(self._on_synced, show))
@@ -140,6 +144,22 @@ class Appender:
         # How long the last append held the log, if that was too long; and how long is too long.
         self.busy_ms = 0
         self.busy_after_ms = _SLOW_PUT_MS
+
+    def start(self) -> None:
+        """Have the kernel run the syncs, where it can; then ``stop`` must be called."""
+        syncs = self._store.open_syncs()
+        if syncs is not None:
+            self._syncs = syncs
+            self._loop.add_reader(syncs.fileno(), self._store.end_sync, self._append_held_back)
+            self._store.sync_with(syncs)
+
+    def stop(self) -> None:
+        """Have the store's thread run the syncs; this waits for one that the kernel runs."""
+        syncs, self._syncs = self._syncs, None
+        if syncs is not None:
+            self._loop.remove_reader(syncs.fileno())
+            self._store.sync_with(None)
+            syncs.close()
 
     def submit(
         self,
@@ -349,6 +369,9 @@ class Appender:
             wait.timeout = self._loop.call_later(self.flush_timeout_ms / 1000, self._expire, wait)
 
         def bridge(error: StoreError | None) -> None:
+            if self._is_in_loop():
+                self._loop.call_soon(self._settle, wait, error)
+                return
             # At shutdown the flushing thread may outlive the loop.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._settle, wait, error)
@@ -359,11 +382,20 @@ class Appender:
             if not group.wait_durable:
                 _tell(group, placed, None)
 
+    def _is_in_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # a thread without a loop
+            return False
+
     def _on_synced(self, show: Callable[[], None]) -> None:
         """The disk is free: have it work while what it has done is shown, then answered."""
+        self._append_held_back()
+        show()
+
+    def _append_held_back(self) -> None:
         if self._held_back is not None:
             self._append_queued()
-        show()
 
     def _expire(self, wait: _Wait) -> None:
         messages = sum(group.messages for group, _ in wait.groups)

@@ -1,7 +1,8 @@
 """Making the commit log durable, and knowing what is.
 
 One sync covers every append before it; whoever waits for an offset is told once that offset is on
-disk (group commit). Flushing runs in the store's worker; appends go on meanwhile.
+disk (group commit). Flushing runs in the store's worker, or is started by a loop and run by the
+kernel (``goddard.store.syncs``); appends go on meanwhile.
 
 After a failed sync the kernel may have dropped the dirty pages and marked them clean, so a second
 sync that succeeds proves nothing. The log then counts as failed: callers that wait get the error,
@@ -11,19 +12,35 @@ trusted again. If the bytes are no longer valid records, the store must be opene
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from goddard.errors import StoreError
 from goddard.store.errors import StoreDiskError, StoreUnavailableError
+from goddard.store.files import disk_error
 from goddard.store.log.commitlog import CommitLog
+from goddard.store.log.segment import Segment
+from goddard.store.syncs import Syncs
 
 FlushCallback: TypeAlias = Callable[[StoreError | None], None]
+Tell: TypeAlias = Callable[[], None]
 
 _REWRITE_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
+
+
+class _KernelSync:
+    """A sync that the kernel runs, and what is on disk when it succeeds."""
+
+    __slots__ = ("segment", "target_offset", "time_ms")
+
+    def __init__(self, segment: Segment, target_offset: int, time_ms: int) -> None:
+        self.segment = segment
+        self.target_offset = target_offset
+        self.time_ms = time_ms
 
 
 class LogFlusher:
@@ -32,7 +49,10 @@ class LogFlusher:
     def __init__(self, log: CommitLog, on_flushed: Callable[[], None]) -> None:
         self._log = log
         self._on_flushed = on_flushed
+        # Held by whoever syncs; what the kernel syncs is in ``_kernel_sync``, which it guards, too.
         self._flushing = threading.Lock()
+        self._syncs: Syncs | None = None
+        self._kernel_sync: _KernelSync | None = None
         self._guard = threading.Lock()
         self._waiting: list[tuple[int, FlushCallback]] = []
         self.flushed_offset = log.end_offset
@@ -66,6 +86,7 @@ class LogFlusher:
     def flush(self) -> None:
         """Sync everything appended so far and answer who waited for it. Does not raise."""
         with self._flushing:
+            self._finish_kernel_sync()
             if self.failure is None:
                 # The time first: records that follow may be younger than what gets synced.
                 time_ms = self._log.last_store_timestamp_ms
@@ -73,13 +94,14 @@ class LogFlusher:
                 try:
                     self._sync(self.flushed_offset, target)
                 except StoreDiskError as error:
-                    self._fail(error)
+                    self._fail(error)()
                 else:
-                    self._advance(target, time_ms)
+                    self._advance(target, time_ms)()
 
     def rewrite_and_sync(self) -> bool:
         """Try to come back after a failed sync; True when the log is trusted again."""
         with self._flushing:
+            self._finish_kernel_sync()
             if self.failure is None:
                 return True
             time_ms = self._log.last_store_timestamp_ms
@@ -91,8 +113,68 @@ class LogFlusher:
                 self.failure = error
                 return False
             self.failure = None
-            self._advance(target, time_ms)
+            self._advance(target, time_ms)()
             return True
+
+    # Syncs by the kernel: for a loop, which must not wait
+
+    def use(self, syncs: Syncs | None) -> None:
+        """Let ``start`` use these; before they are closed, None."""
+        with self._flushing:
+            self._finish_kernel_sync()
+            self._syncs = syncs
+
+    def start(self) -> bool:
+        """Have the kernel sync everything appended so far; False if a thread has to ``flush``.
+
+        True also when a kernel's sync runs already: after its end the loop starts the next one.
+        """
+        if not self._flushing.acquire(blocking=False):
+            return False  # a thread syncs; its next flush covers what it does not sync now
+        try:
+            if self._kernel_sync is not None:
+                return True
+            syncs = self._syncs
+            if syncs is None or self.failure is not None:
+                return False
+            time_ms = self._log.last_store_timestamp_ms
+            target = self._log.end_offset
+            segment = self._log.segment_at(self.flushed_offset)
+            if segment is None or target > segment.end_offset or not segment.start_sync(syncs):
+                return False
+            self._kernel_sync = _KernelSync(segment, target, time_ms)
+            return True
+        finally:
+            self._flushing.release()
+
+    def end(self) -> Tell | None:
+        """If the kernel's sync has ended: what to call to tell who waited for it."""
+        if self._syncs is not None:
+            self._syncs.clear()
+        if not self._flushing.acquire(blocking=False):
+            return None  # a thread has found it, or will
+        try:
+            return self._collect(wait=False)
+        finally:
+            self._flushing.release()
+
+    def _finish_kernel_sync(self) -> None:
+        tell = self._collect(wait=True)
+        if tell is not None:
+            tell()
+
+    def _collect(self, *, wait: bool) -> Tell | None:
+        started, syncs = self._kernel_sync, self._syncs
+        if started is None or syncs is None:
+            return None
+        code = syncs.result(wait=wait)
+        if code is None:
+            return None
+        self._kernel_sync = None
+        if code:
+            trouble = OSError(code, os.strerror(code))
+            return self._fail(disk_error("sync", started.segment.path, trouble))
+        return self._advance(started.target_offset, started.time_ms)
 
     def fail_waiters(self, error: StoreError) -> None:
         """Tell everyone who waits that there will be no answer (the store closes)."""
@@ -127,24 +209,28 @@ class LogFlusher:
         segment = self._log.segment_at(reached)
         return segment is not None and end == segment.end_offset
 
-    def _advance(self, offset: int, time_ms: int) -> None:
+    def _advance(self, offset: int, time_ms: int) -> Tell:
         with self._guard:
             self.flushed_offset = offset
             self.flushed_time_ms = time_ms
             ready = [callback for end, callback in self._waiting if end <= offset]
             self._waiting = [item for item in self._waiting if item[0] > offset]
-        try:
-            self._on_flushed()
-        finally:  # whatever a listener does, who waited is answered
-            _answer(ready, None)
 
-    def _fail(self, error: StoreDiskError) -> None:
+        def tell() -> None:
+            try:
+                self._on_flushed()
+            finally:  # whatever a listener does, who waited is answered
+                _answer(ready, None)
+
+        return tell
+
+    def _fail(self, error: StoreDiskError) -> Tell:
         with self._guard:
             self.failure = error
             waiting, self._waiting = self._waiting, []
         logger.error("the commit log takes no messages until it is proved: %s", error)
         unknown = StoreUnavailableError(f"the message may not be on disk: {error}")
-        _answer([callback for _, callback in waiting], unknown)
+        return lambda: _answer([callback for _, callback in waiting], unknown)
 
 
 def _answer(callbacks: Sequence[FlushCallback], error: StoreError | None) -> None:

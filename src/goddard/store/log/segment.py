@@ -20,6 +20,7 @@ from typing import Final
 from goddard.errors import StoreError
 from goddard.store.errors import StoreDiskError, StoreLayoutError
 from goddard.store.files import Data, Files, disk_error, disk_errors
+from goddard.store.syncs import Syncs
 from goddard.store.threads import Worker
 
 NAME_DIGITS: Final = 20
@@ -99,6 +100,9 @@ class Segment:
     def sync(self) -> None:
         with disk_errors("sync", self.path):
             self._files.sync(self._open())
+
+    def start_sync(self, syncs: Syncs) -> bool:
+        return syncs.start(self._open())
 
     def close(self) -> None:
         """Let go of the file. Slices that readers hold stay valid."""

@@ -1,8 +1,10 @@
 """One append per tick: what is appended together, in which order, and the outcomes."""
 
 import asyncio
+import contextlib
 import errno
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from goddard.store.store import MessageStore
 from tests.support.clock import ManualClock
 from tests.support.faulty_files import FaultyFiles
 from tests.support.store import SmallStore, prepared
+from tests.support.syncs import ThreadSyncs
 
 
 class Outcomes:
@@ -348,6 +351,152 @@ async def test_a_failed_sync_fails_the_waiting_submissions(
         await ticks()
         assert isinstance(outcomes.errors["c"], StoreUnavailableError)
         files.heal()
+
+
+class ControlledSyncs(FaultyFiles):
+    """Files whose syncs of the log by the kernel last until they are allowed to end."""
+
+    __slots__ = ("may_end", "syncs")
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.may_end = threading.Event()
+        self.syncs: ThreadSyncs | None = None
+
+    def open_syncs(self) -> ThreadSyncs:
+        def sync(fd: int) -> None:
+            assert self.may_end.wait(60)
+            self.sync(fd)
+
+        self.syncs = ThreadSyncs(sync)
+        return self.syncs
+
+
+@contextlib.contextmanager
+def kernel_syncs(
+    tmp_path: Path, flush_timeout_ms: int = 60_000
+) -> Iterator[tuple[ControlledSyncs, SmallStore, Appender]]:
+    """An appender that has the kernel run the syncs; the worker that flushes is held."""
+    files = ControlledSyncs(tmp_path)
+    small = SmallStore(tmp_path, files=files, flush_mode=FlushMode.SYNC)
+    with small as store:
+        small.flush_worker.is_held = True
+        appending = appender_of(store, flush_timeout_ms=flush_timeout_ms)
+        appending.start()
+        yield files, small, appending
+        files.may_end.set()
+        appending.stop()
+        small.flush_worker.is_held = False
+
+
+async def test_the_kernel_syncs_what_waits_and_then_what_arrived_meanwhile(
+    tmp_path: Path, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "_MAX_HELD_BACK_SECONDS", 60)
+    with kernel_syncs(tmp_path) as (files, small, appending):
+        appending.submit([prepared()], outcomes.of("first"))
+        appending.submit([prepared()], outcomes.of("with it"), whole=True)
+        await ticks()
+        appending.submit([prepared()], outcomes.of("during the sync"))
+        await ticks()
+        assert (appending.queued_requests, outcomes.names) == (1, [])
+        assert small.store.max_offset("TopicA", 0) == 0, "not on disk"
+        files.may_end.set()
+        async with asyncio.timeout(60):
+            await appending.drain()
+        await ticks()
+        assert outcomes.names == ["first", "with it", "during the sync"]
+        assert set(outcomes.errors.values()) == {None}
+        assert small.store.max_offset("TopicA", 0) == 3
+        assert files.syncs is not None
+        assert files.syncs.count == 2, "one for each turn"
+        small.flush_worker.run()
+        assert small.store.flushed_offset == small.store.log_max_offset
+
+
+async def test_a_sync_of_the_kernel_that_fails_is_handled_like_any_other(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    with kernel_syncs(tmp_path) as (files, small, appending):
+        files.may_end.set()
+        files.fail("sync", path_part="commitlog", count=100)
+        appending.submit([prepared()], outcomes.of("a"))
+        async with asyncio.timeout(60):
+            await appending.drain()
+        assert isinstance(outcomes.errors["a"], FlushTimeoutError)
+        assert outcomes.entries["a"] is not None, "it is in the log, and may yet be on disk"
+        assert small.store.max_offset("TopicA", 0) == 0
+        with pytest.raises(StoreUnavailableError):
+            await appending.put([prepared()])
+        files.heal()
+        small.store.tick()  # rewrites and syncs
+        assert small.store.max_offset("TopicA", 0) == 1
+        await asyncio.wait_for(appending.put([prepared()]), 60)
+        assert small.store.max_offset("TopicA", 0) == 2
+
+
+async def test_a_sync_of_the_kernel_that_is_late_is_a_flush_timeout(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    with kernel_syncs(tmp_path, flush_timeout_ms=20) as (files, small, appending):
+        appending.submit([prepared()], outcomes.of("a"))
+        async with asyncio.timeout(60):
+            await appending.drain()
+        assert isinstance(outcomes.errors["a"], FlushTimeoutError)
+        files.may_end.set()
+        await asyncio.wait_for(appending.put([prepared()]), 60)
+        assert outcomes.names == ["a"], "told once"
+        assert small.store.max_offset("TopicA", 0) == 2
+
+
+async def test_a_thread_that_flushes_waits_for_the_sync_of_the_kernel(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    with kernel_syncs(tmp_path) as (files, small, appending):
+        appending.submit([prepared()], outcomes.of("a"))
+        await ticks()
+        flushing = asyncio.create_task(asyncio.to_thread(small.store.flush))
+        await ticks()
+        assert not flushing.done()
+        files.may_end.set()
+        await asyncio.wait_for(flushing, 60)
+        await asyncio.wait_for(appending.drain(), 60)
+        assert outcomes.errors == {"a": None}
+
+
+@pytest.mark.parametrize("reason", ["refused", "two segments", "stopped"])
+async def test_a_thread_syncs_what_the_kernel_cannot(
+    tmp_path: Path, outcomes: Outcomes, reason: str
+) -> None:
+    with kernel_syncs(tmp_path) as (files, small, appending):
+        assert files.syncs is not None
+        files.may_end.set()
+        if reason == "refused":
+            files.syncs.is_refusing = True
+        elif reason == "stopped":
+            appending.stop()
+        sizes = (5000, 5000) if reason == "two segments" else (5,)
+        for number, size in enumerate(sizes):
+            appending.submit([prepared(body=b"x" * size)], outcomes.of(str(number)), whole=True)
+        await ticks()
+        assert (outcomes.names, files.syncs.count) == ([], 0)
+        small.flush_worker.run()
+        await ticks()
+        assert set(outcomes.errors.values()) == {None}
+        assert len(outcomes.names) == len(sizes)
+
+
+async def test_stopping_waits_for_the_sync_of_the_kernel(
+    tmp_path: Path, outcomes: Outcomes
+) -> None:
+    with kernel_syncs(tmp_path) as (files, small, appending):
+        appending.submit([prepared()], outcomes.of("a"))
+        await ticks()
+        asyncio.get_running_loop().run_in_executor(None, files.may_end.set)
+        appending.stop()
+        await ticks()
+        assert outcomes.errors == {"a": None}
+        assert small.store.flushed_offset == small.store.log_max_offset
 
 
 async def test_a_full_disk_is_reported_until_there_is_space(
