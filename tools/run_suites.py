@@ -1,8 +1,9 @@
-"""Run all test suites in two groups side by side, and report the result.
+"""Run all test suites in groups side by side, and report the result.
 
-Many tests wait: for a delay, for a rebalance, for a JVM to start. So two pytest processes share the
-machine. The output of a group is printed when it ends; until then a line every 30 seconds shows the
-progress. Ctrl-C stops both groups.
+Many tests wait: for a delay, for a rebalance, for a JVM to start. So several pytest processes share
+the machine. One of them runs the golden and the broker tests again without the compiled modules.
+The output of a group is printed when it ends; until then a line every 30 seconds shows progress.
+Ctrl-C stops all groups.
 
 A test may fail because the groups compete for the machine. If at most two tests of the whole run
 fail, each of them runs once more, alone. A test that passes then is listed at the end of the run:
@@ -10,6 +11,7 @@ it depends on timing and must be fixed. With more failures nothing runs again.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,7 +24,9 @@ from pathlib import Path
 GROUPS = {
     "servers": ("unit", "property", "golden", "integration", "fault", "peers", "spark"),
     "clients": ("interop", "client"),
+    "not compiled": ("golden", "integration/broker"),
 }
+ENVIRONMENTS = {"not compiled": {"GODDARD_CORE": "0"}}
 REPORT_SECONDS = 30.0
 POLL_SECONDS = 0.2
 MAX_RERUNS = 2
@@ -62,7 +66,9 @@ def main() -> int:
         return 2
     arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
-        groups = [start(root, Path(folder), name, arguments) for name in GROUPS]
+        groups = [
+            start(root, Path(folder), name, arguments) for name in GROUPS if folders(root, name)
+        ]
         try:
             wait(groups)
         except KeyboardInterrupt:
@@ -94,7 +100,8 @@ def judge(root: Path, codes: dict[str, int], arguments: list[str]) -> int:
         for test in tests:
             print(f"\n===== {name}: second run, alone: {test} =====", flush=True)
             # With the same arguments: options such as --broker decide which tests exist.
-            done = subprocess.run([*pytest_command(name), *arguments, test], cwd=root, check=False)
+            command = [*pytest_command(name), *arguments, test]
+            done = subprocess.run(command, cwd=root, env=environment(name), check=False)
             (flaky if done.returncode == 0 else failed_again).append(test)
     print_list("FAILED twice", failed_again)
     print_list("Passed only on the second run; fix these tests", flaky)
@@ -115,22 +122,31 @@ def last_failed(root: Path, name: str) -> list[str]:
 
 
 def cache_dir(name: str) -> str:
-    return f".pytest_cache/{name}"
+    return f".pytest_cache/{name.replace(' ', '-')}"
 
 
 def pytest_command(name: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "--color=no", "-o", f"cache_dir={cache_dir(name)}"]
 
 
+def folders(root: Path, name: str) -> list[str]:
+    """The folders of a group's suites."""
+    return [f"tests/{suite}" for suite in GROUPS[name] if (root / "tests" / suite).is_dir()]
+
+
+def environment(name: str) -> dict[str, str]:
+    return os.environ | ENVIRONMENTS.get(name, {})
+
+
 def start(root: Path, folder: Path, name: str, arguments: list[str]) -> Group:
     output = folder / f"{name}.txt"
-    suites = [f"tests/{suite}" for suite in GROUPS[name] if (root / "tests" / suite).is_dir()]
     # Failures of an earlier run must not count.
     shutil.rmtree(root / cache_dir(name), ignore_errors=True)
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*pytest_command(name), *arguments, *suites],
+            [*pytest_command(name), *arguments, *folders(root, name)],
             cwd=root,
+            env=environment(name),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -148,7 +148,7 @@ def test_unreachable_name_server_is_reported_before_spark_starts(tmp_path: Path)
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"Error: numbers: no name server answers; at {unreachable}; ")
+    assert line.startswith(f"goddard: numbers: no name server answers; at {unreachable}; ")
 
 
 @pytest.mark.parametrize(

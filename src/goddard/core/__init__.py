@@ -2,8 +2,10 @@
 
 Its modules are Python that Cython compiles when the package is built. Where that was not possible,
 ``IS_COMPILED`` is false, nothing may import the modules, and callers do the same work in Python.
+It is also false where the environment has ``GODDARD_CORE=0``.
 """
 
+import os
 from importlib import import_module
 from typing import Final
 
@@ -11,10 +13,13 @@ _MODULES: Final = (
     "index",
     "pulls",
     "records",
+    "sends",
 )
 
 
 def _is_compiled() -> bool:
+    if os.environ.get("GODDARD_CORE") == "0":
+        return False
     try:
         modules = [import_module(f"goddard.core.{name}") for name in _MODULES]
     except ImportError:  # interpreted, the modules need the package `cython`

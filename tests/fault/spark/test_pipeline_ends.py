@@ -71,7 +71,7 @@ def test_second_run_is_refused_and_killed_java_is_reported(
     wait_until(lambda: not running.is_running, _SECONDS, "the job ends")
     assert running.exit_code == 1
     last, *before = reversed(running.output().splitlines())
-    assert last.startswith("Error: numbers: Spark's Java process has ended")
+    assert last.startswith("goddard: numbers: Spark's Java process has ended")
     assert last.endswith("run it again")
     assert not [line for line in before if "Traceback" in line or "rror" in line]
 

@@ -62,6 +62,26 @@ def run(folder: Path, *arguments: str, **suites: str) -> "subprocess.CompletedPr
     )
 
 
+SHOWS_THE_SETTING = """
+import os
+from pathlib import Path
+
+def test_setting():
+    with Path(__file__).with_suffix(".settings").open("a") as file:
+        print(os.environ.get("GODDARD_CORE", "unset"), file=file)
+"""
+
+
+def test_golden_tests_run_with_and_without_compiled_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GODDARD_CORE", raising=False)
+    done = run(tmp_path, golden=SHOWS_THE_SETTING)
+    assert done.returncode == 0, done.stdout
+    settings = (tmp_path / "tests" / "golden" / "test_golden.settings").read_text()
+    assert sorted(settings.split()) == ["0", "unset"]
+
+
 def test_passing_run(tmp_path: Path) -> None:
     done = run(tmp_path, unit=PASSES, client=PASSES)
     assert done.returncode == 0, done.stdout
