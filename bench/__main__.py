@@ -2,22 +2,35 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from bench import broker, client, nameserver, official, store
 from bench.loadgen import BenchError
 from bench.report import Report, save, show
 
-_SUITES: dict[str, Callable[[float, str], list[Report]]] = {
-    "nameserver": lambda seconds, _: [nameserver.run(seconds)],
-    "store": lambda seconds, _: [store.run(seconds)],
-    "broker": lambda seconds, _: [broker.run(seconds)],
-    "official": lambda *_: [official.run()],
-    "client": client.run,
+_SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
+    "nameserver": lambda options: [nameserver.run(options.seconds)],
+    "store": lambda options: [store.run(options.seconds)],
+    "broker": lambda options: [broker.run(options.seconds, options.rows, options.columns)],
+    "official": lambda _: [official.run()],
+    "client": lambda options: client.run(options.seconds, options.broker),
     # Imported on use, because Spark is an optional dependency.
-    "spark": lambda seconds, _: [import_module("bench.spark").run(seconds)],
+    "spark": lambda options: [import_module("bench.spark").run(options.seconds)],
 }
+
+
+def _some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """The type of an option that takes names separated by commas."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        unknown = [name for name in chosen if name not in names]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}")
+        return chosen
+
+    return parse
 
 
 def main() -> int:
@@ -30,6 +43,14 @@ def main() -> int:
         default="goddard",
         help="broker that the clients use",
     )
+    for option, names in (("--rows", broker.ROWS), ("--columns", broker.COLUMNS)):
+        parser.add_argument(
+            option,
+            type=_some_of(names),
+            default=names,
+            metavar="NAME[,NAME...]",
+            help=f"of the suite broker: {', '.join(names)} (all)",
+        )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in _SUITES]
     if unknown:
@@ -38,7 +59,7 @@ def main() -> int:
     try:
         for name in options.suites or _SUITES:
             sys.stderr.write(f"measuring {name}; do not run anything else meanwhile ...\n")
-            reports += _SUITES[name](options.seconds, options.broker)
+            reports += _SUITES[name](options)
     except BenchError as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1

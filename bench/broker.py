@@ -1,154 +1,53 @@
 """Goddard's broker compared with RocketMQ's: sends, batches, pulls, SYNC_FLUSH, start-up, memory.
 
 Each broker runs alone, with its defaults (files of 1 GiB, ASYNC_FLUSH unless stated) and four
-queues. Both may use every core of the machine; the load generator is bound to one of them. The Java
-broker gets a heap of 2 GiB and a warm-up before each measurement. Both get long limits for "system
-busy" (``waitTimeMillsInSendQueue``, ``osPageCacheBusyTimeOutMills``), because throughput is
-measured and not flow control. Rejected requests do not count; the report says how many there were,
+queues: Goddard, Goddard without its compiled modules (``GODDARD_CORE=0``), and RocketMQ. Each may
+use every core of the machine; the load generator is bound to one of them. The Java broker gets a
+heap of 2 GiB and a warm-up of 20 seconds, and every measurement is preceded by the same work.
+
+All brokers get long limits for "system busy" (``waitTimeMillsInSendQueue``,
+``osPageCacheBusyTimeOutMills``), because throughput is measured and not flow control, and may
+return 256 messages for a pull. Rejected requests do not count; the report says how many there were,
 and why.
 """
 
 import contextlib
+import os
 import shutil
-import socket
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+from bench.broker_requests import BATCH, QUEUES, TOPIC, batches, call, pulls, send, sends
 from bench.loadgen import BenchError, Load, load, null_server
 from bench.report import Report, Row
 from goddard import config
 from goddard.protocol.codes import RequestCode, SerializeType
-from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
-from goddard.protocol.headers.message import (
-    GetMaxOffsetRequest,
-    PullRequest,
-    SendRequest,
-    SendRequestV2,
-)
-from goddard.protocol.message import BatchEntry, encode_batch, format_properties
-from goddard.protocol.responses import check
+from goddard.protocol.frame import RemotingCommand, encode_frame
+from goddard.protocol.headers.message import GetMaxOffsetRequest
 from goddard.testing.ports import is_listening, lease_port
 from goddard.testing.process import Process, wait_until
 from tests.support.peers import RELEASES
 
 PEER_VERSION = "5.4.0"
-_TOPIC = "BenchTopic"
-_QUEUES = 4
-_BODY = b"x" * 100
-_BATCH = 32
-_FRAMES = 1024
+COLUMNS: Final = ("goddard", "fallback", "rocketmq")
 _STARTS = 3
+_JVM_WARMUP_SECONDS = 20
+_MAX_PULLED = 256
+_MIN_MESSAGES = 50_000  # of each queue, before pulls are measured
+_MAX_MESSAGES = 1_000_000
 _MAX_REJECTED = 0.5  # share of rejected requests in one measurement; more is an error
 _SYNC = {"flushDiskType": "SYNC_FLUSH"}
 _OPENED = ("java.nio", "jdk.internal.ref", "java.util", "sun.nio.ch")
 _EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
 
 Start = Callable[[Path, Mapping[str, str]], tuple[Process, int]]
-
-
-# Requests
-
-
-def _properties(number: int) -> dict[str, str]:
-    return {
-        "KEYS": f"key{number}",
-        "UNIQ_KEY": f"7F0000014E9F5FFD2B274A04{number:08X}",
-        "WAIT": "true",
-        "TAGS": "TagA",
-    }
-
-
-def _send(
-    number: int,
-    kind: SerializeType,
-    *,
-    body: bytes = _BODY,
-    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
-) -> RemotingCommand:
-    is_batch = code is RequestCode.SEND_BATCH_MESSAGE
-    header = SendRequest(
-        producer_group="BenchProducers",
-        topic=_TOPIC,
-        default_topic="TBW102",
-        default_topic_queue_nums=_QUEUES,
-        queue_id=number % _QUEUES,
-        sys_flag=0,
-        born_timestamp=int(time.time() * 1000),
-        flag=0,
-        properties=format_properties({"WAIT": "true"} if is_batch else _properties(number)),
-        reconsume_times=0,
-        unit_mode=False,
-        batch=is_batch,
-        bname="bench",
-    )
-    fields = SendRequestV2.from_v1(header).encode()
-    return RemotingCommand(code, fields, body, opaque=number, serialize_type=kind)
-
-
-def _sends(kind: SerializeType) -> list[bytes]:
-    return [encode_frame(_send(number, kind)) for number in range(_FRAMES)]
-
-
-def _batches() -> list[bytes]:
-    frames = []
-    for number in range(_FRAMES // 4):
-        entries = [
-            BatchEntry(_BODY, format_properties(_properties(number * _BATCH + at)).encode())
-            for at in range(_BATCH)
-        ]
-        command = _send(
-            number,
-            SerializeType.ROCKETMQ,
-            body=encode_batch(entries),
-            code=RequestCode.SEND_BATCH_MESSAGE,
-        )
-        frames.append(encode_frame(command))
-    return frames
-
-
-def _pulls(available: int) -> list[bytes]:
-    """Pulls of 32 messages each, spread over the messages of all queues."""
-    frames = []
-    steps = max(available // _BATCH, 1)
-    for number in range(_FRAMES):
-        header = PullRequest(
-            consumer_group="BenchConsumers",
-            topic=_TOPIC,
-            queue_id=number % _QUEUES,
-            queue_offset=number * 7919 % steps * _BATCH,
-            max_msg_nums=_BATCH,
-            sys_flag=4,  # the subscription is in this header
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
-        command = RemotingCommand(
-            RequestCode.PULL_MESSAGE,
-            header.encode(),
-            opaque=number,
-            serialize_type=SerializeType.ROCKETMQ,
-        )
-        frames.append(encode_frame(command))
-    return frames
-
-
-def _call(port: int, command: RemotingCommand) -> RemotingCommand:
-    decoder = FrameDecoder()
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(encode_frame(command))
-        while True:
-            data = connection.recv(1 << 18)
-            if not data:
-                raise BenchError("the broker closed the connection")
-            for frame in decoder.feed(data):
-                return check(decode_frame(frame))
 
 
 # Brokers
@@ -169,18 +68,28 @@ def _write_config(home: Path, port: int, properties: Mapping[str, str]) -> Path:
         "diskMaxUsedSpaceRatio": "95",
         "waitTimeMillsInSendQueue": "10000",
         "osPageCacheBusyTimeOutMills": "10000",
+        "maxTransferCountOnMessageInMemory": str(_MAX_PULLED),
         **properties,
     }
     path.write_text(config.format_properties(settings))
     return path
 
 
-def start_ours(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
+def start_ours(
+    home: Path, properties: Mapping[str, str], env: Mapping[str, str] | None = None
+) -> tuple[Process, int]:
     port = lease_port(-2, 1)
     path = _write_config(home, port, properties)
     command = [sys.executable, "-m", "goddard.cli.main", "broker", "-c", str(path)]
     command += ["--home", str(home)]
-    return Process("Goddard broker", command, log=home / "out.log", ready="boot success"), port
+    process = Process(
+        "Goddard broker", command, log=home / "out.log", ready="boot success", env=env
+    )
+    return process, port
+
+
+def start_fallback(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
+    return start_ours(home, properties, {**os.environ, "GODDARD_CORE": "0"})
 
 
 def start_java(home: Path, properties: Mapping[str, str]) -> tuple[Process, int]:
@@ -232,34 +141,80 @@ def _running(
         process, port = start(Path(home), properties)
         with process:
             process.start()
-            for number in range(_QUEUES):
-                _call(port, _send(number, SerializeType.JSON))
+            for number in range(QUEUES):
+                call(port, send(number, SerializeType.JSON))
             yield process, port
+
+
+# Work
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One kind of load. ``frames`` makes its requests for a broker that listens on a port."""
+
+    text: str
+    frames: Callable[[int], list[bytes]]
+    connections: int
+    inflight: int
+    messages: int = 1  # of one request
+    is_synced: bool = False
+
+    @property
+    def unit(self) -> str:
+        return "1/s" if self.messages == 1 else "messages/s"
+
+
+def _sends(kind: SerializeType) -> Callable[[int], list[bytes]]:
+    return lambda _: sends(kind)
+
+
+def _pulls(count: int) -> Callable[[int], list[bytes]]:
+    return lambda port: pulls(min(_shortest_queue(port), _MAX_MESSAGES), count)
+
+
+_BINARY: Final = _sends(SerializeType.ROCKETMQ)
+_JSON: Final = _sends(SerializeType.JSON)
+_WORK: Final = {
+    "64x1": _Work("sends, 64 x 1, binary header", _BINARY, 64, 1),
+    "64x1-json": _Work("sends, 64 x 1, JSON header", _JSON, 64, 1),
+    "4x256": _Work("sends, 4 x 256, binary header", _BINARY, 4, 256),
+    "4x256-json": _Work("sends, 4 x 256, JSON header", _JSON, 4, 256),
+    "1x1": _Work("sends, 1 x 1, binary header", _BINARY, 1, 1),
+    "batch": _Work("batches of 32, 4 x 32", lambda _: batches(), 4, 32, BATCH),
+    "pull32": _Work("pulls of 32, 4 x 16", _pulls(32), 4, 16, 32),
+    "pull256": _Work("pulls of 256, 4 x 16", _pulls(256), 4, 16, 256),
+    "sync64x1": _Work("SYNC_FLUSH, 64 x 1", _BINARY, 64, 1, is_synced=True),
+    "sync8x64": _Work("SYNC_FLUSH, 8 x 64", _BINARY, 8, 64, is_synced=True),
+}
+# Rows that are no load.
+_OTHERS: Final = {
+    "start": ("start to listening", "s"),
+    "memory": ("private memory after start", "MB"),
+    "memory-loaded": ("private memory after the load", "MB"),
+}
+ROWS: Final = (*_WORK, *_OTHERS)
 
 
 # Measuring
 
 
 def _run_load(
-    rejections: list[str],
-    port: int,
-    frames: list[bytes],
-    connections: int,
-    inflight: int,
-    seconds: float,
+    rejections: list[str], process: Process, port: int, work: _Work, seconds: float
 ) -> Load:
     result = load(
         port,
-        frames,
-        connections=connections,
-        inflight=inflight,
+        work.frames(port),
+        connections=work.connections,
+        inflight=work.inflight,
         seconds=seconds,
         warmup=seconds,
+        pid=process.pid,
     )
     if result.failures:
         text = (
-            f"{connections} x {inflight}: {result.failures} of {result.responses} requests were"
-            f" rejected ({result.first_failure})"
+            f"{work.text}: {result.failures} of {result.responses} requests were rejected"
+            f" ({result.first_failure})"
         )
         if result.failures > result.responses * _MAX_REJECTED:
             raise BenchError(text)
@@ -270,97 +225,114 @@ def _run_load(
 def _shortest_queue(port: int) -> int:
     """The number of messages in the shortest queue, after all sent messages can be pulled."""
     sent = [
-        int(_call(port, _send(number, SerializeType.JSON)).fields["queueOffset"])
-        for number in range(_QUEUES)
+        int(call(port, send(number, SerializeType.JSON)).fields["queueOffset"])
+        for number in range(QUEUES)
     ]
 
     def is_visible(queue_id: int) -> bool:
-        header = GetMaxOffsetRequest(topic=_TOPIC, queue_id=queue_id)
-        answer = _call(port, RemotingCommand(RequestCode.GET_MAX_OFFSET, header.encode()))
+        header = GetMaxOffsetRequest(topic=TOPIC, queue_id=queue_id)
+        answer = call(port, RemotingCommand(RequestCode.GET_MAX_OFFSET, header.encode()))
         return int(answer.fields["offset"]) > sent[queue_id]
 
-    for queue_id in range(_QUEUES):
+    for queue_id in range(QUEUES):
         wait_until(partial(is_visible, queue_id), 60, f"the messages of queue {queue_id}")
     return min(sent)
 
 
-def _measure(start: Start, folder: Path, seconds: float, rejections: list[str]) -> dict[str, float]:
-    """All measurements of one broker; those with rejected requests are added to ``rejections``."""
-    measured = partial(_run_load, rejections)
-    results = {
-        "start": statistics.median(_seconds_to_listen(start, folder) for _ in range(_STARTS))
-    }
-    with _running(start, folder, {}) as (process, port):
-        results["idle_mb"] = _private_mb(process.pid)
-        binary, json = _sends(SerializeType.ROCKETMQ), _sends(SerializeType.JSON)
-        measured(port, binary, 64, 1, seconds)  # for the JVM
-        many = measured(port, binary, 64, 1, seconds)
-        results["binary_64"], results["binary_p50"], results["binary_p99"] = (
-            many.per_second,
-            many.p50_us,
-            many.p99_us,
+def _fill(port: int) -> None:
+    """Send messages until there are enough for pulls."""
+    for _ in range(60):
+        if _shortest_queue(port) >= _MIN_MESSAGES:
+            return
+        load(port, batches(), connections=4, inflight=32, seconds=1, warmup=0)
+    raise BenchError(f"a queue has not reached {_MIN_MESSAGES} messages in a minute")
+
+
+def _measure(
+    start: Start, folder: Path, seconds: float, rows: Collection[str], rejections: list[str]
+) -> dict[str, float]:
+    """The chosen rows of one broker; those with rejected requests are added to ``rejections``."""
+    results: dict[str, float] = {}
+    if "start" in rows:
+        results["start"] = statistics.median(
+            _seconds_to_listen(start, folder) for _ in range(_STARTS)
         )
-        results["json_64"] = measured(port, json, 64, 1, seconds).per_second
-        results["json_4x256"] = measured(port, json, 4, 256, seconds).per_second
-        results["binary_4x256"] = measured(port, binary, 4, 256, seconds).per_second
-        one = measured(port, binary, 1, 1, seconds)
-        results["one_p50"], results["one_p99"] = one.p50_us, one.p99_us
-        results["batch"] = measured(port, _batches(), 4, 32, seconds).per_second * _BATCH
-        pulls = _pulls(min(_shortest_queue(port), 1_000_000))
-        results["pull"] = measured(port, pulls, 4, 16, seconds).per_second * _BATCH
-        results["loaded_mb"] = _private_mb(process.pid)
-    with _running(start, folder, _SYNC) as (_, port):
-        synced = measured(port, _sends(SerializeType.ROCKETMQ), 64, 1, seconds)
-        results["sync_64"], results["sync_p50"] = synced.per_second, synced.p50_us
+    for is_synced, properties in ((False, {}), (True, _SYNC)):
+        chosen = [key for key, work in _WORK.items() if key in rows and work.is_synced is is_synced]
+        needs_memory = not is_synced and not {"memory", "memory-loaded"}.isdisjoint(rows)
+        if not chosen and not needs_memory:
+            continue
+        with _running(start, folder, properties) as (process, port):
+            results.setdefault("memory", _private_mb(process.pid))
+            if start is start_java:
+                for key in ("64x1", "4x256"):
+                    _run_load([], process, port, _WORK[key], _JVM_WARMUP_SECONDS / 4)
+            for key in chosen:
+                work = _WORK[key]
+                if key.startswith("pull"):
+                    _fill(port)
+                found = _run_load(rejections, process, port, work, seconds)
+                results[key] = found.per_second * work.messages
+                results[f"{key} p50"] = found.p50_us
+                results[f"{key} p99"] = found.p99_us
+                results[f"{key} cpu"] = found.cpu_us / work.messages
+            results.setdefault("memory-loaded", _private_mb(process.pid))
     return results
 
 
-def _ceiling(seconds: float) -> tuple[float, float]:
+def _ceiling(seconds: float, work: _Work) -> float:
+    """What the load generator reaches with a server that only answers, in requests a second."""
     frame = encode_frame(RemotingCommand(0, {"queueOffset": "1" * 200}, flag=1))
-    frames = _sends(SerializeType.ROCKETMQ)
     with null_server(frame) as port:
-        one = load(port, frames, connections=64, inflight=1, seconds=seconds)
-        many = load(port, frames, connections=4, inflight=256, seconds=seconds)
-    return one.per_second, many.per_second
+        frames = sends(SerializeType.ROCKETMQ)
+        return load(
+            port, frames, connections=work.connections, inflight=work.inflight, seconds=seconds
+        ).per_second
 
 
-_ROWS = (
-    ("sends of 100 B, 64 connections x 1 in flight, binary header", "1/s", "binary_64", True),
-    ("the same, p50", "us", "binary_p50", False),
-    ("the same, p99", "us", "binary_p99", False),
-    ("the same, JSON header", "1/s", "json_64", True),
-    ("sends, 4 connections x 256 in flight, JSON header", "1/s", "json_4x256", True),
-    ("the same, binary header", "1/s", "binary_4x256", True),
-    ("sends, 1 connection x 1 in flight, p50", "us", "one_p50", False),
-    ("the same, p99", "us", "one_p99", False),
-    ("batches of 32, 4 connections x 32 in flight", "messages/s", "batch", True),
-    ("pulls of 32, 4 connections x 16 in flight", "messages/s", "pull", True),
-    ("sends with SYNC_FLUSH, 64 connections x 1 in flight", "1/s", "sync_64", True),
-    ("the same, p50", "us", "sync_p50", False),
-    ("start to listening", "s", "start", False),
-    ("private memory after start", "MB", "idle_mb", False),
-    ("private memory after the load", "MB", "loaded_mb", False),
-)
+def _add_rows(report: Report, rows: Collection[str], found: Mapping[str, dict[str, float]]) -> None:
+    ours, fallback, java = (found.get(column, {}) for column in COLUMNS)
+
+    def add(text: str, unit: str, key: str, more_is_better: bool = False) -> None:
+        report.add(
+            Row(
+                text, unit, ours.get(key), java.get(key), more_is_better, fallback=fallback.get(key)
+            )
+        )
+
+    for key, work in _WORK.items():
+        if key in rows:
+            add(work.text, work.unit, key, True)
+            add("  p50", "us", f"{key} p50")
+            add("  p99", "us", f"{key} p99")
+            add("  processor time per message", "us", f"{key} cpu")
+    for key, (text, unit) in _OTHERS.items():
+        if key in rows:
+            add(text, unit, key)
 
 
-def run(seconds: float) -> Report:
-    report = Report("Broker, each alone on this machine", f"RocketMQ {PEER_VERSION}")
+def run(seconds: float, rows: Collection[str] = ROWS, columns: Collection[str] = COLUMNS) -> Report:
+    """Measure some rows (see ``ROWS``) for some of the brokers (see ``COLUMNS``)."""
+    report = Report("Broker, each alone on this machine; 100 B", f"RocketMQ {PEER_VERSION}")
+    starts = {"goddard": start_ours, "fallback": start_fallback, "rocketmq": start_java}
+    found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        ceiling_one, ceiling_many = _ceiling(seconds)
-        rejections: dict[str, list[str]] = {"Goddard": [], "RocketMQ": []}
-        ours = _measure(start_ours, Path(folder), seconds, rejections["Goddard"])
-        java: dict[str, float] = {}
-        if RELEASES[PEER_VERSION].is_complete and shutil.which("java"):
-            java = _measure(start_java, Path(folder), seconds, rejections["RocketMQ"])
-        else:
-            report.notes.append("RocketMQ was not measured: run `make peers` (Java 17+, Maven)")
-    for work, unit, key, more_is_better in _ROWS:
-        report.add(Row(work, unit, ours[key], java.get(key), more_is_better))
-    report.notes += [
-        f"{name}, not counted: {text}" for name, texts in rejections.items() for text in texts
+        for column in COLUMNS:
+            if column not in columns:
+                continue
+            if column == "rocketmq" and not (
+                RELEASES[PEER_VERSION].is_complete and shutil.which("java")
+            ):
+                report.notes.append("RocketMQ was not measured: run `make peers` (Java 17+, Maven)")
+                continue
+            rejections: list[str] = []
+            found[column] = _measure(starts[column], Path(folder), seconds, rows, rejections)
+            report.notes += [f"{column}, not counted: {text}" for text in rejections]
+    _add_rows(report, rows, found)
+    ceilings = [
+        f"{_ceiling(min(seconds, 2), _WORK[key]):,.0f}/s at {key}" for key in ("64x1", "4x256")
     ]
     report.notes.append(
-        "limit of the load generator, measured with a null server: "
-        f"{ceiling_one:,.0f}/s at 64 x 1, {ceiling_many:,.0f}/s at 4 x 256"
+        "limit of the load generator, measured with a null server: " + ", ".join(ceilings)
     )
     return report

@@ -18,13 +18,17 @@ _RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement. A ratio above 1 means that Goddard is better."""
+    """One measurement. A ratio above 1 means that Goddard is better.
+
+    ``fallback`` is Goddard without its compiled modules.
+    """
 
     work: str
     unit: str
-    ours: float
+    ours: float | None
     peer: float | None = None
     more_is_better: bool = True
+    fallback: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -57,11 +61,17 @@ def show(reports: Sequence[Report]) -> None:
         table.add_column("work")
         table.add_column("unit")
         table.add_column("Goddard", justify="right")
+        has_fallback = any(row.fallback is not None for row in report.rows)
+        if has_fallback:
+            table.add_column("not compiled", justify="right")
         table.add_column(report.peer, justify="right")
         table.add_column("ratio (>1: we are better)", justify="right")
         for row in report.rows:
             ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-            table.add_row(row.work, row.unit, _number(row.ours), _number(row.peer), ratio)
+            fallback = [_number(row.fallback)] if has_fallback else []
+            table.add_row(
+                row.work, row.unit, _number(row.ours), *fallback, _number(row.peer), ratio
+            )
         console.print(table)
         for note in report.notes:
             console.print(f"  {note}", highlight=False)
