@@ -9,7 +9,6 @@ Belongs to the loop.
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, cast
@@ -24,22 +23,19 @@ from goddard.replication.decisions import (
     Wait,
 )
 from goddard.replication.frames import ReportDecoder, encode_header
+from goddard.replication.reasons import Reasons
 from goddard.store.store import MessageStore
 from goddard.transport.connection import address_text
 
 _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 64
-_MAX_REFUSALS: Final = 256
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 # What is sent before other connections have their turn.
 _TURN_BYTES: Final = 1 << 20
 # Further behind than this, bytes may have left the page cache: a thread reads them in blocks.
 _COLD_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 1 << 20
-# A refused slave connects again every five seconds; the same reason is logged once in this time.
-_REPEAT_MS: Final = 60_000
-_NUMBERS: Final = re.compile(r"-?[0-9]+")
 _STOP_SECONDS: Final = 0.5
 
 
@@ -71,7 +67,7 @@ class HaServer:
         self._server: asyncio.Server | None = None
         self._forget_listener: Callable[[], None] | None = None
         self._is_push_due = False
-        self._refusals: dict[tuple[str, str], int] = {}
+        self._refusals = Reasons(self._clock)
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -133,16 +129,8 @@ class HaServer:
         self._connections.pop(connection, None)
 
     def log_refusal(self, remote: str, reason: str) -> None:
-        host = remote.rpartition(":")[0]
-        kind = _NUMBERS.sub("", reason)
-        now_ms = self._clock.monotonic_ms()
-        last_ms = self._refusals.get((host, kind))
-        if last_ms is not None and now_ms - last_ms < _REPEAT_MS:
-            return
-        if len(self._refusals) >= _MAX_REFUSALS:
-            self._refusals.clear()
-        self._refusals[host, kind] = now_ms
-        _log.warning("disconnected %s from the HA port: %s", remote, reason)
+        if self._refusals.is_new(remote.rpartition(":")[0], reason):
+            _log.warning("disconnected %s from the HA port: %s", remote, reason)
 
     def _log_grew(self, _: object) -> None:
         """Send it at the end of this turn of the loop."""

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from goddard.clock import Clock, SystemClock
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.errors import StoreDiskError, StoreUnavailableError
+from goddard.store.errors import StoreCorruptError, StoreDiskError, StoreUnavailableError
 from goddard.store.files import Files, SystemFiles, disk_errors
 from goddard.store.index.index import KeyIndex
 from goddard.store.log.block import Placed, QueueKey, RecordBlock
@@ -28,6 +28,7 @@ from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import ArrivalListener, Dispatcher
 from goddard.store.log.flush import FlushCallback, LogFlusher
 from goddard.store.log.maintenance import StoreParts, Upkeep
+from goddard.store.log.raw import complete_end, read_new_records, split_at_restarts
 from goddard.store.log.reading import (
     FoundMessages,
     GetResult,
@@ -338,21 +339,58 @@ class MessageStore:
         if resume is not None:
             resume()
 
+    # Copying another broker's log
+
+    def begin_at(self, physical_offset: int) -> None:
+        """Let an empty log begin at the start of a segment other than the first."""
+        with self._lock:
+            self._log.start_at(physical_offset)
+            self._dispatcher.dispatched_offset = physical_offset
+        self._flusher.restart_at(physical_offset)
+        self._log.prepare_next()
+
     def append_raw(self, data: bytes | memoryview) -> None:
-        """Append bytes of another broker's log as they are, then dispatch them (replication)."""
+        """Append bytes of another log as they are, and dispatch the records that they complete.
+
+        They lie in one segment, and may end inside a record. Raises StoreCorruptError, with nothing
+        appended after the last complete record, if they are not part of a log of records. For one
+        caller at a time.
+        """
         self._check_writable()
         with self._lock:
             self._log.append_raw(data)
             # A record may come in pieces, so this is not always where the new bytes begin.
             start = max(self._dispatcher.dispatched_offset, self._log.min_offset)
-            entries = list(self._log.scan(start))
-            self._dispatcher.apply(entries)
-            for entry in entries:
-                if entry.has_queue_entry:
-                    key = (entry.topic, entry.queue_id)
-                    self._next_offsets[key] = entry.queue_offset + 1
-        if entries:
-            self._visibility.tell(entries)
+        try:
+            for entries in read_new_records(self._log, start):
+                self._dispatch_raw(entries)
+        except StoreCorruptError:
+            self.drop_incomplete()
+            raise
+
+    def drop_incomplete(self) -> None:
+        """Cut what ``append_raw`` was given of a record that has not come completely."""
+        with self._lock:
+            end_offset = complete_end(self._log, self._dispatcher.dispatched_offset)
+            if end_offset == self._log.end_offset:
+                return
+            self._log.truncate(end_offset)
+        self._flusher.cut_at(end_offset)
+        self._log.prepare_next()
+
+    def _dispatch_raw(self, entries: list[LogEntry]) -> None:
+        for restarted, run in split_at_restarts(entries, self._next_offsets):
+            queue = None if restarted is None else self._queues.get(*restarted)
+            if queue is not None:
+                # Its topic was deleted there, and created again.
+                self._upkeep.delete_queues([queue], lambda _: None)
+            with self._lock:
+                self._dispatcher.apply(run)
+                for entry in run:
+                    if entry.has_queue_entry:
+                        self._next_offsets[entry.topic, entry.queue_id] = entry.queue_offset + 1
+                self._log.last_store_timestamp_ms = run[-1].store_timestamp_ms
+            self._visibility.tell(run)
 
     def _check_writable(self) -> None:
         if (

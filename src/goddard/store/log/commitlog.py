@@ -95,6 +95,7 @@ class CommitLog:
         """Begin an empty log at a segment boundary other than 0, as a new replica does."""
         if self._segments or offset % self._segment_bytes:
             raise ValueError(f"a log cannot begin at {offset} here")
+        self._allocator.discard()  # made for another place
         self.end_offset = offset
 
     def close(self, *, clean: bool = True) -> None:

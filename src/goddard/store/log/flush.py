@@ -83,6 +83,16 @@ class LogFlusher:
             self._on_flushed()  # the flushing thread may be about to
         callback(failure)
 
+    def restart_at(self, offset: int) -> None:
+        """The log, which was empty, begins there."""
+        with self._flushing, self._guard:
+            self.flushed_offset = offset
+
+    def cut_at(self, offset: int) -> None:
+        """The log was cut there; call it without the store's lock."""
+        with self._flushing, self._guard:
+            self.flushed_offset = min(self.flushed_offset, offset)
+
     def flush(self) -> None:
         """Sync everything appended so far and answer who waited for it. Does not raise."""
         with self._flushing:

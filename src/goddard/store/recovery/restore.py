@@ -9,11 +9,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from goddard.errors import ProtocolError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
@@ -23,13 +20,9 @@ from goddard.store.index.index import IndexDamage, KeyIndex
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import Dispatcher
 from goddard.store.log.records import (
-    MAX_QUEUE_ID,
-    SCHEDULE_TOPIC,
     LogEntry,
     ScanStop,
-    is_topic_name,
     read_entry,
-    with_due_time,
 )
 from goddard.store.log.segment import Segment, segment_name
 from goddard.store.queues.table import QueueDamage, QueueTable
@@ -49,7 +42,7 @@ from goddard.store.recovery.decide import (
     is_torn,
     judge_tail,
 )
-from goddard.store.recovery.scan import FileScan, RecordBatch
+from goddard.store.recovery.scan import FileScan, read_entries
 
 _log = logging.getLogger("goddard.store")
 
@@ -258,7 +251,9 @@ class Restorer:
             batches = FileScan(segment.map, segment.base_offset, check_crc=self._check_crc)
             position = 0
             for batch in batches.until_flaw():
-                entries = self._entries(batch, segment.base_offset, dispatch_from)
+                entries = read_entries(
+                    batch, segment.base_offset, dispatch_from, log.delay_times_ms
+                )
                 if entries is None:
                     break
                 report.records += len(batch)
@@ -275,41 +270,6 @@ class Restorer:
             segment = log.segment_at(end)
         self._dispatch(group, report)
         return end, reason, last
-
-    def _entries(
-        self, batch: RecordBatch, base_offset: int, dispatch_from: int
-    ) -> list[LogEntry] | None:
-        """The records of a batch to dispatch, and always its last one.
-
-        None when something about them is not right; ``Scan`` then says which and what.
-        """
-        topics = {topic: topic.decode("utf-8", "replace") for topic in set(batch.topics)}
-        if int(batch.queue_ids.max()) > MAX_QUEUE_ID or not all(
-            is_topic_name(topic) for topic in topics.values()
-        ):
-            return None
-        offsets = batch.positions + base_offset
-        first = min(int(offsets.searchsorted(dispatch_from)), len(batch) - 1)
-        spans, hashes = batch.tags
-        tags_codes = np.zeros(len(batch), dtype=np.int64)
-        tags_codes[spans.rows] = hashes.view(np.int32)
-        columns = zip(
-            [topics[topic] for topic in batch.topics[first:]],
-            batch.queue_ids[first:].tolist(),
-            batch.queue_offsets[first:].tolist(),
-            offsets[first:].tolist(),
-            batch.sizes[first:].tolist(),
-            tags_codes[first:].tolist(),
-            batch.store_ms[first:].tolist(),
-            batch.sys_flags[first:].tolist(),
-            batch.properties[first:],
-            strict=True,
-        )
-        # In the order of the fields; the tuple's own constructor takes a fraction of the class's.
-        entries = list(map(partial(tuple.__new__, LogEntry), columns))
-        if SCHEDULE_TOPIC in topics.values():  # whose codes are not those of tags
-            entries = [with_due_time(entry, self._log.delay_times_ms) for entry in entries]
-        return entries
 
     def _collect(
         self,

@@ -11,6 +11,7 @@ The owner maps the file and may scan it while a broker writes to it; the scan ne
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from mmap import mmap
 from struct import Struct
 from typing import Final, NamedTuple
@@ -32,7 +33,13 @@ from goddard.protocol.record import (
     read_summary,
 )
 from goddard.store.index.columns import Hashes, PropertyColumns, Spans
-from goddard.store.log.records import is_topic_name
+from goddard.store.log.records import (
+    MAX_QUEUE_ID,
+    SCHEDULE_TOPIC,
+    LogEntry,
+    is_topic_name,
+    with_due_time,
+)
 
 BATCH_RECORDS: Final = 4096
 
@@ -128,6 +135,42 @@ class RecordBatch:
         return self._tags
 
 
+def read_entries(
+    batch: RecordBatch, base_offset: int, dispatch_from: int, delay_times_ms: tuple[int, ...]
+) -> list[LogEntry] | None:
+    """The records of a batch from an offset of the log on, and always its last one.
+
+    None when something about them is not right; ``Scan`` then says which and what.
+    """
+    topics = {topic: topic.decode("utf-8", "replace") for topic in set(batch.topics)}
+    if int(batch.queue_ids.max()) > MAX_QUEUE_ID or not all(
+        is_topic_name(topic) for topic in topics.values()
+    ):
+        return None
+    offsets = batch.positions + base_offset
+    first = min(int(offsets.searchsorted(dispatch_from)), len(batch) - 1)
+    spans, hashes = batch.tags
+    tags_codes = np.zeros(len(batch), dtype=np.int64)
+    tags_codes[spans.rows] = hashes.view(np.int32)
+    columns = zip(
+        [topics[topic] for topic in batch.topics[first:]],
+        batch.queue_ids[first:].tolist(),
+        batch.queue_offsets[first:].tolist(),
+        offsets[first:].tolist(),
+        batch.sizes[first:].tolist(),
+        tags_codes[first:].tolist(),
+        batch.store_ms[first:].tolist(),
+        batch.sys_flags[first:].tolist(),
+        batch.properties[first:],
+        strict=True,
+    )
+    # In the order of the fields; the tuple's own constructor takes a fraction of the class's.
+    entries = list(map(partial(tuple.__new__, LogEntry), columns))
+    if SCHEDULE_TOPIC in topics.values():  # whose codes are not those of tags
+        entries = [with_due_time(entry, delay_times_ms) for entry in entries]
+    return entries
+
+
 class FileScan:
     """One pass over a file that starts at ``start`` of the log.
 
@@ -137,7 +180,7 @@ class FileScan:
 
     def __init__(
         self,
-        data: mmap,
+        data: mmap | bytes,
         start: int,
         *,
         first_position: int = 0,
@@ -405,7 +448,7 @@ class FileScan:
         return None if found < 0 else found - 4
 
 
-def read_size(data: mmap, position: int) -> int:
+def read_size(data: mmap | bytes, position: int) -> int:
     return int(_START.unpack_from(data, position)[0])
 
 
