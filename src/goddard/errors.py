@@ -12,6 +12,10 @@ class ConfigError(GoddardError):
     """A configuration file, option or environment variable is invalid; the text says which."""
 
 
+class ArgumentTypeError(ConfigError, TypeError):
+    """An option or argument has the wrong type; also a TypeError, as in any Python function."""
+
+
 class ProtocolError(GoddardError):
     """Bytes from a peer do not follow the protocol. Decoders raise nothing else."""
 

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from goddard.client.produce.options import BackPressureOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.produce.selectors import by_hash, by_random, by_sharding_key
 from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
+from goddard.errors import ConfigError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.hashing import java_hash
@@ -63,6 +65,50 @@ async def test_all_parts_of_a_message_arrive(site: Site) -> None:
     assert received.get("__SHARDINGKEY") == "s1"
     assert result.region_id == "DefaultRegion"
     assert result.trace_on
+
+
+TIMEOUTS: tuple[object, ...] = (0, -1, "5", 1.5, True)
+
+
+async def test_arguments_of_sends_are_checked(site: Site) -> None:
+    topic = site.create_topic("checked")
+    async with producer_of(site) as producer, TopicReader(site.namesrv, topic) as reader:
+        queue = MessageQueue(topic, "broker", 0)
+
+        def ways(**arguments: Any) -> list[Callable[[], Awaitable[object]]]:
+            message = Message(topic, b"refused")
+            return [
+                lambda: producer.send(message, **arguments),
+                lambda: producer.send_soon(message, **arguments),
+                lambda: producer.send_oneway(message, **arguments),
+                lambda: producer.send_batch([message], **arguments),
+                lambda: producer.request(message, **arguments),
+                lambda: producer.reply(message, b"x", **arguments),
+            ]
+
+        for wrong in TIMEOUTS:
+            send, soon, _, *others = ways(timeout_ms=wrong)
+            for way in (send, soon, *others[:2]):
+                with pytest.raises(ConfigError, match=f"timeout_ms is {wrong!r}; it must be"):
+                    await way()
+        for send in ways(queue=queue, key="k")[:3]:
+            with pytest.raises(ConfigError, match="queue and key are given"):
+                await send()
+        for send in ways(selector="by_hash")[:3]:
+            with pytest.raises(ConfigError, match="selector is 'by_hash'"):
+                await send()
+        for send in ways(queue=queue._replace(queue_id=-1))[:4]:
+            with pytest.raises(ConfigError, match="queue_id is -1"):
+                await send()
+        changed = Message(topic, b"flag")
+        changed.flag = 2**31
+        with pytest.raises(InvalidMessageError, match="the flag of a message is"):
+            await producer.send(changed)
+        with pytest.raises(TypeError, match="the request is 'x'"):
+            await producer.reply(cast("Any", "x"), b"")
+        result = await producer.send(Message(topic, b"sent"), timeout_ms=3_000)
+        (received,) = await reader.until(1)
+    assert (received.body, received.message_id) == (b"sent", result.message_id)
 
 
 async def test_text_of_a_result_is_rocketmqs(site: Site) -> None:

@@ -22,7 +22,7 @@ from goddard.client.checks import (
     check_range,
 )
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError
+from goddard.errors import ArgumentTypeError, ConfigError
 from goddard.protocol.codes import Permission
 
 MAX_LONG: Final = 2**63 - 1
@@ -51,7 +51,7 @@ class AnyText:
 
     def __call__(self, what: str, given: object) -> object:
         if not isinstance(given, str):
-            raise ConfigError(f"{what} is {given!r:.200}; it must be text")
+            raise ArgumentTypeError(f"{what} is {given!r:.200}; it must be text")
         return given
 
 
@@ -123,7 +123,7 @@ def _or_none(check: Check) -> Check:
 def _instance(kind: type) -> Check:
     def check(what: str, given: object) -> object:
         if not isinstance(given, kind):
-            raise TypeError(f"{what} is {given!r:.200}; it must be of type {kind.__name__}")
+            raise ArgumentTypeError(f"{what} is {given!r:.200}; it must be of type {kind.__name__}")
         return given
 
     return check
@@ -131,7 +131,7 @@ def _instance(kind: type) -> Check:
 
 def _name(what: str, given: object) -> object:
     if not isinstance(given, str):
-        raise ConfigError(f"{what} is {given!r:.200}; it must be text")
+        raise ArgumentTypeError(f"{what} is {given!r:.200}; it must be text")
     if not given.strip():
         raise ConfigError(f"{what} is blank")
     return given

@@ -5,8 +5,10 @@ encoded record and decodes a field when the field is first read.
 Neither class may be used by other threads while one thread changes it.
 """
 
+import logging
 import struct
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final, Self, TypeAlias
 
 import msgspec
@@ -36,10 +38,21 @@ from goddard.protocol.message import (
 )
 from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
 
+_logger: Final = logging.getLogger("goddard.client")
+
 _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
+# The properties of the four kinds of delay, and the attributes that set them.
+_DELAYS: Final = {
+    PROPERTY_DELAY: "delay_level",
+    PROPERTY_TIMER_DELAY_SEC: "delay_seconds",
+    PROPERTY_TIMER_DELAY_MS: "delay_ms",
+    PROPERTY_TIMER_DELIVER_MS: "deliver_at_ms",
+}
+# RocketMQ's default messageDelayLevel has levels 1 to 18.
+MAX_DEFAULT_DELAY_LEVEL: Final = 18
 # A compressed body can be longer than a frame once it is decompressed. A body that would be longer
 # than this is rejected.
 MAX_DECOMPRESSED_BYTES: Final = 4 * MAX_BODY_BYTES
@@ -74,9 +87,36 @@ def _wait_text(wait: object) -> str:
 
 
 def _integer(number: object) -> int:
-    if not isinstance(number, int):
+    if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"a delay, level or time must be a whole number, not {number!r}")
     return number
+
+
+def check_flag(flag: object) -> None:
+    """The flag of a message is a signed number of 32 bits."""
+    if not isinstance(flag, int) or isinstance(flag, bool):
+        raise TypeError(f"the flag of a message must be a whole number, not {flag!r:.200}")
+    if not -(2**31) <= flag < 2**31:
+        raise InvalidMessageError(
+            f"the flag of a message is {flag}; it must be {-(2**31)} to {2**31 - 1}"
+        )
+
+
+def body_type_problem(body: object) -> str:
+    """Why a body that is not bytes cannot be sent."""
+    if isinstance(body, str):
+        return "the message body is a str; give bytes: body.encode()"
+    return f"the message body is of type {type(body).__name__}; give bytes"
+
+
+@cache
+def _warn_high_level(level: int) -> None:
+    """Once for each level, not for each message."""
+    _logger.warning(
+        "delay level %d is higher than %d, the highest of RocketMQ's default configuration; a "
+        "broker without this level uses its highest one",
+        *(level, MAX_DEFAULT_DELAY_LEVEL),
+    )
 
 
 class Message:
@@ -86,8 +126,9 @@ class Message:
     RocketMQ's reserved names are not allowed there; their values are arguments and attributes of
     this class. ``delay_level`` is one of the broker's delay levels (1 to 18 unless configured
     otherwise); ``deliver_at_ms``, ``delay_ms`` and ``delay_seconds`` are arbitrary times, which
-    need RocketMQ 5.0 or newer. A message with ``wait_store_ok=False`` is acknowledged before it is
-    flushed to disk, whatever the broker's setting.
+    need RocketMQ 5.0 or newer. A message has at most one of these four. A message with
+    ``wait_store_ok=False`` is acknowledged before it is flushed to disk, whatever the broker's
+    setting.
 
     Sending a message sets its ``message_id``, unless it has one.
     """
@@ -110,9 +151,15 @@ class Message:
         sharding_key: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
+        if type(body) is not bytes:
+            raise TypeError(body_type_problem(body))
+        if not isinstance(topic, str):
+            raise TypeError(f"the topic of a message must be a str, not {topic!r:.200}")
+        if flag:
+            check_flag(flag)
         self.topic = topic
         self.body = body
-        self.flag = flag
+        self.flag = flag or 0
         self.transaction_id: str | None = None
         own: dict[str, str] = {}
         self.properties = own
@@ -130,7 +177,7 @@ class Message:
         if deliver_at_ms is not None:
             self.deliver_at_ms = deliver_at_ms
         if sharding_key:
-            own[PROPERTY_SHARDING_KEY] = sharding_key
+            self.sharding_key = sharding_key
         if properties:
             for name, value in _mapping(properties).items():
                 self.put(name, value)
@@ -195,7 +242,9 @@ class Message:
     def delay_level(self, level: int) -> None:
         if _integer(level) < 0:
             raise InvalidMessageError(f"a delay level must be 0 (no delay) or more, not {level}")
-        self._set(PROPERTY_DELAY, str(level) if level else None)
+        if level > MAX_DEFAULT_DELAY_LEVEL:
+            _warn_high_level(level)
+        self._set_delay(PROPERTY_DELAY, str(level) if level else None)
 
     @property
     def delay_seconds(self) -> int | None:
@@ -229,6 +278,8 @@ class Message:
 
     @sharding_key.setter
     def sharding_key(self, key: str | None) -> None:
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"the sharding key must be a str, not {key!r:.200}")
         self._set(PROPERTY_SHARDING_KEY, key or None)
 
     def _set(self, name: str, value: str | None) -> None:
@@ -243,7 +294,16 @@ class Message:
             return
         if _integer(value) < 0:
             raise InvalidMessageError(f"a time or delay must be 0 or more, not {value}")
-        self._set(name, str(value))
+        self._set_delay(name, str(value))
+
+    def _set_delay(self, name: str, value: str | None) -> None:
+        if value is not None:
+            for other in _DELAYS.keys() & self.properties.keys() - {name}:
+                raise InvalidMessageError(
+                    f"the message has {_DELAYS[other]} {self.properties[other]} already; a message "
+                    f"has one delay, so {_DELAYS[name]} cannot be set, too"
+                )
+        self._set(name, value)
 
     def __repr__(self) -> str:
         return (

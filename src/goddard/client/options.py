@@ -5,7 +5,8 @@ A client class takes its own options as keywords and passes the others (``Sessio
 allowed.
 """
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
@@ -30,6 +31,15 @@ class Credentials:
     access_key: str
     secret_key: str
     security_token: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("access_key", "secret_key", "security_token"):
+            value = getattr(self, name)
+            if value is None and name == "security_token":
+                continue
+            check_type(name, value, str, is_secret=name != "access_key")
+            if not value.strip():
+                raise ConfigError(f"{name} is blank")
 
     def __repr__(self) -> str:
         return f"Credentials(access_key={self.access_key!r}, secret_key=...)"
@@ -137,10 +147,7 @@ _INTERVALS: Final[dict[str, int]] = {
 def session_options(name_servers: str | None, keywords: SessionKeywords) -> SessionOptions:
     """Check the common keywords of a client; ``clock`` is not among the options."""
     given: dict[str, Any] = {name: value for name, value in keywords.items() if name != "clock"}
-    unknown = given.keys() - SessionKeywords.__annotations__.keys()
-    if unknown:
-        # Python's own text for an unknown keyword.
-        raise TypeError(f"got an unexpected keyword argument {min(unknown)!r}")
+    _check_known(given, SessionKeywords.__annotations__)
     for name, value in given.items():
         if name in _INTERVALS:
             check_range(name, value, _INTERVALS[name])
@@ -157,9 +164,22 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
     return SessionOptions(name_servers=addresses, **given)
 
 
+def _check_known(given: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError with Python's text for an unknown keyword, and the most similar one."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        # Imported when needed, as it is slow to import.
+        similar = importlib.import_module("difflib").get_close_matches(
+            unknown[0], [*known, "name_servers"], n=1
+        )
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}{hint}")
+
+
 def split_options(kind: type[T], keywords: Mapping[str, Any]) -> tuple[T, SessionKeywords]:
     """Split keywords into a client's own options, a dataclass of this kind, and its session's."""
     names = {field.name for field in fields(cast("Any", kind))}
+    _check_known(keywords, names | SessionKeywords.__annotations__.keys())
     own = {name: value for name, value in keywords.items() if name in names}
     common = {name: value for name, value in keywords.items() if name not in names}
     return kind(**own), cast("SessionKeywords", common)

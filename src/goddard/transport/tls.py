@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from goddard.errors import ConfigError
+from goddard.errors import ArgumentTypeError, ConfigError
 
 HANDSHAKE_BYTE: Final = 0x16
 
@@ -45,6 +45,26 @@ class TlsOptions:
     trust: Path | None = None
     verify_peer: bool = False
     check_hostname: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "mode", TlsMode(self.mode))
+        except ValueError:
+            modes = ", ".join(repr(mode.value) for mode in TlsMode)
+            raise ConfigError(f"mode of TLS is {self.mode!r}; it must be one of {modes}") from None
+        for name in ("certificate", "key", "trust"):
+            path = getattr(self, name)
+            if path is not None and not isinstance(path, str | Path):
+                raise ArgumentTypeError(f"{name} of TLS is {path!r:.200}; it must be a Path")
+        for name in ("verify_peer", "check_hostname"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentTypeError(
+                    f"{name} of TLS is {getattr(self, name)!r:.200}; it must be True or False"
+                )
+        password: object = self.key_password
+        if not isinstance(password, str | None):
+            kind = type(password).__name__
+            raise ArgumentTypeError(f"key_password of TLS is of type {kind}; it must be str")
 
     def server_context(self) -> ssl.SSLContext | None:
         """None if TLS is disabled."""

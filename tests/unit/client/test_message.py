@@ -1,5 +1,6 @@
 """Messages to send: attributes, properties, invalid values."""
 
+from itertools import permutations
 from typing import Any, cast
 
 import pytest
@@ -18,9 +19,6 @@ def test_message_arguments_become_properties() -> None:
         keys=["k1", "k2"],
         flag=3,
         delay_level=2,
-        delay_seconds=5,
-        delay_ms=600,
-        deliver_at_ms=1_700_000_000_000,
         wait_store_ok=False,
         sharding_key="s",
         properties={"own": "value"},
@@ -30,21 +28,87 @@ def test_message_arguments_become_properties() -> None:
         "WAIT": "false",
         "TAGS": "TagA",
         "DELAY": "2",
-        "TIMER_DELAY_SEC": "5",
-        "TIMER_DELAY_MS": "600",
-        "TIMER_DELIVER_MS": "1700000000000",
         "__SHARDINGKEY": "s",
         "own": "value",
     }
     assert (message.topic, message.body, message.flag) == ("T", b"body", 3)
     assert (message.tags, message.keys, message.delay_level) == ("TagA", ["k1", "k2"], 2)
-    assert (message.delay_seconds, message.delay_ms) == (5, 600)
-    assert message.deliver_at_ms == 1_700_000_000_000
     assert message.wait_store_ok is False
     assert message.sharding_key == "s"
     assert message.message_id is None
     assert message.get("own") == "value"
     assert message.get("other", "x") == "x"
+
+
+DELAYS: dict[str, tuple[int, str]] = {
+    "delay_level": (2, "DELAY"),
+    "delay_seconds": (5, "TIMER_DELAY_SEC"),
+    "delay_ms": (600, "TIMER_DELAY_MS"),
+    "deliver_at_ms": (1_700_000_000_000, "TIMER_DELIVER_MS"),
+}
+
+
+@pytest.mark.parametrize("name", DELAYS)
+def test_delays_become_properties(name: str) -> None:
+    value, key = DELAYS[name]
+    message = Message("T", b"body", **cast("Any", {name: value}))
+    assert message.properties == {"WAIT": "true", key: str(value)}
+    assert getattr(message, name) == value
+    # The same kind of delay may be changed.
+    setattr(message, name, value + 1)
+    assert message.properties[key] == str(value + 1)
+
+
+@pytest.mark.parametrize(("first", "second"), [*permutations(DELAYS, 2)])
+def test_a_message_has_one_delay(first: str, second: str) -> None:
+    both = {name: DELAYS[name][0] for name in (first, second)}
+    with pytest.raises(InvalidMessageError, match="a message has one delay"):
+        Message("T", b"body", **cast("Any", both))
+    message = Message("T", b"body")
+    setattr(message, first, both[first])
+    with pytest.raises(InvalidMessageError, match=f"the message has {first} {both[first]} already"):
+        setattr(message, second, both[second])
+    assert DELAYS[second][1] not in message.properties
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"body": 5}, "the message body is of type int; give bytes"),
+        ({"body": None}, "the message body is of type NoneType; give bytes"),
+        ({"body": "text"}, r"the message body is a str; give bytes: body.encode\(\)"),
+        ({"body": bytearray(b"x")}, "the message body is of type bytearray; give bytes"),
+        ({"topic": 5}, "the topic of a message must be a str, not 5"),
+        ({"flag": "1"}, "the flag of a message must be a whole number, not '1'"),
+        ({"flag": 1.5}, "the flag of a message must be a whole number, not 1.5"),
+        ({"flag": True}, "the flag of a message must be a whole number, not True"),
+        ({"sharding_key": 5}, "the sharding key must be a str, not 5"),
+        ({"delay_level": True}, "must be a whole number, not True"),
+        ({"delay_seconds": 1.5}, "must be a whole number, not 1.5"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        Message(**cast("Any", {"topic": "T", "body": b"body", **arguments}))
+
+
+@pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, 2**40])
+def test_a_flag_has_32_bits(flag: int) -> None:
+    with pytest.raises(InvalidMessageError, match=f"the flag of a message is {flag}; it must be"):
+        Message("T", b"body", flag=flag)
+    assert Message("T", b"body", flag=-(2**31)).flag == -(2**31)
+
+
+def test_a_delay_level_above_the_default_ones_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(3):
+        assert Message("T", b"body", delay_level=4_711).delay_level == 4_711
+    Message("T", b"body", delay_level=18)
+    assert [record.getMessage() for record in caplog.records] == [
+        "delay level 4711 is higher than 18, the highest of RocketMQ's default configuration; a "
+        "broker without this level uses its highest one"
+    ]
 
 
 def test_message_defaults() -> None:
@@ -59,14 +123,13 @@ def test_message_attributes_can_be_set_and_removed() -> None:
     message = Message("T", b"body", tags="A", keys="k", delay_level=1, sharding_key="s")
     message.tags = "B"
     message.keys = ("x", "y")
-    message.delay_level = 3
+    message.delay_level = 0
     message.deliver_at_ms = 7
     message.wait_store_ok = False
     assert message.properties["TAGS"] == "B"
     assert message.properties["KEYS"] == "x y"
     message.tags = None
     message.keys = []
-    message.delay_level = 0
     message.deliver_at_ms = None
     message.sharding_key = None
     message.wait_store_ok = True

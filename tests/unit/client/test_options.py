@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -31,10 +32,11 @@ from goddard.client.options import Credentials, SessionKeywords, session_options
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.values import ServiceState
-from goddard.errors import ConfigError, RemotingError
+from goddard.errors import ArgumentTypeError, ConfigError, RemotingError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.ids import parse_unique_id
+from goddard.transport.tls import TlsOptions
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +91,91 @@ def test_options_are_checked_when_a_client_is_created(keywords: dict[str, Any], 
 
 
 def test_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'retrys'"):
-        Producer("g", **cast("Any", {"retrys": 1}))
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
+        Producer("g", **cast("Any", {"zzz": 1}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "meant"),
+    [
+        (Producer, "retry", "retries"),
+        (Producer, "name_server", "name_servers"),
+        (Producer, "instance", "instance_name"),
+        (PushConsumer, "consume_thread", "consume_threads"),
+        (LitePullConsumer, "autocommit", "auto_commit"),
+        (Admin, "credential", "credentials"),
+    ],
+)
+def test_an_unknown_option_gets_a_suggestion(
+    kind: Callable[..., object], wrong: str, meant: str
+) -> None:
+    group = () if kind is Admin else ("g",)
+    with pytest.raises(TypeError, match=f"'{wrong}'; did you mean '{meant}'\\?"):
+        kind(*group, **cast("Any", {wrong: 1}))
+
+
+class Hook:
+    """A hook that misses a method of each kind."""
+
+    def before_send(self, context: object) -> None: ...
+
+    def before_consume(self, context: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "missing"),
+    [
+        (Producer, "send_hooks", "after_send"),
+        (Producer, "forbidden_hooks", "check"),
+        (PushConsumer, "consume_hooks", "after_consume"),
+        (LitePullConsumer, "consume_hooks", "after_consume"),
+    ],
+)
+def test_hooks_are_checked_when_a_client_is_created(
+    kind: Callable[..., object], option: str, missing: str
+) -> None:
+    for hooks, text in (
+        ([Hook()], f"which has no {missing}\\(\\)"),
+        ([Hook], r"contains the class Hook; give an object: Hook\(\)"),
+        (5, "must be a list of hooks, not 5"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=f"{option} .*{text}"):
+            kind("g", name_servers="127.0.0.1:9876", **{option: hooks})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((5, "s"), "access_key is 5; it must be str"),
+        (("a", 6), "secret_key is of type int; it must be str"),
+        (("a", "s", 7), "security_token is of type int; it must be str"),
+        (("", "s"), "access_key is blank"),
+        (("a", " "), "secret_key is blank"),
+    ],
+)
+def test_credentials_are_checked(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Credentials(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"mode": "on"}, "mode of TLS is 'on'; it must be one of 'disabled', 'permissive', 'enf"),
+        ({"verify_peer": "yes"}, "verify_peer of TLS is 'yes'; it must be True or False"),
+        ({"check_hostname": 1}, "check_hostname of TLS is 1; it must be True or False"),
+        ({"trust": 5}, "trust of TLS is 5; it must be a Path"),
+        ({"certificate": b"x"}, "certificate of TLS is b'x'; it must be a Path"),
+        ({"key_password": 5}, "key_password of TLS is of type int; it must be str"),
+    ],
+)
+def test_tls_options_are_checked(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        TlsOptions(**arguments)
+
+
+def test_the_mode_of_tls_may_be_text() -> None:
+    assert TlsOptions(mode=cast("Any", "disabled")).client_context() is None
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from goddard.client.checks import (
     check_new_topic,
     check_queue,
     check_range,
+    check_timeout,
 )
 from goddard.client.consume.consumer import GroupConsumer, GroupMember
 from goddard.client.consume.lite_queues import LiteQueues, QueueChanges
@@ -198,8 +199,8 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         member = self._running()
         if timeout_ms is None:
             timeout_ms = self._options.poll_timeout_ms
-        if timeout_ms < 0:
-            raise ValueError("Timeout must not be negative")
+        else:
+            check_timeout(timeout_ms, low=0)
         if self._reading.mode is Mode.NONE:
             _logger.warning("Group %s has no subscription and no assigned queue yet", self._group)
         member.queues.commit_in_time()

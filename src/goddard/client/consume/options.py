@@ -121,7 +121,9 @@ class ConsumerOptions:
         if self.offsets_folder is not None:
             _check_folder("offsets_folder", self.offsets_folder)
         # A copy: the caller may change its list later.
-        object.__setattr__(self, "consume_hooks", check_hooks("consume_hooks", self.consume_hooks))
+        methods = ("before_consume", "after_consume")
+        hooks = check_hooks("consume_hooks", self.consume_hooks, *methods)
+        object.__setattr__(self, "consume_hooks", hooks)
 
     @property
     def is_broadcast(self) -> bool:

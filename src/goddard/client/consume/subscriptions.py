@@ -7,6 +7,7 @@ The rest of this module does no I/O.
 """
 
 import logging
+import re
 from collections.abc import Iterable, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from goddard.client import broker_api
 from goddard.client.session import Session
-from goddard.errors import ConfigError, GoddardError
+from goddard.errors import ArgumentTypeError, ConfigError, GoddardError
 from goddard.protocol.bodies_admin import ConsumerConnections
 from goddard.protocol.bodies_client import SubscriptionData
 from goddard.protocol.codes import RequestCode
@@ -25,6 +26,12 @@ from goddard.protocol.headers.admin import GetConsumerConnectionsRequest
 SQL92: Final = "SQL92"
 
 _logger: Final = logging.getLogger("goddard.client")
+
+# What a condition contains and a list of tags hardly ever does.
+_CONDITION: Final = re.compile(
+    r"[<>=]|\s(?:and|or|not|in|is|between|contains|startswith|endswith)\s", re.IGNORECASE
+)
+_ONE_BAR: Final = re.compile(r"(?<!\|)\|(?!\|)")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -90,9 +97,21 @@ def subscription(topic: str, expression: Expression, version_ms: int) -> Subscri
 def _tags_text(topic: str, expression: object) -> str | None:
     if isinstance(expression, Tags):
         return " || ".join(expression.names)
-    if expression is None or isinstance(expression, str):
+    if expression is None:
+        return None
+    if isinstance(expression, str):
+        if _CONDITION.search(expression):
+            raise ConfigError(
+                f"the subscription {expression!r} to {topic} is not a list of tags: write "
+                f"Sql({expression!r}) for a condition, or Tags({expression!r}) if this is one tag"
+            )
+        if _ONE_BAR.search(expression):
+            raise ConfigError(
+                f"the subscription {expression!r} to {topic} is not a list of tags: separate tags "
+                "with ||"
+            )
         return expression
-    raise ConfigError(
+    raise ArgumentTypeError(
         f"the subscription {expression!r} to {topic} is wrong: give 'TagA || TagB', Tags or Sql"
     )
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from goddard.client.checks import check_hooks
 from goddard.client.listeners.listener import (
     ConsumeResult,
     is_async,
@@ -60,7 +59,6 @@ def with_hooks(
     clock: Clock,
 ) -> Callable[..., Any]:
     """A listener that calls ``listener``, and hooks before and after it."""
-    hooks = check_hooks("consume_hooks", hooks)
     if not hooks:
         return listener
     calls = _HookCalls(hooks, group, timeout_ms, clock)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from goddard.client.errors import BrokerError, InvalidMessageError
-from goddard.client.message import Message
+from goddard.client.message import Message, body_type_problem, check_flag
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import ProtocolError
 from goddard.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
@@ -107,9 +107,7 @@ def check_body(body: object, max_bytes: int) -> None:
     if type(body) is not bytes:
         if body is None:
             raise InvalidMessageError("the message body is null")
-        if isinstance(body, str):
-            raise TypeError("the message body is a str; give bytes: body.encode()")
-        raise TypeError(f"the message body is a {type(body).__name__}; give bytes")
+        raise TypeError(body_type_problem(body))
     if not body:
         raise InvalidMessageError("the message body length is zero")
     if len(body) > max_bytes:
@@ -145,6 +143,8 @@ def prepare(
             sys_flag |= _PREPARED
     elif properties.get(PROPERTY_MESSAGE_TYPE) == "reply":
         code = _SEND_REPLY
+    if message.flag:
+        check_flag(message.flag)
     if settings.namespace:
         properties = {**properties, PROPERTY_INSTANCE_ID: settings.namespace}
     if is_retry_topic(topic):

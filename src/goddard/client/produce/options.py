@@ -178,8 +178,8 @@ class ProducerOptions:
         lists = {
             "topics": tuple(check_list("topics", self.topics, str)),
             "retry_codes": frozenset(check_list("retry_codes", self.retry_codes, int)),
-            "send_hooks": check_hooks("send_hooks", self.send_hooks),
-            "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks),
+            "send_hooks": check_hooks("send_hooks", self.send_hooks, "before_send", "after_send"),
+            "forbidden_hooks": check_hooks("forbidden_hooks", self.forbidden_hooks, "check"),
         }
         for option, given in lists.items():
             # Copies, because the caller may change its own lists later.

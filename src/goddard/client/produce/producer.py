@@ -12,7 +12,7 @@ from typing import Any, Final, Self, Unpack
 from goddard.client import queries
 from goddard.client.arguments import Count, QueueCount, TimeMs, TimeOrEndMs, checked
 from goddard.client.broker_api import Boundary
-from goddard.client.checks import check_list, check_new_topic
+from goddard.client.checks import check_list, check_new_topic, check_timeout
 from goddard.client.errors import (
     BatchFailedError,
     ClientError,
@@ -166,6 +166,10 @@ class Producer:
         running.session.check_loop()
         return running
 
+    def _timeout_ms(self, given: int | None) -> int:
+        """A timeout that was given to a method, or the option."""
+        return self.options.send_timeout_ms if given is None else check_timeout(given)
+
     # Sending
 
     async def send(
@@ -196,6 +200,8 @@ class Producer:
                 if batched is not None:
                     return await batched
             timeout_ms = self.options.send_timeout_ms
+        else:
+            check_timeout(timeout_ms)
         return await running.sender.send(message, topic, timeout_ms, queue, selector, key)
 
     def send_soon(
@@ -227,6 +233,8 @@ class Producer:
                 if batched is not None:
                     return batched
             timeout_ms = self.options.send_timeout_ms
+        else:
+            check_timeout(timeout_ms)
         return running.sender.submit(message, topic, timeout_ms, queue, selector, key)
 
     async def send_oneway(
@@ -265,7 +273,7 @@ class Producer:
         topic = running.check(first)
         for message in batch:
             running.check(message)
-        timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = self._timeout_ms(timeout_ms)
         for message in batch:
             if message.message_id is None:
                 message.properties[PROPERTY_UNIQUE_ID] = running.session.unique_id()
@@ -311,7 +319,7 @@ class Producer:
         """Send a request message and wait for its reply; the timeout is for both together."""
         running = self._check_running()
         running.check(message)
-        timeout_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = self._timeout_ms(timeout_ms)
         return await running.requests.request(message, timeout_ms)
 
     async def reply(

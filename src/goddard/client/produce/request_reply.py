@@ -26,7 +26,7 @@ from goddard.client.errors import (
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.values import SendResult
-from goddard.errors import RemotingError
+from goddard.errors import ArgumentTypeError, RemotingError
 from goddard.protocol.message import (
     PROPERTY_ARRIVE_TIME,
     PROPERTY_CLUSTER,
@@ -47,6 +47,10 @@ SendRequest = Callable[[Message, int], Awaitable[SendResult]]
 
 def create_reply(request: Message | ReceivedMessage, body: bytes) -> Message:
     """Create the reply to a consumed request; send it to answer the request."""
+    if not isinstance(request, Message | ReceivedMessage):
+        raise ArgumentTypeError(
+            f"the request is {request!r:.200}; give the message that a consumer received"
+        )
     properties = request.properties
     cluster = properties.get(PROPERTY_CLUSTER)
     if cluster is None:

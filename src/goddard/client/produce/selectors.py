@@ -8,10 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from goddard.client.checks import check_queue
 from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
+from goddard.errors import ArgumentTypeError, ConfigError
 from goddard.protocol.hashing import java_hash
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
@@ -54,8 +56,25 @@ def select_queue(
     return check_target(chosen, message.topic, route.topic)
 
 
+def check_choice(
+    queue: object, selector: object, key: object, user_topic: str, topic: str
+) -> MessageQueue | None:
+    """The arguments that choose a queue; returns ``queue`` with the brokers' name of its topic.
+
+    ConfigError unless they are a queue, or a selector or key or both, or nothing.
+    """
+    if selector is not None and not callable(selector):
+        raise ArgumentTypeError(f"selector is {selector!r:.200}; it must be a function")
+    if queue is None:
+        return None
+    if selector is not None or key is not None:
+        other = "key" if selector is None else "selector"
+        raise ConfigError(f"queue and {other} are given; only one of them can choose the queue")
+    return check_target(check_queue(queue), user_topic, topic)
+
+
 def check_target(queue: object, user_topic: str, topic: str) -> MessageQueue:
-    """A queue that the user chose, with the brokers' name of its topic."""
+    """A queue that was chosen, with the brokers' name of its topic."""
     if not isinstance(queue, MessageQueue):
         raise ClientError(f"select message queue return null. Not a MessageQueue: {queue!r:.200}")
     if queue.topic not in (user_topic, topic):

@@ -30,7 +30,7 @@ from goddard.client.produce.hooks import SendContext, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.ordering import Lines
 from goddard.client.produce.retry import ATTEMPT_ERRORS, PendingSend, RetryPolicy
-from goddard.client.produce.selectors import Selector, check_target
+from goddard.client.produce.selectors import Selector, check_choice
 from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendMode, SendResult
@@ -145,8 +145,8 @@ class Sender:
         A message whose queue is chosen is tried once.
         """
         is_chosen = queue is not None or selector is not None or key is not None
-        if queue is not None:
-            queue = check_target(queue, message.topic, topic)
+        if is_chosen:
+            queue = check_choice(queue, selector, key, message.topic, topic)
         started_ms = self._clock.monotonic_ms()
         policy = _CHOSEN_QUEUE if is_chosen else self._policy
         pending = PendingSend(
@@ -163,7 +163,7 @@ class Sender:
     ) -> Coroutine[Any, Any, SendResult]:
         """Send what is encoded already; ``messages`` are for hooks."""
         if queue is not None:
-            queue = check_target(queue, out.user_topic, out.topic)
+            queue = check_choice(queue, None, None, out.user_topic, out.topic)
         started_ms = self._clock.monotonic_ms()
         policy = self._policy if queue is None else _CHOSEN_QUEUE
         pending = PendingSend(
@@ -182,8 +182,8 @@ class Sender:
         key: Any,
     ) -> None:
         """Send a message that is not answered; the time is for finding its queue."""
-        if queue is not None:
-            queue = check_target(queue, message.topic, topic)
+        if queue is not None or selector is not None or key is not None:
+            queue = check_choice(queue, selector, key, message.topic, topic)
         started_ms = self._clock.monotonic_ms()
         pending = PendingSend(
             _CHOSEN_QUEUE,
@@ -212,10 +212,10 @@ class Sender:
     ) -> "asyncio.Future[SendResult]":
         """Send a valid message without waiting; ``topic`` is the brokers' name of its topic.
 
-        Every failure is the future's, except that of an invalid ``queue``.
+        Every failure is the future's, except those of invalid arguments.
         """
-        if queue is not None:
-            queue = check_target(queue, message.topic, topic)
+        if queue is not None or selector is not None or key is not None:
+            queue = check_choice(queue, selector, key, message.topic, topic)
         pending = SubmittedSend(
             self._submit_policy,
             SendMode.ASYNC,

@@ -299,7 +299,9 @@ class TransactionProducer(Producer):
         check_range("check_threads", check_threads, 1, _MAX_THREADS)
         check_range("execute_threads", execute_threads, 1, _MAX_THREADS)
         check_range("max_waiting_checks", max_waiting_checks, 1)
-        self._own_end_hooks: Sequence[EndTransactionHook] = check_hooks("end_hooks", end_hooks)
+        self._own_end_hooks: Sequence[EndTransactionHook] = check_hooks(
+            "end_hooks", end_hooks, "end_transaction"
+        )
         # They and the tracing; the checks have the same list.
         self._end_hooks = list(self._own_end_hooks)
         self._calls = ListenerCalls(

@@ -24,6 +24,28 @@ def test_everything(expression: Expression) -> None:
     assert (wanted.expression_type, wanted.sub_version, wanted.topic) == ("TAG", 5, "T")
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("price > 5", "a = 'x'", "a IS NOT NULL", "a between 1 and 2", "a IN ('x')"),
+        *("TagA OR TagB", "a <> 3"),
+    ],
+)
+def test_a_condition_is_not_taken_for_tags(expression: str) -> None:
+    with pytest.raises(ConfigError, match="is not a list of tags: write Sql"):
+        subscription("T", expression, 1)
+    # Someone may have such a tag.
+    assert subscription("T", Tags(expression), 1).tags_set == [expression]
+    assert is_sql(subscription("T", Sql(expression), 1))
+
+
+def test_tags_are_separated_by_two_bars() -> None:
+    with pytest.raises(ConfigError, match=r"separate tags with \|\|"):
+        subscription("T", "TagA | TagB", 1)
+    for plain in ("order-and-pay", "in", "Tag A", "größe", "a||b"):
+        assert subscription("T", plain, 1).tags_set == plain.split("||")
+
+
 @pytest.mark.parametrize("expression", ["TagA || TagB", Tags("TagA", "TagB")])
 def test_tags(expression: Expression) -> None:
     wanted = subscription("T", expression, 1)

@@ -1,7 +1,7 @@
 """Queues that selectors choose, and checks of chosen queues."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,12 +11,15 @@ from goddard.client.produce.selectors import (
     by_hash,
     by_random,
     by_sharding_key,
+    check_choice,
     check_target,
     select_queue,
 )
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
+from goddard.errors import ConfigError
 
+QUEUE = MessageQueue("T", "a", 0)
 ROUTE = PublishRoute(
     "T", tuple(MessageQueue("T", name, each) for name in ("a", "b", "c") for each in range(2))
 )
@@ -69,3 +72,28 @@ def test_invalid_targets_are_refused() -> None:
         check_target(MessageQueue("U", "a", 0), "T", "ns%T")
     with pytest.raises(ClientError, match="Not a MessageQueue: 7"):
         check_target(7, "T", "T")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        ({"queue": QUEUE, "key": "k"}, "queue and key are given; only one of them"),
+        ({"queue": QUEUE, "selector": by_random}, "queue and selector are given"),
+        ({"queue": ("T", "a", 0)}, "a queue must be MessageQueue"),
+        ({"queue": QUEUE._replace(queue_id=-1)}, "queue_id is -1; it must be 0 to"),
+        (
+            {"queue": QUEUE._replace(queue_id=cast("Any", "0"))},
+            "queue_id is '0'; it must be a whole",
+        ),
+        ({"queue": QUEUE._replace(broker_name=cast("Any", None))}, "names None; names must be str"),
+        ({"selector": "by_hash"}, "selector is 'by_hash'; it must be a function"),
+    ],
+)
+def test_what_cannot_choose_a_queue_is_refused(chosen: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        check_choice(chosen.get("queue"), chosen.get("selector"), chosen.get("key"), "T", "space%T")
+
+
+def test_a_chosen_queue_gets_the_brokers_name_of_its_topic() -> None:
+    assert check_choice(QUEUE, None, None, "T", "space%T") == QUEUE._replace(topic="space%T")
+    assert check_choice(None, by_hash, "k", "T", "T") is None
