@@ -111,6 +111,21 @@ async def test_arguments_of_sends_are_checked(site: Site) -> None:
     assert (received.body, received.message_id) == (b"sent", result.message_id)
 
 
+async def test_a_delay_level_above_the_default_ones_is_logged_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = site.create_topic("level")
+    async with producer_of(site) as producer:
+        for level in (18, 99, 99, 100):
+            result = await producer.send(Message(topic, b"late", delay_level=level))
+            assert result.status is SendStatus.SEND_OK
+    logged = [record.getMessage() for record in caplog.records]
+    assert [text[:15] for text in logged if "is higher than 18" in text] == [
+        "Delay level 99 ",
+        "Delay level 100",
+    ]
+
+
 async def test_text_of_a_result_is_rocketmqs(site: Site) -> None:
     topic = site.create_topic("text")
     async with producer_of(site) as producer:

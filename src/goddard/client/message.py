@@ -5,10 +5,8 @@ encoded record and decodes a field when the field is first read.
 Neither class may be used by other threads while one thread changes it.
 """
 
-import logging
 import struct
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Final, Self, TypeAlias
 
 import msgspec
@@ -38,8 +36,6 @@ from goddard.protocol.message import (
 )
 from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
 
-_logger: Final = logging.getLogger("goddard.client")
-
 _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
 _KEYS: Final = PROPERTY_KEYS.encode()
@@ -51,8 +47,6 @@ _DELAYS: Final = {
     PROPERTY_TIMER_DELAY_MS: "delay_ms",
     PROPERTY_TIMER_DELIVER_MS: "deliver_at_ms",
 }
-# RocketMQ's default messageDelayLevel has levels 1 to 18.
-MAX_DEFAULT_DELAY_LEVEL: Final = 18
 # A compressed body can be longer than a frame once it is decompressed. A body that would be longer
 # than this is rejected.
 MAX_DECOMPRESSED_BYTES: Final = 4 * MAX_BODY_BYTES
@@ -107,16 +101,6 @@ def body_type_problem(body: object) -> str:
     if isinstance(body, str):
         return "the message body is a str; give bytes: body.encode()"
     return f"the message body is of type {type(body).__name__}; give bytes"
-
-
-@cache
-def _warn_high_level(level: int) -> None:
-    """Once for each level, not for each message."""
-    _logger.warning(
-        "delay level %d is higher than %d, the highest of RocketMQ's default configuration; a "
-        "broker without this level uses its highest one",
-        *(level, MAX_DEFAULT_DELAY_LEVEL),
-    )
 
 
 class Message:
@@ -242,8 +226,6 @@ class Message:
     def delay_level(self, level: int) -> None:
         if _integer(level) < 0:
             raise InvalidMessageError(f"a delay level must be 0 (no delay) or more, not {level}")
-        if level > MAX_DEFAULT_DELAY_LEVEL:
-            _warn_high_level(level)
         self._set_delay(PROPERTY_DELAY, str(level) if level else None)
 
     @property

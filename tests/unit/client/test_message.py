@@ -99,18 +99,6 @@ def test_a_flag_has_32_bits(flag: int) -> None:
     assert Message("T", b"body", flag=-(2**31)).flag == -(2**31)
 
 
-def test_a_delay_level_above_the_default_ones_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    for _ in range(3):
-        assert Message("T", b"body", delay_level=4_711).delay_level == 4_711
-    Message("T", b"body", delay_level=18)
-    assert [record.getMessage() for record in caplog.records] == [
-        "delay level 4711 is higher than 18, the highest of RocketMQ's default configuration; a "
-        "broker without this level uses its highest one"
-    ]
-
-
 def test_message_defaults() -> None:
     message = Message("T", b"body")
     assert message.properties == {"WAIT": "true"}

@@ -36,7 +36,7 @@ from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendMode, SendResult
 from goddard.errors import GoddardError, ProtocolError, RemotingError
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.message import PROPERTY_UNIQUE_ID
+from goddard.protocol.message import PROPERTY_DELAY, PROPERTY_UNIQUE_ID
 
 _logger: Final = logging.getLogger("goddard.client")
 
@@ -44,6 +44,9 @@ _logger: Final = logging.getLogger("goddard.client")
 _COMPRESS_IN_THREAD_BYTES: Final = 32 * 1024
 # With more queues than this, the templates are discarded and made again.
 _MAX_TEMPLATES: Final = 16_384
+# RocketMQ's default messageDelayLevel has levels 1 to 18.
+_MAX_DEFAULT_DELAY_LEVEL: Final = 18
+_MAX_WARNED_LEVELS: Final = 1_000
 _CHOSEN_QUEUE: Final = RetryPolicy()
 _STOPPED: Final = "the producer was stopped before the answer came"
 
@@ -101,6 +104,8 @@ class Sender:
         self._templates: dict[tuple[str, MessageQueue], FrameTemplate] = {}
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._lines = Lines()
+        # Each is logged once.
+        self._warned_levels: set[int] = set()
         # How many submitted messages wait to be sent; later ones may not overtake them.
         self._waiting = 0
         self._in_progress = 0
@@ -494,6 +499,8 @@ class Sender:
 
     def _prepare(self, message: Message, topic: str) -> Outgoing:
         settings = self._settings
+        if PROPERTY_DELAY in message.properties:
+            self._warn_of_level(message.delay_level)
         compressed = None
         if len(message.body) >= settings.compress_from_bytes:
             compressed = compress_body(message.body, settings)
@@ -504,8 +511,20 @@ class Sender:
         settings = self._settings
         if len(message.body) < max(_COMPRESS_IN_THREAD_BYTES, settings.compress_from_bytes):
             return self._prepare(message, topic)
+        if PROPERTY_DELAY in message.properties:
+            self._warn_of_level(message.delay_level)
         compressed = await asyncio.to_thread(compress_body, message.body, settings)
         return prepare(message, topic, self._message_id(message), settings, compressed)
+
+    def _warn_of_level(self, level: int) -> None:
+        if level > _MAX_DEFAULT_DELAY_LEVEL and level not in self._warned_levels:
+            if len(self._warned_levels) < _MAX_WARNED_LEVELS:
+                self._warned_levels.add(level)
+            _logger.warning(
+                "Delay level %d is higher than %d, the highest of RocketMQ's default "
+                "configuration; a broker without this level uses its highest one",
+                *(level, _MAX_DEFAULT_DELAY_LEVEL),
+            )
 
     def _message_id(self, message: Message) -> str:
         properties = message.properties
