@@ -23,7 +23,7 @@ from typing import Final
 import click
 
 from goddard.cli.daemon import EXIT_WRONG_CONFIG, HELP_OPTIONS, OWN_OPTIONS, error_text
-from goddard.config import NameServerConfig
+from goddard.config import NameServerConfig, read_properties
 from goddard.errors import ConfigError
 from goddard.logs import logging_to
 from goddard.nameserver.server import NameServer
@@ -37,6 +37,17 @@ _START_SECONDS: Final = 60.0
 # A broker needs less than two seconds; it is killed after this time.
 _STOP_SECONDS: Final = 10.0
 _BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>\S+)\] boot success")
+
+
+# What every broker gets from its own options, and the option of this command that decides it.
+_OWN_PROPERTIES: Final = {
+    "bindAddress": "--host",
+    "brokerName": "--brokers",
+    "listenPort": "--broker-port",
+    "namesrvAddr": "--port",
+    "rocketmqHome": "--data",
+    "storePathRootDir": "--data",
+}
 
 
 class ClusterError(Exception):
@@ -105,6 +116,8 @@ def up(
         brokers=brokers, data=data, host=host, port=port, broker_port=broker_port, config=config
     )
     try:
+        for text in ignored_properties(config):
+            click.echo(f"warning: {text}", err=True)
         with logging_to(data / "namesrv" / "logs" / "namesrv.log"):
             run(_run_cluster(options))
     except (ClusterError, ConfigError, OSError) as error:
@@ -129,6 +142,16 @@ async def _run_cluster(options: ClusterOptions) -> None:
         sys.stdout.flush()
         await _until_stopped(children, stop)
         click.echo("stopping")
+
+
+def ignored_properties(config: Path | None) -> list[str]:
+    """What is wrong with a file of properties for several brokers: it sets what is theirs alone."""
+    found = () if config is None else read_properties(config)
+    return [
+        f"{name} in {config} has no effect: goddard up sets it for each broker, see {option}"
+        for name, option in _OWN_PROPERTIES.items()
+        if name in found
+    ]
 
 
 def broker_names(count: int) -> list[str]:
@@ -157,8 +180,11 @@ async def _name_server(options: ClusterOptions) -> AsyncIterator[NameServer]:
 class _Child:
     """A broker process. ``ended`` is done at its end; ``address`` is set when it is ready."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, *, prints_warnings: bool
+    ) -> None:
         self.name = name
+        self._prints_warnings = prints_warnings
         self.address: str | None = None
         self._process = process
         self._output: deque[str] = deque(maxlen=1)
@@ -205,6 +231,8 @@ class _Child:
     def _error_line(self, line: str) -> None:
         if not line.startswith("warning: "):
             self._errors.append(line)
+        elif self._prints_warnings:
+            click.echo(line, err=True)
 
     async def _read(self, stream: asyncio.StreamReader | None, take: Callable[[str], None]) -> None:
         assert stream is not None
@@ -218,7 +246,9 @@ async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncItera
     try:
         for number, name in enumerate(broker_names(options.brokers)):
             arguments = broker_arguments(options, name, number, name_server_port)
-            children.append(_Child(name, await _launch(arguments)))
+            # All brokers have the same properties, so they have the same warnings.
+            process = await _launch(arguments)
+            children.append(_Child(name, process, prints_warnings=number == 0))
         yield children
     finally:
         await asyncio.gather(*(child.stop() for child in children))

@@ -159,3 +159,19 @@ def test_the_reason_why_a_broker_refuses_its_configuration_is_shown(tmp_path: Pa
     ended = run_to_end([*UP, "--data", str(tmp_path / "data"), "-c", str(file)])
     assert ended.returncode == 1
     assert ended.stderr == "goddard up: broker-a: Slave's brokerId must be > 0\n"
+
+
+def test_warnings_about_the_properties_are_printed_once(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("autoCreateTopicEnabled=false\nlistenPort=5000\nno equals sign\n")
+    with cluster(tmp_path, "--brokers", "2", "-c", str(file)).start() as process:
+        warnings = [line for line in process.output().splitlines() if line.startswith("warning")]
+    unknown = f"warning: unknown key {{}} in {file}, ignored"
+    assert warnings[0] == (
+        f"warning: listenPort in {file} has no effect: goddard up sets it for each broker, "
+        "see --broker-port"
+    )
+    assert unknown.format("autoCreateTopicEnabled") + "; did you mean autoCreateTopicEnable?" in (
+        warnings
+    )
+    assert sum("unknown key no in" in line for line in warnings) == 1
