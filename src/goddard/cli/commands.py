@@ -1,4 +1,5 @@
-"""The ``goddard`` command with its subcommands, and RocketMQ's ``mqnamesrv`` and ``mqbroker``.
+"""The ``goddard`` command with its subcommands, and RocketMQ's ``mqnamesrv``, ``mqbroker`` and
+``mqshutdown``.
 
 The module of a subcommand is imported when the subcommand runs, so that a server starts in a
 fraction of a second.
@@ -77,7 +78,7 @@ def goddard() -> None:
 
 
 def run(program: str) -> int:
-    """Run ``goddard``, ``mqnamesrv`` or ``mqbroker``; returns the exit code.
+    """Run one of the programs below; returns the exit code.
 
     Raises KeyboardInterrupt on Ctrl-C. If the output cannot be written, prints one line about it.
     """
@@ -115,8 +116,14 @@ def _run_mqbroker() -> int:
     return int(broker.run_mqbroker(sys.argv[1:]))
 
 
+def _run_mqshutdown() -> int:
+    shutdown = importlib.import_module("goddard.cli.shutdown")
+    return int(shutdown.run_mqshutdown(sys.argv[1:]))
+
+
 _PROGRAMS: Final = {
     "goddard": _run_goddard,
     "mqbroker": _run_mqbroker,
     "mqnamesrv": _run_mqnamesrv,
+    "mqshutdown": _run_mqshutdown,
 }

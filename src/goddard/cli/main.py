@@ -1,4 +1,5 @@
-"""Entry points: ``goddard``, and RocketMQ's own commands ``mqnamesrv`` and ``mqbroker``.
+"""Entry points: ``goddard``, and RocketMQ's own commands ``mqnamesrv``, ``mqbroker`` and
+``mqshutdown``.
 
 They import only the standard library, so that an installation without the extra ``server``
 gets one clear line instead of a stack trace.
@@ -27,6 +28,11 @@ def mqnamesrv() -> None:
 def mqbroker() -> None:
     """Run the broker as RocketMQ's own command does."""
     sys.exit(_run("mqbroker"))
+
+
+def mqshutdown() -> None:
+    """Stop the servers of this machine as RocketMQ's own command does."""
+    sys.exit(_run("mqshutdown"))
 
 
 def _run(program: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from goddard.config import parse_properties
 from goddard.testing.cluster import Cluster
+from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers
 from tests.support.commands import daemon, environment, run_to_end
 
@@ -226,3 +227,20 @@ def test_errors_name_the_options_of_the_command(tmp_path: Path) -> None:
     env = environment(ROCKETMQ_HOME=str(tmp_path / "home"))
     java = run_to_end([*MQBROKER, "-c", str(config)], env)
     assert java.stderr.endswith("; choose an address of this machine with bindAddress\n")
+
+
+def test_mqshutdown_stops_a_broker_and_waits_for_its_end(tmp_path: Path) -> None:
+    options = ("--port", "0", "--home", str(tmp_path), "-n", "127.0.0.1:1")
+    with daemon(tmp_path, [*BROKER, *options]).start() as process:
+        main = "import sys; from goddard.cli import main; sys.argv[0] = 'mqshutdown'; "
+        done = run_to_end(
+            [sys.executable, "-c", main + "main.mqshutdown()", "broker", "--pid", str(process.pid)]
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == [
+            f"The mqbroker({process.pid}) is running...",
+            f"Send shutdown request to mqbroker({process.pid}) OK",
+        ]
+        wait_until(lambda: not process.is_running, 10, "the exit code")
+        assert process.exit_code == 0
+    assert not (tmp_path / "store" / "abort").exists()

@@ -1,0 +1,46 @@
+"""``mqshutdown``: which processes are servers of Goddard."""
+
+import pytest
+
+from goddard.cli.shutdown import run_mqshutdown, server_of
+
+
+@pytest.mark.parametrize(
+    ("line", "server"),
+    [
+        ("python3 /venv/bin/mqbroker -c broker.conf", "broker"),
+        ("/venv/bin/python /venv/bin/mqnamesrv", "namesrv"),
+        ("mqbroker", "broker"),
+        ("python3 -u /venv/bin/goddard broker --port 0", "broker"),
+        ("python3 -m goddard.cli.main namesrv", "namesrv"),
+        ("python3 -m goddard.cli.main broker --with-parent", None),
+        ("python3 /venv/bin/goddard up --brokers 2", None),
+        ("python3 /venv/bin/goddard", None),
+        ("java -cp x org.apache.rocketmq.broker.BrokerStartup", None),
+        ("python3.12 -W error -X dev /venv/bin/mqbroker", "broker"),
+        ("vim /etc/mqbroker", None),
+        ("python3 -c mqbroker()", None),
+        ("tail -f goddard broker", None),
+        ("", None),
+    ],
+)
+def test_servers_are_recognised_by_their_command_line(line: str, server: str | None) -> None:
+    assert server_of(line.split()) == server
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["proxy"], 1, "Goddard has no proxy"),
+        (["everything"], 1, "'everything' is not one of"),
+        ([], 1, "Missing argument"),
+        (["broker", "--pid", "1"], 255, "1 is not a mqbroker."),
+        (["broker", "--pid", "0"], 1, "0 is not in the range"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_mqshutdown(arguments) == code
+    printed = capsys.readouterr()
+    assert text in printed.out + printed.err
