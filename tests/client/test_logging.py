@@ -1,8 +1,8 @@
 """The handler for the standard ``logging``, with each kind of broker."""
 
+import asyncio
 import logging
 import logging.config
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -192,9 +192,11 @@ if child:
 async def test_records_of_the_end_and_of_forked_children_are_sent(site: Site) -> None:
     """The program neither flushes nor closes before it ends."""
     topic = site.create_topic("logs", queues=1)
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, site.namesrv, topic], timeout=TIMEOUT_SECONDS, check=True
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, site.namesrv, topic
     )
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        assert await program.wait() == 0
     async with TopicReader(site.namesrv, topic) as reader:
         messages = await reader.until(3)
     assert sorted(message.body for message in messages) == [b"child", b"parent", b"parent again"]

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import get_type_hints
 
+import click
 import pytest
 
 import goddard
 from goddard import LitePullConsumer, Producer, PushConsumer, TransactionProducer
+from goddard.cli.commands import goddard as goddard_command
 from goddard.client.consume.options import LiteKeywords, PushKeywords
 from goddard.client.options import SessionKeywords
 from goddard.client.produce.options import ProducerKeywords
@@ -26,7 +28,7 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-ABOUT_COMMANDS = {"README.md", "mqadmin.md"}
+ABOUT_COMMANDS = {"README.md", "mqadmin.md", "operations.md"}
 
 
 def test_every_page_is_listed_and_has_a_program() -> None:
@@ -52,6 +54,24 @@ def test_the_programs_pass_strict_type_checking(tmp_path: Path) -> None:
 def test_link_targets_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def commands(page: Path) -> set[str]:
+    """The ``goddard`` commands of a page, in code spans and indented lines, without arguments."""
+    text = page.read_text()
+    found = re.findall(r"(?:`|^ {4,})goddard ([a-z][^`\n#|>]*)", text, re.MULTILINE)
+    return {re.sub(r"[^a-z -].*", "", line).partition(" -")[0].strip() for line in found}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
+def test_every_command_exists(page: Path) -> None:
+    for line in commands(page):
+        command: click.Command | None = goddard_command
+        for word in line.split():
+            if not isinstance(command, click.Group):
+                break  # its arguments follow
+            command = command.get_command(click.Context(command), word)
+            assert command is not None, f"goddard {line}"
 
 
 def keywords(function: object) -> set[str]:

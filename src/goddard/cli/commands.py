@@ -43,6 +43,7 @@ _COMMANDS: Final = {
     "pipeline": Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
     "produce": _verbs("produce", "Send lines of standard input to a topic."),
     "store": Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
+    "top": Lazy("goddard.cli.top.command", "top", "Show rates and lag as they change."),
     "topic": _verbs("topic", "List, create, change and delete topics."),
     "up": Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
     "user": Lazy("goddard.cli.verbs.access", "user", "Users (not supported yet)."),
