@@ -26,6 +26,7 @@ def _verbs(name: str, text: str) -> Lazy:
 
 _COMMANDS: Final = {
     "acl": Lazy("goddard.cli.verbs.access", "acl", "Rules of access control (not supported yet)."),
+    "bench": Lazy("goddard.cli.bench.command", "bench", "Measure how fast a cluster is."),
     "broker": _verbs("broker", "Run a broker; show and configure running ones."),
     "client": _verbs("client", "Show online producers and consumers."),
     "cluster": _verbs("cluster", "List clusters, and show one."),

@@ -1,0 +1,1 @@
+"""``goddard bench``: how fast a cluster is, as clients see it."""
