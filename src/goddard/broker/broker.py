@@ -99,6 +99,7 @@ _LIVE_STORE_FIELDS: Final = (
     "flush_least_pages",
     "flush_thorough_ms",
     "is_forced_cleaning_enabled",
+    "max_bulk_read_bytes",
     "max_get_disk_bytes",
     "max_get_disk_count",
     "max_get_memory_bytes",

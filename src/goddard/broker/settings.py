@@ -136,6 +136,7 @@ class BrokerConfig(Configuration):
     max_topics: int | None = setting(None, "maxTopics", low=1)
     max_groups: int | None = setting(None, "maxSubscriptionGroups", low=1)
     max_offsets: int | None = setting(None, "maxConsumerOffsets", low=1)
+    max_bulk_read_bytes: int | None = setting(None, "maxTransferBytesOnBulkRead", high=16 << 20)
     validate_system_topic: bool = setting(True, "validateSystemTopicWhenUpdateTopic")
     clear_retry_topic_with_topic: bool = setting(True, "clearRetryTopicWhenDeleteTopic")
 

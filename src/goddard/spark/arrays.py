@@ -3,6 +3,7 @@
 These functions create no Python object per row, except where a comment says so.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,10 @@ _HEX: Final = np.frombuffer(
 # The years 1 to 9999, the range that Spark and Python can represent.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
+
+
+def positions(values: Sequence[int] | Positions) -> Positions:
+    return np.ascontiguousarray(values, dtype=np.int64)
 
 
 def bytes_at(raw: Raw, at: Positions, width: int) -> Raw:

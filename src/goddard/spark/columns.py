@@ -52,7 +52,8 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 
 # The two transaction bits of the system flag.
 _TRANSACTION_SHIFT: Final = 2
-_TRANSACTIONS: Final = pa.array(["none", "prepared", "commit", "rollback"])
+TRANSACTIONS: Final = ("none", "prepared", "commit", "rollback")
+_TRANSACTIONS: Final = pa.array(TRANSACTIONS)
 
 # Limit for decompressed bodies, against decompression bombs.
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -79,6 +80,11 @@ def record_starts(data: bytes | memoryview) -> list[int]:
         starts.append(position)
         position += size
     return starts
+
+
+def tag_mask(tags: pa.Array, wanted: Sequence[str]) -> pa.Array:
+    """Which rows have one of the wanted tags."""
+    return pc.is_in(tags, value_set=pa.array(wanted, pa.string()))
 
 
 class RecordColumns:
@@ -214,7 +220,7 @@ class RecordColumns:
 
     def tag_mask(self, tags: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which rows have one of the tags."""
-        found = pc.is_in(self._tags(), value_set=pa.array(tags, pa.string()))
+        found = tag_mask(self._tags(), tags)
         mask: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
         return mask
 

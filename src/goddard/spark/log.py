@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +38,7 @@ from goddard.protocol.record import (
     MAX_BODY_BYTES,
     STORE_HOST_V6,
 )
-from goddard.spark import log_index
+from goddard.spark import compiled, log_index
 from goddard.spark.columns import RecordColumns
 from goddard.spark.inner_batches import unwrap
 from goddard.spark.options import RawOptions
@@ -254,14 +255,36 @@ def read_split(
         for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
             first = index * options.rows_per_batch
             batch_starts = [at - begin for at in starts[first : first + options.rows_per_batch]]
-            for columns in _columns(
-                data[begin:end], batch_starts, split, position + begin, options
-            ):
-                mask = _selection(columns, options)
-                if mask.all():
-                    yield from columns.batches(names)
-                elif mask.any():
-                    yield from columns.filter(mask).batches(names)
+            records = data[begin:end]
+            batch = compiled.decode_selected(
+                records,
+                batch_starts,
+                names,
+                broker_name=options.broker_name,
+                is_selected=partial(_is_selected, options=options),
+                start_ms=options.start_ms,
+                end_ms=options.end_ms,
+            )
+            if batch is None:
+                yield from _decode(records, batch_starts, split, position + begin, names, options)
+            elif batch.num_rows:
+                yield batch
+
+
+def _decode(
+    data: bytes,
+    starts: list[int],
+    split: FileSplit,
+    position: int,
+    names: Sequence[str],
+    options: LogOptions,
+) -> Iterator[pa.RecordBatch]:
+    for columns in _columns(data, starts, split, position, options):
+        mask = _selection(columns, options)
+        if mask.all():
+            yield from columns.batches(names)
+        elif mask.any():
+            yield from columns.filter(mask).batches(names)
 
 
 def _columns(

@@ -255,7 +255,7 @@ SOURCE_OPTIONS: Final = CONNECTION_OPTIONS | {
     "filterType": "tag or sql92 (tag)",
     "group": "consumer group whose offsets are committed, and read with startingOffsets=group",
     "requestsInFlight": "concurrent pull requests of a task (8)",
-    "messagesPerRequest": "maximum messages of a pull (1024); brokers return 32 by default",
+    "messagesPerRequest": "maximum messages of a pull (1024); RocketMQ returns 32 by default",
     "rowsPerBatch": "maximum rows of an Arrow batch (20000)",
     "pushFilters": "true: apply conditions on topic, queue, offset and time before reading; "
     "requires spark.sql.python.filterPushdown.enabled",

@@ -71,6 +71,8 @@ class StoreConfig:
     max_get_memory_count: int = _wire("maxTransferCountOnMessageInMemory", 32)
     max_get_disk_bytes: int = _wire("maxTransferBytesOnMessageInDisk", 64 << 10)
     max_get_disk_count: int = _wire("maxTransferCountOnMessageInDisk", 8)
+    # Of a pull that asks for more bytes than RocketMQ's clients do; 0: it has the limits above.
+    max_bulk_read_bytes: int = _wire("maxTransferBytesOnBulkRead", 1 << 20)
     is_prezeroed: bool | None = None  # None: when flushing is SYNC, where it halves the wait
     open_queue_files: int = 512
 

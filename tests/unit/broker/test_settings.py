@@ -381,3 +381,9 @@ def test_refused_properties_are_known_and_errors_list_the_choices() -> None:
     assert BrokerConfig().unknown_names(["authenticationEnabled", "flushDiskType"]) == []
     with pytest.raises(ConfigError, match="'SYNC'; SYNC_FLUSH or ASYNC_FLUSH"):
         BrokerConfig.from_properties({"flushDiskType": "SYNC"})
+
+
+def test_bulk_reads_are_limited_by_a_property() -> None:
+    config = BrokerConfig.from_properties({"maxTransferBytesOnBulkRead": "0"})
+    assert config.store_config().max_bulk_read_bytes == 0
+    assert BrokerConfig().store_config().max_bulk_read_bytes == 1 << 20

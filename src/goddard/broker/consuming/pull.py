@@ -42,7 +42,7 @@ from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import PullRequest, PullResponse
 from goddard.store.log.cold import ColdRead
-from goddard.store.log.reading import FoundMessages, GetResult, GetStatus
+from goddard.store.log.reading import FoundMessages, GetResult, GetStatus, is_bulk_read
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler, error_response
@@ -61,6 +61,9 @@ _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _READ: Final = int(Permission.READ)
+
+# Messages of a bulk read; each takes a queue entry to look at.
+_MAX_BULK_COUNT: Final = 10_000
 
 # Bits of a pull's sysFlag.
 _COMMITS_OFFSET: Final = 1
@@ -226,7 +229,7 @@ class Pulls:
                 refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
             )
         if not call.is_warm:
-            count = self._max_count(fields.max_msg_nums)
+            count = self._max_count(fields)
             cold = self._store.cold_read(fields.topic, fields.queue_id, fields.queue_offset, count)
             if cold is not None:
                 return self._warm(call, cold, can_suspend=can_suspend)
@@ -295,7 +298,7 @@ class Pulls:
     def _read(self, call: PullCall, filter_: PullFilter | None) -> FoundMessages:
         """The messages, by compiled code for a plain pull whose filter needs no records."""
         fields = call.fields
-        count = self._max_count(fields.max_msg_nums)
+        count = self._max_count(fields)
         if call.is_plain and (filter_ is None or isinstance(filter_, TagCodes)):
             return self._store.gather(
                 fields.topic,
@@ -488,11 +491,13 @@ class Pulls:
                 f"by server.{_FAQ}",
             )
 
-    def _max_count(self, wanted: int) -> int:
+    def _max_count(self, fields: PullFields) -> int:
         """What the store gives at most, or less; never what a peer makes up."""
         limits = self._store.config
         most = max(limits.max_get_memory_count, limits.max_get_disk_count)
-        return max(1, min(wanted, most))
+        if is_bulk_read(limits, fields.max_msg_bytes):
+            most = _MAX_BULK_COUNT
+        return max(1, min(fields.max_msg_nums, most))
 
     # Parking and answering
 

@@ -1,7 +1,8 @@
 """Read a range of a queue from its broker, in order, with concurrent pulls. Runs on executors.
 
 The range is divided into chunks. Several chunks are read concurrently, each with sequential pulls,
-because a broker returns few messages per pull (32 by default). Chunks are returned in order. Their
+because RocketMQ's brokers return few messages per pull (32 by default; Goddard's return as many as
+are asked for). Chunks are returned in order. Their
 length depends on the size of the messages, and a chunk that becomes too large is returned in parts,
 so that memory is bounded.
 
@@ -14,11 +15,11 @@ import bisect
 import logging
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+import pyarrow as pa
 
 from goddard.client import broker_api
 from goddard.client.consume.pull import pull_command
@@ -27,16 +28,20 @@ from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
+from goddard.core import IS_COMPILED
 from goddard.errors import ProtocolError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import PullResponse
-from goddard.spark.arrays import Positions
-from goddard.spark.columns import RecordColumns, record_starts
+from goddard.spark import compiled
+from goddard.spark.columns import RecordColumns, record_starts, tag_mask
 from goddard.spark.inner_batches import INNER_BATCH_FLAGS, unwrap
 from goddard.spark.options import SQL92, SourceOptions
 from goddard.spark.reading.cluster import DEFAULT_GROUP, ReplicaBehindError, with_retries
 from goddard.spark.reading.offsets import DataLossError, QueueRange
+
+if IS_COMPILED or TYPE_CHECKING:
+    from goddard.core import columns as core_columns
 
 _logger: Final = logging.getLogger("goddard.spark")
 
@@ -63,33 +68,39 @@ _QUEUE_OFFSET_AT: Final = 20
 
 @dataclass(slots=True)
 class PulledRecords:
-    """Stored records in order: the bodies of pull responses, and the record positions in each."""
+    """Stored records in order: the bodies of pull responses."""
 
     bodies: list[bytes] = field(default_factory=list)
-    starts: list[list[int]] = field(default_factory=list)
     count: int = 0
     size_bytes: int = 0
 
     def add(self, other: "PulledRecords") -> None:
         self.bodies += other.bodies
-        self.starts += other.starts
         self.count += other.count
         self.size_bytes += other.size_bytes
 
-    def columns(self, queue: MessageQueue) -> RecordColumns:
-        """The records as columns, with the topic's name without namespace."""
-        bases = np.cumsum([0, *(len(body) for body in self.bodies)])
-        positions: list[Positions] = [
-            np.array(starts, dtype=np.int64) + base
-            for base, starts in zip(bases, self.starts, strict=False)
-        ]
-        data, starts = unwrap(b"".join(self.bodies), np.concatenate(positions))
-        return RecordColumns(
-            data,
-            starts,
-            broker_name=queue.broker_name,
-            topic=queue.topic,
+    def batches(
+        self, queue: MessageQueue, names: Sequence[str], tags: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The named columns, with the topic's name without namespace.
+
+        With ``tags``, only the messages that have one of them.
+        """
+        # The broker compares hashes of tags, and different tags may have equal hashes.
+        more = ["tags"] if tags and "tags" not in names else []
+        batch = compiled.decode_batch(
+            self.bodies, [*names, *more], broker_name=queue.broker_name, topic=queue.topic
         )
+        if batch is not None:
+            if tags:
+                batch = batch.filter(tag_mask(batch.column("tags"), tags))
+            yield batch.select(names) if more else batch
+            return
+        data = b"".join(self.bodies)
+        columns = RecordColumns(
+            *unwrap(data, record_starts(data)), broker_name=queue.broker_name, topic=queue.topic
+        )
+        yield from (columns.filter(columns.tag_mask(tags)) if tags else columns).batches(names)
 
 
 @dataclass(slots=True)
@@ -254,8 +265,9 @@ class RangeReader:
 
     def _add_records(self, body: bytes, chunk: _Chunk, next_offset: int) -> None:
         """Add the records of a response that covers the offsets up to ``next_offset``."""
-        starts = record_starts(body)
-        if self._is_filtered or not _is_complete(body, starts, chunk.next_offset, next_offset):
+        count = _count_complete(body, chunk.next_offset, next_offset, is_filtered=self._is_filtered)
+        if count is None:
+            starts = record_starts(body)
             # With a filter the broker may return messages beyond the end. A batch that is stored
             # as one record may begin before the chunk and end after it.
             body, starts = unwrap(body, starts)
@@ -265,8 +277,9 @@ class RangeReader:
                 self._report_loss(
                     f"{missing} messages from {chunk.next_offset} to {next_offset} were deleted"
                 )
-        if starts:
-            chunk.pulled.add(PulledRecords([body], [starts], len(starts), len(body)))
+            count = len(starts)
+        if count:
+            chunk.pulled.add(PulledRecords([body], count, len(body)))
 
     async def _locate_broker(self) -> tuple[str, bool] | None:
         """The address to pull from, and whether it is a slave.
@@ -289,14 +302,22 @@ class RangeReader:
         _logger.warning("messages were lost before they were read: %s", text)
 
 
-def _is_complete(records: bytes, starts: list[int], begin: int, end: int) -> bool:
-    """Whether there is one record for each offset; checks the count, the first and the last."""
-    if len(starts) != end - begin:
-        return False
+def _count_complete(records: bytes, begin: int, end: int, *, is_filtered: bool) -> int | None:
+    """The number of records, if there is one for each offset; None to look at each record.
+
+    With a filter, offsets may be missing.
+    """
+    if IS_COMPILED:
+        count = core_columns.count_records(records, begin, end, is_filtered)
+        return None if count < 0 else count
+    starts = record_starts(records)
+    if is_filtered or len(starts) != end - begin:
+        return None
     first, _ = _OFFSET_AND_FLAG.unpack_from(records, starts[0] + _QUEUE_OFFSET_AT)
     last, sys_flag = _OFFSET_AND_FLAG.unpack_from(records, starts[-1] + _QUEUE_OFFSET_AT)
     is_inner_batch = sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS
-    return bool(first == begin and last == end - 1 and not is_inner_batch)
+    is_complete = first == begin and last == end - 1 and not is_inner_batch
+    return len(starts) if is_complete else None
 
 
 def _slice(records: bytes, starts: list[int], begin: int, end: int) -> tuple[bytes, list[int]]:

@@ -25,7 +25,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from typing_extensions import override
 
-from goddard.client.values import MessageQueue
 from goddard.spark import log
 from goddard.spark.columns import MAX_BATCH_BYTES
 from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions
@@ -60,11 +59,11 @@ def read_range(
             buffer = PulledRecords()
             while runner.run(_read_next(chunks, buffer)):
                 if buffer.count >= options.rows_per_batch or buffer.size_bytes >= MAX_BATCH_BYTES:
-                    yield from _batches(buffer, queue_range.queue, options, names)
+                    yield from buffer.batches(queue_range.queue, names, options.tags)
                     reader.note_pause()
                     buffer = PulledRecords()
             if buffer.count:
-                yield from _batches(buffer, queue_range.queue, options, names)
+                yield from buffer.batches(queue_range.queue, names, options.tags)
         finally:
             runner.run(chunks.aclose())
             runner.run(session.stop())
@@ -81,16 +80,6 @@ async def _read_next(chunks: AsyncGenerator[PulledRecords, None], buffer: Pulled
         return False
     buffer.add(records)
     return True
-
-
-def _batches(
-    buffer: PulledRecords, queue: MessageQueue, options: SourceOptions, names: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    columns = buffer.columns(queue)
-    if tags := options.tags:
-        # The broker compares hashes of tags, and different tags may have equal hashes.
-        columns = columns.filter(columns.tag_mask(tags))
-    return columns.batches(names)
 
 
 def _rows_of(

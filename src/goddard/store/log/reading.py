@@ -26,6 +26,8 @@ if IS_COMPILED or TYPE_CHECKING:
 # At least this many entries are looked at for a filter that matches few.
 _MIN_SCANNED: Final = 800
 _MAX_SCANNED_BYTES: Final = 128 << 20
+# What RocketMQ's clients ask for, and its brokers return, by default.
+_MAX_ORDINARY_BYTES: Final = 256 << 10
 
 
 class GetStatus(Enum):
@@ -126,13 +128,7 @@ def gather_messages(
         log.end_offset,
         max_count,
         _MAX_SCANNED_BYTES if max_bytes is None else max_bytes,
-        (
-            config.in_memory_bytes,
-            config.max_get_memory_bytes,
-            config.max_get_memory_count,
-            config.max_get_disk_bytes,
-            config.max_get_disk_count,
-        ),
+        _limits(config, max_count, max_bytes),
         None if message_filter is None else message_filter.codes,
         log.segment_at,
     )
@@ -142,6 +138,29 @@ def gather_messages(
     gathered.min_offset = found.min_offset
     gathered.max_offset = found.max_offset
     return gathered
+
+
+def is_bulk_read(config: StoreConfig, max_bytes: int | None) -> bool:
+    """Whether a pull asks for more bytes than RocketMQ's clients do, as Spark's source does."""
+    return bool(config.max_bulk_read_bytes) and (max_bytes or 0) > _MAX_ORDINARY_BYTES
+
+
+def _limits(
+    config: StoreConfig, max_count: int, max_bytes: int | None
+) -> tuple[int, int, int, int, int]:
+    """How far behind the end of the log the memory reaches; then bytes and messages for a pull
+    from memory, and for one from disk.
+    """
+    if is_bulk_read(config, max_bytes):
+        most_bytes = config.max_bulk_read_bytes
+        return config.in_memory_bytes, most_bytes, max_count, most_bytes, max_count
+    return (
+        config.in_memory_bytes,
+        config.max_get_memory_bytes,
+        config.max_get_memory_count,
+        config.max_get_disk_bytes,
+        config.max_get_disk_count,
+    )
 
 
 class _Entries(NamedTuple):
@@ -191,16 +210,11 @@ def _gather(
     )
     records = result.records
     end_offset = log.end_offset
-    memory_bytes = config.in_memory_bytes
+    limits = _limits(config, max_count, max_bytes)
+    memory_bytes = limits[0]
     byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
-    memory_limits = (
-        min(byte_limit, config.max_get_memory_bytes),
-        min(max_count, config.max_get_memory_count),
-    )
-    disk_limits = (
-        min(byte_limit, config.max_get_disk_bytes),
-        min(max_count, config.max_get_disk_count),
-    )
+    memory_limits = (min(byte_limit, limits[1]), min(max_count, limits[2]))
+    disk_limits = (min(byte_limit, limits[3]), min(max_count, limits[4]))
     total = 0
     skip_below = 0
     last_physical = end_offset

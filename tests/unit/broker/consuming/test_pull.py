@@ -356,6 +356,28 @@ class TestLimits:
             answer = await harness.connect().ask(PULL, pull_fields("T", maxMsgBytes=wanted))
             assert len(records_of(answer)) == expected
 
+    @both_ways
+    @pytest.mark.parametrize(
+        ("wanted_bytes", "limit_bytes", "expected"),
+        [
+            (262_145, 1 << 20, 100),
+            (262_144, 1 << 20, 32),  # as RocketMQ's clients ask for
+            (262_145, 0, 32),
+            (2**31 - 1, 1500, 11),
+        ],
+    )
+    async def test_bulk_reads_are_limited_by_bytes(
+        self, tmp_path: Path, lane: bool, wanted_bytes: int, limit_bytes: int, expected: int
+    ) -> None:
+        with ConsumerHarness(tmp_path, max_bulk_read_bytes=limit_bytes) as harness:
+            harness.add_topic("T")
+            harness.put("T", *[bytes(40)] * 150)
+            one = harness.connect(lane=lane)
+            fields = pull_fields("T", maxMsgNums=100, maxMsgBytes=wanted_bytes)
+            answer = await one.ask(PULL, fields)
+            assert len(records_of(answer)) == expected
+            assert answer.fields["nextBeginOffset"] == str(expected)
+
     async def test_the_first_message_is_returned_whatever_its_size(self, tmp_path: Path) -> None:
         with ConsumerHarness(tmp_path, segment_bytes=8 << 20) as harness:
             harness.add_topic("T")

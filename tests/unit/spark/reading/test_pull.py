@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -77,8 +77,8 @@ async def read(session: ScriptedSession, start: int, end: int, **more: str) -> l
     reader = RangeReader(QueueRange(_QUEUE, start, end), options, cast(Session, session))
     found: list[int] = []
     async for pulled in reader.records():
-        rows: list[dict[str, Any]] = pulled.columns(_QUEUE).batch(["body"]).to_pylist()
-        found += [int(row["body"]) for row in rows]
+        for batch in pulled.batches(_QUEUE, ["body"], ()):
+            found += [int(row["body"]) for row in batch.to_pylist()]
     return found
 
 
