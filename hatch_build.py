@@ -23,7 +23,13 @@ _MODULES = (
     "index",
     "pulls",
     "records",
+    "send_answers",
+    "send_headers",
+    "send_properties",
+    "send_records",
     "sends",
+    "staged_sends",
+    "texts",
 )
 
 

@@ -43,7 +43,7 @@ from goddard.protocol.headers.header import Header
 
 if IS_COMPILED:
     from goddard.core.pulls import read_pull
-    from goddard.core.sends import OpenTopic, Peer, StagedSends
+    from goddard.core.staged_sends import OpenTopic, Peer, StagedSends
     from tests.support.send_harness import ADDED_PROPERTIES, plain_sends
 
 WIRE: Final = Path(__file__).parents[1] / "tests" / "golden" / "data" / "wire"

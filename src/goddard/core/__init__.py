@@ -14,7 +14,13 @@ _MODULES: Final = (
     "index",
     "pulls",
     "records",
+    "send_answers",
+    "send_headers",
+    "send_properties",
+    "send_records",
     "sends",
+    "staged_sends",
+    "texts",
 )
 
 

@@ -1,4 +1,44 @@
-# Types of goddard.core.sends; mypy sees stubs/cython/cimports/goddard/core/sendtypes.pyi.
+# Types and numbers of the modules for plain sends; mypy sees
+# stubs/cython/cimports/goddard/core/sendtypes.pyi.
+
+# The fields of a send request, by their short names.
+cdef enum:
+    FIELD_GROUP = 0
+    FIELD_TOPIC = 1
+    FIELD_DEFAULT_TOPIC = 2
+    FIELD_DEFAULT_QUEUES = 3
+    FIELD_QUEUE_ID = 4
+    FIELD_SYS_FLAG = 5
+    FIELD_BORN_TIME = 6
+    FIELD_FLAG = 7
+    FIELD_PROPERTIES = 8
+    FIELD_RECONSUME_TIMES = 9
+    FIELD_UNIT_MODE = 10
+    FIELD_MAX_RECONSUME_TIMES = 11
+    FIELD_BATCH = 12
+    FIELD_BROKER_NAME = 13
+
+# Headers.
+cdef enum:
+    JSON_HEADER = 0
+    BINARY_HEADER = 1
+    BINARY_HEAD_BYTES = 21
+    ONEWAY_FLAG = 2
+
+# A record of the log (see goddard.protocol.record), a queue entry, and a message of a batch.
+cdef enum:
+    QUEUE_OFFSET_AT = 20
+    PHYSICAL_OFFSET_AT = 28
+    SYS_FLAG_AT = 36
+    STORE_TIME_AT = 56
+    RECORD_HEAD_BYTES = 88
+    HOST_BYTES = 8
+    ENTRY_BYTES = 20
+    BATCH_HEAD_BYTES = 20
+    MAX_PROPERTIES_BYTES = 32767
+
+cdef enum:
+    MAX_INT32 = 0x7FFFFFFF
 
 cdef struct Text:
     const unsigned char* start

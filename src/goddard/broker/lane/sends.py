@@ -43,7 +43,8 @@ from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 
 if TYPE_CHECKING or IS_COMPILED:
-    from goddard.core.sends import OpenTopic, Peer, PlainSends, StagedSends
+    from goddard.core.sends import PlainSends
+    from goddard.core.staged_sends import OpenTopic, Peer, StagedSends
 
 _send_log: Final = logging.getLogger("goddard.broker.sending.send")
 

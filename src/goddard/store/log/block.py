@@ -13,7 +13,7 @@ QueueKey: TypeAlias = tuple[str, int]
 
 
 class RecordBlock(Protocol):
-    """``goddard.core.sends.StagedSends`` is one. Its records all go to queues.
+    """``goddard.core.staged_sends.StagedSends`` is one. Its records all go to queues.
 
     First ``set_queue_offsets``, then ``place`` until ``is_placed``; the rest is valid after that.
     """

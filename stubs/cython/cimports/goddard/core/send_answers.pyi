@@ -1,0 +1,3 @@
+from goddard.core.send_answers import (
+    AnswerWriter as AnswerWriter,
+)

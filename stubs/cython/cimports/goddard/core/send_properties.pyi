@@ -1,0 +1,4 @@
+from goddard.core.send_properties import (
+    PropertyReader as PropertyReader,
+    tags_of as tags_of,
+)
