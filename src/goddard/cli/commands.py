@@ -1,5 +1,5 @@
-"""The ``goddard`` command with its subcommands, and RocketMQ's ``mqnamesrv``, ``mqbroker`` and
-``mqshutdown``.
+"""The command ``goddard`` with its subcommands, and RocketMQ's ``mqnamesrv``, ``mqbroker``,
+``mqshutdown`` and ``mqadmin``.
 
 The module of a subcommand is imported when the subcommand runs, so that a server starts in a
 fraction of a second.
@@ -113,6 +113,11 @@ def _run_mqnamesrv() -> int:
     return int(namesrv.run_mqnamesrv(sys.argv[1:]))
 
 
+def _run_mqadmin() -> int:
+    command = importlib.import_module("goddard.cli.mqadmin.command")
+    return int(command.run(sys.argv[1:]))
+
+
 def _run_mqbroker() -> int:
     broker = importlib.import_module("goddard.cli.broker")
     return int(broker.run_mqbroker(sys.argv[1:]))
@@ -125,6 +130,7 @@ def _run_mqshutdown() -> int:
 
 _PROGRAMS: Final = {
     "goddard": _run_goddard,
+    "mqadmin": _run_mqadmin,
     "mqbroker": _run_mqbroker,
     "mqnamesrv": _run_mqnamesrv,
     "mqshutdown": _run_mqshutdown,

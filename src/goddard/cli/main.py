@@ -1,5 +1,5 @@
-"""Entry points: ``goddard``, and RocketMQ's own commands ``mqnamesrv``, ``mqbroker`` and
-``mqshutdown``.
+"""Entry points: ``goddard``, and RocketMQ's ``mqnamesrv``, ``mqbroker``, ``mqshutdown`` and
+``mqadmin``.
 
 They import only the standard library, so that an installation without the extra ``server``
 gets one clear line instead of a stack trace.
@@ -18,6 +18,11 @@ _EXIT_INTERRUPTED: Final = 130
 
 def main() -> None:
     sys.exit(_run("goddard"))
+
+
+def mqadmin() -> None:
+    """Run a verb of RocketMQ's administration tool."""
+    sys.exit(_run("mqadmin"))
 
 
 def mqnamesrv() -> None:

@@ -470,11 +470,13 @@ async def query_messages(
     end_ms: int,
     by_unique_key: bool = False,
     index_type: str | None = None,
+    last_key: str | None = None,
     timeout_ms: int = API_TIMEOUT_MS,
 ) -> FoundRecords:
     """The records with a key in a broker's index (12), and any other records with the same hash.
 
-    ``index_type`` is K for keys, U for unique keys, T for tags (from 5.4 on).
+    ``index_type`` is K for keys, U for unique keys, T for tags (from 5.4 on). ``last_key`` is where
+    the previous page ended (from 5.4 on, for indexes in RocksDB).
     """
     header = QueryMessageRequest(
         topic=topic,
@@ -483,6 +485,7 @@ async def query_messages(
         begin_timestamp=begin_ms,
         end_timestamp=end_ms,
         index_type=index_type or ("U" if by_unique_key else "K"),
+        last_key=last_key,
         by_unique_key=by_unique_key,
     )
     response = await caller.request(address, command(RequestCode.QUERY_MESSAGE, header), timeout_ms)

@@ -320,8 +320,10 @@ async def find_messages(
     end_ms: int = END_OF_TIME_MS,
     cluster: str | None = None,
     by_unique_key: bool = False,
+    by_tag: bool = False,
+    last_key: str | None = None,
 ) -> FoundMessages:
-    """Messages with a key, of every broker of the topic; ``max_count`` is for each broker."""
+    """Messages with a key or tag, of all brokers of the topic; ``max_count`` is for each broker."""
     brokers = route_addresses(await route(asker, topic), cluster)
 
     async def of_one(address: str) -> FoundMessages:
@@ -334,6 +336,8 @@ async def find_messages(
             begin_ms=begin_ms,
             end_ms=end_ms,
             by_unique_key=by_unique_key,
+            index_type="T" if by_tag else None,
+            last_key=last_key,
             timeout_ms=asker.timeout_ms * 3,
         )
         return FoundMessages(
@@ -341,11 +345,16 @@ async def find_messages(
         )
 
     answers = await each(brokers, of_one)
-    return merge_found(answers.values(), topic, key, by_unique_key=by_unique_key)
+    return merge_found(answers.values(), topic, key, by_unique_key=by_unique_key, by_tag=by_tag)
 
 
 def merge_found(
-    answers: Iterable[FoundMessages], topic: str, key: str, *, by_unique_key: bool
+    answers: Iterable[FoundMessages],
+    topic: str,
+    key: str,
+    *,
+    by_unique_key: bool,
+    by_tag: bool = False,
 ) -> FoundMessages:
     """Merge what several brokers found, oldest first; drops messages that only share the key's
     hash.
@@ -357,7 +366,11 @@ def merge_found(
         messages += (
             one
             for one in answer.messages
-            if (one.message_id == key if by_unique_key else key in one.keys and one.topic == topic)
+            if (
+                one.message_id == key
+                if by_unique_key
+                else one.topic == topic and key in ([one.tags] if by_tag else one.keys)
+            )
         )
     messages.sort(key=lambda one: (one.store_timestamp_ms, one.queue, one.queue_offset))
     return FoundMessages(messages, index_last_update_ms)

@@ -4,7 +4,8 @@ RocketMQ's responses list brokers and clusters in this order, whatever order the
 Ours do the same, so that official tools print the same with both name servers.
 
 The bucket of a key is the low bits of ``h ^ (h >>> 16)``, where h is its hashCode. There are 16
-buckets, doubled while there are more keys than three quarters of the buckets.
+buckets, or more if the map was created so, doubled while there are more keys than three quarters of
+the buckets.
 """
 
 from collections.abc import Iterable
@@ -13,12 +14,14 @@ from typing import Final
 _LEAST_CAPACITY: Final = 16
 
 
-def in_map_order(names: Iterable[str]) -> list[str]:
-    """The names in the iteration order of a HashMap into which they are put in this order."""
+def in_map_order(names: Iterable[str], capacity: int = _LEAST_CAPACITY) -> list[str]:
+    """The names in the iteration order of a HashMap into which they are put in this order.
+
+    ``capacity`` is the number of buckets that the map was created with.
+    """
     keys = list(names)
     if len(keys) < 2:
         return keys
-    capacity = _LEAST_CAPACITY
     while capacity * 3 < len(keys) * 4:
         capacity *= 2
     # Sorting is stable: names in one bucket stay in insertion order, as in Java.

@@ -1,6 +1,8 @@
+import java.lang.reflect.Field;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
@@ -35,6 +37,7 @@ public final class Driver {
     private String run(String verb, String[] a) throws Exception {
         switch (verb) {
             case "admin":
+                forgetCommands();
                 Pipe.withoutShutdownDelay(() -> MQAdminStartup.main0(a, null));
                 return "";
             case "open-producer":
@@ -58,6 +61,16 @@ public final class Driver {
                 return echo(a[0]);
             default:
                 throw new IllegalArgumentException("unknown verb " + verb);
+        }
+    }
+
+    /** Commands keep their clients, which do not start twice: each run gets new commands. */
+    private static void forgetCommands() throws IllegalAccessException {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
         }
     }
 

@@ -205,10 +205,16 @@ class AccessMethods(AdminBase):
         self,
         addresses: Iterable[str],
         *,
+        path: Text | None = None,
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
-        """Set the addresses whose clients need no access key [updateGlobalWhiteAddr of 4.x, 53]."""
+        """Set the addresses whose clients need no access key [updateGlobalWhiteAddr of 4.x, 53].
+
+        ``path`` is the file of the broker to change, if it is not the default one.
+        """
         found = await chosen_brokers(self, broker, cluster)
-        header = UpdateWhiteAddressesRequest(global_white_addrs=",".join(addresses))
+        header = UpdateWhiteAddressesRequest(
+            global_white_addrs=",".join(addresses), acl_file_full_path=path
+        )
         return await ask_each(self, found, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)

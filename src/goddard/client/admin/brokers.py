@@ -38,6 +38,7 @@ from goddard.protocol.headers.admin import (
     CheckRocksdbProgressRequest,
     ExportRocksdbConfigRequest,
     SetReadAheadRequest,
+    SwitchTimerEngineRequest,
     ViewBrokerStatsRequest,
 )
 from goddard.protocol.headers.cluster import (
@@ -263,6 +264,23 @@ class BrokerMethods(AdminBase):
         found = await chosen_brokers(self, broker, cluster)
         header = SetReadAheadRequest(mode=mode)
         return await ask_each(self, found, RequestCode.SET_COMMITLOG_READ_MODE, header)
+
+    async def set_broker_read_ahead_mode(self, broker: str, mode: ReadAheadMode) -> str:
+        """Like ``set_read_ahead_mode`` for one broker; returns what the broker says about it."""
+        address = await broker_address(self, broker)
+        header = SetReadAheadRequest(mode=mode)
+        response = await ask(self, address, RequestCode.SET_COMMITLOG_READ_MODE, header)
+        return response.remark or ""
+
+    async def switch_timer_engine(
+        self, engine: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> list[str]:
+        """Choose where brokers keep timed messages: ``R`` in RocksDB, ``F`` in files
+        [switchTimerEngine, 5001; from 5.4 on].
+        """
+        found = await chosen_brokers(self, broker, cluster)
+        header = SwitchTimerEngineRequest(engine=engine)
+        return await ask_each(self, found, RequestCode.SWITCH_TIMER_ENGINE, header)
 
     async def export_pop_records(self, broker: str) -> None:
         """Have a broker move its records of popped messages from RocksDB to files [exportPopRecord,

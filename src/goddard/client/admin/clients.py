@@ -84,11 +84,12 @@ class ClientMethods(AdminBase):
     """Read which producers and consumers are online, and their state."""
 
     async def consumer_connections(
-        self, group: str, *, broker: str | None = None
+        self, group: str, *, broker: str | None = None, brokers: Iterable[str] | None = None
     ) -> ConsumerConnections:
         """The online consumers of a group and their subscriptions [consumerConnection, 203].
 
-        BrokerError with CONSUMER_NOT_ONLINE if there are none.
+        ``brokers`` are the addresses to ask; if None, one broker or all those of the group's route.
+        BrokerError with CONSUMER_NOT_ONLINE if there are no online consumers.
         """
         header = GetConsumerConnectionsRequest(consumer_group=group)
 
@@ -96,8 +97,9 @@ class ClientMethods(AdminBase):
             response = await ask(self, address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
             return await broker_api.read(response, ConsumerConnections)
 
-        found = await group_addresses(self, group, broker=broker)
-        answers = await known_to(found, of_one, ResponseCode.CONSUMER_NOT_ONLINE)
+        if brokers is None:
+            brokers = await group_addresses(self, group, broker=broker)
+        answers = await known_to(brokers, of_one, ResponseCode.CONSUMER_NOT_ONLINE)
         merged = next(iter(answers.values()))
         merged.connection_set = merge_connections(
             answer.connection_set for answer in answers.values()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from goddard.client import broker_api
 from goddard.client.admin.requests import AdminBase, ask, ask_each, properties_of
+from goddard.client.admin.values import ElectedMaster
 from goddard.client.arguments import BrokerId
 from goddard.client.errors import ClientError
 from goddard.client.queries import each
@@ -19,6 +20,7 @@ from goddard.protocol.codes import RequestCode
 from goddard.protocol.headers.cluster import (
     CleanBrokerDataRequest,
     ElectMasterRequest,
+    ElectMasterResponse,
     GetControllerMetadataResponse,
 )
 
@@ -52,8 +54,8 @@ class ControllerMethods(AdminBase):
 
     async def elect_master(
         self, controller_address: str, cluster: str, broker_name: str, broker_id: BrokerId
-    ) -> BrokerMemberGroup:
-        """Make a replica the master of its broker; returns the replicas [electMaster, 1002]."""
+    ) -> ElectedMaster:
+        """Make a replica the master of its broker [electMaster, 1002]."""
         leader = await self._leader(controller_address)
         header = ElectMasterRequest(
             cluster_name=cluster,
@@ -63,7 +65,13 @@ class ControllerMethods(AdminBase):
             invoke_time=self.clock.now_ms(),
         )
         response = await ask(self, leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
-        return await broker_api.read(response, BrokerMemberGroup)
+        header_of_result = ElectMasterResponse.decode(response.fields)
+        return ElectedMaster(
+            header_of_result.master_address,
+            header_of_result.master_epoch,
+            header_of_result.sync_state_set_epoch,
+            await broker_api.read(response, BrokerMemberGroup),
+        )
 
     async def clean_broker_data(
         self,

@@ -10,6 +10,7 @@ from goddard.client import broker_api
 from goddard.client.admin.checks import check_group_config
 from goddard.client.admin.requests import (
     PAGE_SIZE,
+    addresses_of,
     ask,
     ask_each,
     broker_address,
@@ -273,12 +274,18 @@ class GroupMethods(TopicMethods):
     # Progress
 
     async def group_progress(
-        self, group: str, *, topic: str | None = None, broker: str | None = None
+        self,
+        group: str,
+        *,
+        topic: str | None = None,
+        broker: str | None = None,
+        route_topic: str | None = None,
     ) -> GroupProgress:
         """How far a group has consumed, in all its topics or one, on all brokers or one
         [consumerProgress, 208].
 
-        A group without offsets, such as a broadcasting group, has no queues.
+        A group without offsets, such as a broadcasting group, has no queues. ``route_topic`` is a
+        topic whose brokers are asked if neither the group nor ``topic`` has a route.
         """
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
 
@@ -292,10 +299,17 @@ class GroupMethods(TopicMethods):
             )
             return await broker_api.read(response, ConsumeStats)
 
-        found = await group_addresses(self, group, topic=topic, broker=broker)
+        try:
+            found = await group_addresses(self, group, topic=topic, broker=broker)
+        except NoRouteError:
+            if route_topic is None:
+                raise
+            found = await addresses_of(self, [route_topic])
         return merge_progress((await each(found, of_one)).values())
 
-    async def broker_progress(self, broker: str, *, order: bool = False) -> BrokerProgress:
+    async def broker_progress(
+        self, broker: str, *, order: bool = False, timeout_ms: Count | None = None
+    ) -> BrokerProgress:
         """How far the groups of a broker have consumed; ``order``: only in ordered topics
         [brokerConsumeStats, 317].
         """
@@ -305,7 +319,7 @@ class GroupMethods(TopicMethods):
             address,
             RequestCode.GET_BROKER_CONSUME_STATS,
             GetBrokerConsumeStatsRequest(is_order=order),
-            timeout_ms=self.timeout_ms * 10,
+            timeout_ms=timeout_ms or self.timeout_ms * 10,
         )
         answer = await broker_api.read(response, BrokerConsumeStats)
         found: dict[str, list[GroupProgress]] = {}

@@ -80,10 +80,14 @@ class MessageMethods(ClientMethods, GroupMethods):
         begin_ms: TimeMs = 0,
         end_ms: TimeMs = END_OF_TIME_MS,
         cluster: str | None = None,
+        by_tag: bool = False,
+        last_key: Text | None = None,
     ) -> FoundMessages:
         """Messages that have a key among their KEYS, of every broker [queryMsgByKey, 12].
 
-        ``max_count`` is the limit for each broker.
+        ``max_count`` is the limit for each broker. ``by_tag`` looks for a tag instead, and
+        ``last_key`` is where a previous result ended; brokers from 5.4 on with an index in RocksDB
+        know both.
         """
         return await queries.find_messages(
             self,
@@ -93,6 +97,8 @@ class MessageMethods(ClientMethods, GroupMethods):
             begin_ms=begin_ms,
             end_ms=end_ms,
             cluster=cluster,
+            by_tag=by_tag,
+            last_key=last_key,
         )
 
     async def messages_by_unique_key(
@@ -184,10 +190,18 @@ class MessageMethods(ClientMethods, GroupMethods):
         return list(tracks.values())
 
     async def message_trace(
-        self, message_id: str, *, trace_topic: str = TRACE_TOPIC
+        self,
+        message_id: str,
+        *,
+        trace_topic: str = TRACE_TOPIC,
+        max_count: Count = MAX_FOUND,
+        begin_ms: TimeMs = 0,
+        end_ms: TimeMs = END_OF_TIME_MS,
     ) -> list[TraceRecord]:
         """The trace records of a message, in the order of storage [queryMsgTraceById, 12]."""
-        found = await self.messages_by_key(trace_topic, message_id)
+        found = await self.messages_by_key(
+            trace_topic, message_id, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms
+        )
         records = (
             record
             for one in found.messages

@@ -251,10 +251,14 @@ class TopicMethods(BrokerMethods, NameServerMethods):
         found = await broker_api.read(response, TopicList)
         names = set(found.topic_list)
         if found.broker_addr:
-            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-            response = await ask(self, found.broker_addr, code)
-            names.update((await broker_api.read(response, TopicList)).topic_list)
+            names.update(await self.broker_system_topics(found.broker_addr))
         return sorted(names)
+
+    async def broker_system_topics(self, broker: str) -> list[str]:
+        """The topics that a broker uses itself [305]."""
+        address = await broker_address(self, broker)
+        response = await ask(self, address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return sorted((await broker_api.read(response, TopicList)).topic_list)
 
     async def unit_topics(self) -> list[str]:
         """The topics that are marked as topics of a unit [311]."""
@@ -283,9 +287,14 @@ class TopicMethods(BrokerMethods, NameServerMethods):
         """The clusters that have a topic, sorted [topicClusterList, 105]."""
         return sorted({data.cluster for data in (await route(self, topic)).broker_datas})
 
-    async def topic_stats(self, topic: str, *, broker: str | None = None) -> TopicStats:
+    async def topic_stats(
+        self, topic: str, *, broker: str | None = None, route_topic: str | None = None
+    ) -> TopicStats:
         """The first and last offsets of a topic's queues, on all brokers or on one [topicStatus,
         202].
+
+        ``route_topic`` is another topic whose brokers are asked, such as the parent of a light
+        topic, which has no route.
         """
         header = GetTopicStatsRequest(topic=topic)
 
@@ -293,7 +302,8 @@ class TopicMethods(BrokerMethods, NameServerMethods):
             response = await ask(self, address, RequestCode.GET_TOPIC_STATS_INFO, header)
             return await broker_api.read(response, TopicStatsTable)
 
-        answers = await each(await addresses_of(self, [topic], broker), of_one)
+        found = await addresses_of(self, [route_topic or topic], broker)
+        answers = await each(found, of_one)
         return merge_topic_stats(answers.values())
 
     async def topic_config(self, topic: str, *, broker: str) -> TopicConfigAndMapping:
@@ -339,15 +349,20 @@ class TopicMethods(BrokerMethods, NameServerMethods):
 
         return await in_pages(TopicConfigTable, read_page, join)
 
-    async def topic_groups(self, topic: str) -> list[str]:
-        """The groups that consume a topic or have offsets for it, on any broker, sorted [300]."""
+    async def topic_groups(self, topic: str, *, brokers: Iterable[str] | None = None) -> list[str]:
+        """The groups that consume a topic or have offsets for it, on any broker, sorted [300].
+
+        ``brokers`` are the addresses to ask; if None, the brokers of the topic's route.
+        """
         header = QueryTopicConsumersRequest(topic=topic)
 
         async def of_one(address: str) -> list[str]:
             response = await ask(self, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             return (await broker_api.read(response, GroupList)).group_list
 
-        answers = await each(route_addresses(await route(self, topic)), of_one)
+        if brokers is None:
+            brokers = route_addresses(await route(self, topic))
+        answers = await each(brokers, of_one)
         return sorted({group for groups in answers.values() for group in groups})
 
     async def consume_queue(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from goddard.client.values import MessageQueue
+from goddard.protocol.bodies import BrokerMemberGroup
 from goddard.protocol.bodies_admin import ConsumeOffsets, TopicOffset
 from goddard.protocol.codes import MASTER_ID
 
@@ -65,6 +66,16 @@ class BrokerProgress:
     lag: int
     in_flight: int
     groups: Mapping[str, list[GroupProgress]]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectedMaster:
+    """The new master of a broker, and all replicas."""
+
+    master_address: str | None
+    master_epoch: int | None
+    sync_state_set_epoch: int | None
+    members: BrokerMemberGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     delete_topic_in_name_servers = blocking(AsyncAdmin.delete_topic_in_name_servers)
     register_topic = blocking(AsyncAdmin.register_topic)
     system_topics = blocking(AsyncAdmin.system_topics)
+    broker_system_topics = blocking(AsyncAdmin.broker_system_topics)
     unit_topics = blocking(AsyncAdmin.unit_topics)
     unit_subscribed_topics = blocking(AsyncAdmin.unit_subscribed_topics)
     consume_queue = blocking(AsyncAdmin.consume_queue)
@@ -83,6 +84,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     reset_offsets_by_time_old = blocking(AsyncAdmin.reset_offsets_by_time_old)
     skip_accumulated = blocking(AsyncAdmin.skip_accumulated)
     clone_offsets = blocking(AsyncAdmin.clone_offsets)
+    copy_offsets = blocking(AsyncAdmin.copy_offsets)
     correction_offsets = blocking(AsyncAdmin.correction_offsets)
 
     # Online producers and consumers
@@ -130,9 +132,11 @@ class Admin(BlockingClient[AsyncAdmin]):
     update_cold_data_flow = blocking(AsyncAdmin.update_cold_data_flow)
     remove_cold_data_flow = blocking(AsyncAdmin.remove_cold_data_flow)
     set_read_ahead_mode = blocking(AsyncAdmin.set_read_ahead_mode)
+    set_broker_read_ahead_mode = blocking(AsyncAdmin.set_broker_read_ahead_mode)
     rocksdb_progress = blocking(AsyncAdmin.rocksdb_progress)
     export_rocksdb_config = blocking(AsyncAdmin.export_rocksdb_config)
     export_pop_records = blocking(AsyncAdmin.export_pop_records)
+    switch_timer_engine = blocking(AsyncAdmin.switch_timer_engine)
 
     # Name servers
 

@@ -25,6 +25,11 @@ class SetReadAheadRequest(Header):
     mode: Int32 = wire("READ_AHEAD_MODE")
 
 
+class SwitchTimerEngineRequest(Header):
+    # R: RocksDB, F: files.
+    engine: str = wire("E_T")
+
+
 # --- Topics ---------------------------------------------------------------------------------------
 
 

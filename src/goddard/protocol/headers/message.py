@@ -315,6 +315,8 @@ class QueryMessageRequest(TopicRequest):
     end_timestamp: Int64
     # K: keys, U: unique key, T: tag.
     index_type: str | None = None
+    # Where the previous page of the result ended.
+    last_key: str | None = None
     by_unique_key: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
 
 

@@ -1,0 +1,1 @@
+"""RocketMQ's command ``mqadmin``: its verbs, flags and columns."""
