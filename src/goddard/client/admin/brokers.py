@@ -266,7 +266,9 @@ class BrokerMethods(AdminBase):
         return await ask_each(self, found, RequestCode.SET_COMMITLOG_READ_MODE, header)
 
     async def set_broker_read_ahead_mode(self, broker: str, mode: ReadAheadMode) -> str:
-        """Like ``set_read_ahead_mode`` for one broker; returns what the broker says about it."""
+        """Like ``set_read_ahead_mode`` for one broker; returns what the broker says about it
+        [setCommitLogReadAheadMode, 2004].
+        """
         address = await broker_address(self, broker)
         header = SetReadAheadRequest(mode=mode)
         response = await ask(self, address, RequestCode.SET_COMMITLOG_READ_MODE, header)
