@@ -20,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _PACKAGE = Path("src", "goddard", "core")
 _MODULES = (
     "columns",
+    "entries",
     "index",
     "pulls",
     "records",

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Final
 
 from bench import broker, client, nameserver, official, store
 from bench.loadgen import BenchError
@@ -16,8 +17,9 @@ _SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
     "official": lambda _: [official.run()],
     "client": lambda options: client.run(options.seconds, options.broker),
     # Imported on use, because Spark is an optional dependency.
-    "spark": lambda options: [import_module("bench.spark").run(options.seconds)],
+    "spark": lambda options: [import_module("bench.spark").run(options.seconds, options.parts)],
 }
+_SPARK_PARTS: Final = ("100", "1024", "latency", "queues")
 
 
 def _some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -51,6 +53,13 @@ def main() -> int:
             metavar="NAME[,NAME...]",
             help=f"of the suite broker: {', '.join(names)} (all)",
         )
+    parser.add_argument(
+        "--parts",
+        type=_some_of(_SPARK_PARTS),
+        default=_SPARK_PARTS,
+        metavar="NAME[,NAME...]",
+        help=f"of the suite spark: {', '.join(_SPARK_PARTS)} (all); numbers are bytes of a body",
+    )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in _SUITES]
     if unknown:

@@ -84,12 +84,37 @@ def _latency(spark: SparkSession, work: dict[str, Any]) -> list[float]:
     return sorted(done_ms[row.batch] - row.ms for row in times)
 
 
+def _queues(spark: SparkSession, work: dict[str, Any]) -> list[float]:
+    """Seconds from the first send to the end of the batch that reads the last message."""
+    folder = Path(work["folder"])
+    options = work["options"] | {"startingOffsets": "latest"}
+    source = spark.readStream.format(work["format"]).options(**options)
+    query = source.load().writeStream.format("noop").start()
+    rows: dict[int, int] = {}
+    while sum(rows.values()) < work["rows"] and query.isActive:
+        for progress in query.recentProgress:
+            # An idle query reports its next batch, without rows.
+            rows[progress.batchId] = max(progress.numInputRows, rows.get(progress.batchId, 0))
+        # The query has planned its first, empty batch; the sender waits for this file.
+        if rows:
+            (folder / "reading").touch()
+        time.sleep(0.05)
+    done = time.time()
+    while not (folder / "began").exists():
+        time.sleep(0.05)
+    began = float((folder / "began").read_text())
+    query.stop()
+    return [done - began]
+
+
 _WORKS = {"write": _write, "read": _read, "stream": _stream}
 
 
 def _run_work(spark: SparkSession, work: dict[str, Any]) -> list[float]:
     if work["kind"] == "latency":
         return _latency(spark, work)
+    if work["kind"] == "queues":
+        return _queues(spark, work)
     return [_WORKS[work["kind"]](spark, work) for _ in range(work["runs"])]
 
 

@@ -18,7 +18,7 @@ from goddard.spark.reading.offsets import from_json
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from tests.support.numbered_topic import NumberedTopic, table_numbers
-from tests.support.spark_readers import retry_worker_start
+from tests.support.spark_readers import ManualStream, retry_worker_start, write_bodies
 
 _SECONDS = 100
 
@@ -71,6 +71,19 @@ def test_available_now_reads_limited_batches_and_continues(
             for queue_id in range(4)
         ]
     assert committed == [25] * 4
+
+
+def test_batches_are_limited_by_their_bytes(site: Site) -> None:
+    topic = NumberedTopic(site, "stream-bytes")
+    write_bodies({"nameServers": site.namesrv, "topic": topic.name}, [b"%0500d" % 0] * 12_000)
+    stream = ManualStream(topic.options(startingOffsets="earliest", maxBytesPerTrigger="2m"))
+    limit = stream.reader.getDefaultReadLimit()
+    end = stream.reader.latestOffset(stream.offset, limit)
+    # A stored message of 500 bytes has about 750 bytes.
+    assert 1_500 < sum(from_json(end).queues.values()) < 2**21 // 500
+    # What is left has so few messages that its bytes do not matter.
+    stream.offset = stream.reader.latestOffset(end, limit)
+    assert sum(from_json(stream.offset).queues.values()) == 12_000
 
 
 def test_broker_that_rejects_a_commit_is_reachable(site: Site) -> None:

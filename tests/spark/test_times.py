@@ -12,7 +12,7 @@ from goddard.errors import ConfigError
 from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions, parse_source
 from goddard.spark.reading.cluster import ClusterClient
 from goddard.spark.reading.offsets import QueueRange
-from goddard.spark.reading.reader import read_range
+from goddard.spark.reading.reader import QueueRangePartition, read_ranges
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from tests.support.java import JavaPeers, start_java_broker
@@ -125,6 +125,8 @@ def test_start_at_group_offsets(site: Site) -> None:
 def store_times(options: SourceOptions, queue: MessageQueue, end: int) -> list[int]:
     return [
         round(row["storeTimestamp"].timestamp() * 1000)
-        for rows in read_range(QueueRange(queue, 0, end), options, ["storeTimestamp"])
+        for rows in read_ranges(
+            QueueRangePartition([QueueRange(queue, 0, end)], 8), options, ["storeTimestamp"]
+        )
         for row in rows.to_pylist()
     ]

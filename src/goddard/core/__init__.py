@@ -11,6 +11,7 @@ from typing import Final
 
 _MODULES: Final = (
     "columns",
+    "entries",
     "index",
     "pulls",
     "records",

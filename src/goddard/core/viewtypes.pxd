@@ -4,3 +4,4 @@ ctypedef unsigned char[::1] WritableBytes
 ctypedef const long long[::1] Numbers
 ctypedef long long[::1] WritableNumbers
 ctypedef const unsigned int[::1] Hashes
+ctypedef const int[::1] Offsets

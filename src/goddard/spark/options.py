@@ -41,6 +41,10 @@ _UNIT_MS: Final = {
     "d": 86_400_000,
 }
 
+# Spark's syntax for sizes; a number without a unit is bytes.
+_SIZE: Final = re.compile(r"(\d{1,9})(b|k|m|g|t|)b?")
+_UNIT_BYTES: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
 # Our equivalents of options of Spark's Kafka source; a name with a final dot is a prefix.
 _KAFKA_EQUIVALENTS: Final = {
     "kafka.bootstrap.servers": "nameServers",
@@ -110,12 +114,14 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int = 4 * 1024**3
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
     expression: str = "*"
     expression_type: str = TAG
     group: str | None = None
     requests_in_flight: int = 8
+    requests_in_flight_per_broker: int = 256
     messages_per_request: int = 1_024
     rows_per_batch: int = 20_000
     pushes_filters: bool = False
@@ -188,6 +194,15 @@ class RawOptions:
             raise ConfigError(f"{name} is {text!r}; write it as 30s, 15m or 1h")
         return int(matched[1]) * _UNIT_MS[matched[2]]
 
+    def size_bytes(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        matched = _SIZE.fullmatch(text.lower())
+        if matched is None or not int(matched[1]):
+            raise ConfigError(f"{name} is {text!r}; write it as 512m or 4g")
+        return int(matched[1]) * _UNIT_BYTES[matched[2]]
+
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         text = self.text(name)
         if text is None:
@@ -249,12 +264,15 @@ SOURCE_OPTIONS: Final = CONNECTION_OPTIONS | {
     "minPartitions": "split queues to get at least about this number of partitions",
     "maxRecordsPerPartition": "split queues into ranges of at most this number of messages",
     "maxOffsetsPerTrigger": "maximum messages of a micro-batch",
+    "maxBytesPerTrigger": "maximum bytes of a micro-batch, by the size of some messages (4g)",
     "minOffsetsPerTrigger": "start a micro-batch only when this number of messages is available",
     "maxTriggerDelay": "maximum wait for minOffsetsPerTrigger (15m)",
     "filter": "tags (A || B) or an SQL92 condition, applied by the broker",
     "filterType": "tag or sql92 (tag)",
     "group": "consumer group whose offsets are committed, and read with startingOffsets=group",
     "requestsInFlight": "concurrent pull requests of a task (8)",
+    "requestsInFlightPerBroker": "concurrent pull requests of all tasks to a broker (256); each "
+    "task sends at least one",
     "messagesPerRequest": "maximum messages of a pull (1024); RocketMQ returns 32 by default",
     "rowsPerBatch": "maximum rows of an Arrow batch (20000)",
     "pushFilters": "true: apply conditions on topic, queue, offset and time before reading; "
@@ -303,12 +321,14 @@ def parse_source(given: Mapping[str, str], *, is_streaming: bool | None) -> Sour
         min_partitions=options.count("minPartitions", None, high=_MAX_MIN_PARTITIONS),
         max_records_per_partition=options.count("maxRecordsPerPartition", None),
         max_offsets_per_trigger=max_offsets,
+        max_bytes_per_trigger=options.size_bytes("maxBytesPerTrigger", 4 * 1024**3),
         min_offsets_per_trigger=min_offsets,
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
         expression=expression,
         expression_type=expression_type,
         group=group,
         requests_in_flight=options.count("requestsInFlight", 8, high=256),
+        requests_in_flight_per_broker=options.count("requestsInFlightPerBroker", 256, high=65_536),
         messages_per_request=options.count("messagesPerRequest", 1_024, high=100_000),
         rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
         pushes_filters=options.flag("pushFilters", default=False),
@@ -445,7 +465,13 @@ def _check_direction(
             if name in options:
                 raise ConfigError(f"{name} is for batches; a stream has no end")
         return
-    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "newQueues"):
+    for name in (
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "newQueues",
+    ):
         if name in options:
             raise ConfigError(f"{name} is for streams; a batch is read at once")
     if start.mode is OffsetMode.LATEST and "startingOffsets" in options:

@@ -75,6 +75,9 @@ _EMPTY_PULL_CODES: Final = frozenset(
 
 _QUEUE_OFFSET: Final = struct.Struct(">20xq")
 
+# Messages that show the size of the others of a queue.
+_SAMPLED_MESSAGES: Final = 32
+
 # The group of pull requests when the options name none; brokers require one.
 DEFAULT_GROUP: Final = "goddard-spark"
 
@@ -202,6 +205,13 @@ class ClusterClient:
         None if the master has no message there; a queue whose broker does not answer is left out.
         """
         return self._run(self._store_times(positions))
+
+    def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The mean size of some stored messages from each offset on.
+
+        Queues without a message there, or whose broker does not answer, are left out.
+        """
+        return self._run(self._record_bytes(positions))
 
     def offsets_after(self, times_ms: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
         """The offset of the first message of each queue that was stored after a time."""
@@ -441,6 +451,18 @@ class ClusterClient:
             query(queue, offset) for queue, offset in positions.items()
         )
         return dict(outcome for outcome in outcomes if not isinstance(outcome, GoddardError))
+
+    async def _record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        async def query(queue: MessageQueue, offset: int) -> tuple[MessageQueue, int]:
+            session, address, _, wire_queue = await self._locate(queue)
+            data = await self._pull(session, address, wire_queue, offset, _SAMPLED_MESSAGES)
+            return queue, len(data) // max(1, len(record_starts(data)))
+
+        outcomes = await self._gather_outcomes(
+            query(queue, offset) for queue, offset in positions.items()
+        )
+        found = [outcome for outcome in outcomes if not isinstance(outcome, GoddardError)]
+        return {queue: size for queue, size in found if size}
 
     async def _offsets_after(self, times_ms: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
         found = await self._gather(

@@ -13,6 +13,7 @@ When a query starts, an unreachable server is an error. While it runs, the offse
 broker stay as they are until it returns, and an unreachable cluster is tolerated for ``maxOutage``.
 """
 
+import heapq
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -36,6 +37,11 @@ _MAX_POLLING_SHARE: Final = 0.1
 _QUEUES_EVERY_SECONDS: Final = 10.0
 # How long an unreachable broker is not contacted again, so that it does not delay the others.
 _UNREACHABLE_SECONDS: Final = 5.0
+# Fewer messages than this are read whatever their size. Larger batches are limited by their bytes,
+# with a sample of the messages of some queues.
+_MESSAGES_WITHOUT_SAMPLE: Final = 10_000
+_SAMPLED_QUEUES: Final = 16
+_UNKNOWN_RECORD_BYTES: Final = 1_024
 # This start does not depend on when the query starts.
 _EARLIEST: Final = OffsetSpec(OffsetMode.EARLIEST)
 
@@ -103,7 +109,9 @@ class MicroBatchPlanner:
             self._parsed = (value, offsets.from_json(value))
         return self._parsed[1]
 
-    def next_end(self, start: dict[str, Any], max_messages: int | None) -> dict[str, Any]:
+    def next_end(
+        self, start: dict[str, Any], max_messages: int | None, max_bytes: int | None
+    ) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing to read yet.
 
         When Spark calls this, the batch that ends at ``start`` is complete. So the offsets of the
@@ -116,14 +124,16 @@ class MicroBatchPlanner:
         if begins.first or self._initial is None or begins.queues != self._initial.queues:
             self._has_begun = True
         try:
-            end = self._plan(begins, max_messages)
+            end = self._plan(begins, max_messages, max_bytes)
         except GoddardError as error:
             self._tolerate_outage(error)
             end = None
         self._idle_at = start if end is None else None
         return start if end is None else end
 
-    def _plan(self, begins: SourceOffset, max_messages: int | None) -> dict[str, Any] | None:
+    def _plan(
+        self, begins: SourceOffset, max_messages: int | None, max_bytes: int | None
+    ) -> dict[str, Any] | None:
         """The end of the next batch as JSON; None if there is nothing to read yet."""
         bounds = self._latest_bounds(begins.queues)
         new = self._starts_of_new_queues(begins, bounds)
@@ -150,9 +160,22 @@ class MicroBatchPlanner:
         first = first | self._check_last_messages(begins, bounds, latest, first)
         position = begins.queues | first
         end = latest
+        if max_bytes is not None and available > _MESSAGES_WITHOUT_SAMPLE:
+            fitting = max(1, max_bytes // self._record_bytes(position, latest))
+            max_messages = min(max_messages or fitting, fitting)
         if max_messages is not None:
             end = offsets.limit_batch(position, latest, max_messages)
         return self._to_json(begins, bounds, end, first or None)
+
+    def _record_bytes(self, position: Offsets, latest: Offsets) -> int:
+        """The mean size of the messages to read, by samples of the queues with the most of them."""
+        lags = {queue: offset - position.get(queue, offset) for queue, offset in latest.items()}
+        longest = heapq.nlargest(_SAMPLED_QUEUES, lags, key=lambda queue: (lags[queue], queue))
+        sampled = self._cluster.record_bytes({queue: position[queue] for queue in longest})
+        weight = sum(lags[queue] for queue in sampled)
+        if not weight:
+            return _UNKNOWN_RECORD_BYTES
+        return max(1, sum(size * lags[queue] for queue, size in sampled.items()) // weight)
 
     def _to_json(
         self, begins: SourceOffset, bounds: Bounds, end: Offsets, first: Offsets | None

@@ -19,7 +19,7 @@ and -1 for the latest offset, as in Spark's Kafka source.
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from goddard.client.values import MessageQueue
@@ -30,6 +30,13 @@ LATEST: Final = -1
 
 # Spark cannot plan more tasks in reasonable time and memory.
 MAX_PARTITIONS: Final = 100_000
+
+# Up to this number of ranges, each one is a task. More are combined, down to this number.
+MIN_COMBINED_TASKS: Final = 32
+# Tasks with this number of messages are not combined further.
+MESSAGES_PER_TASK: Final = 100_000
+# A request for a range costs a task as much as this number of messages.
+_RANGE_COST: Final = 100
 
 _VERSION: Final = 1
 _MAX_OFFSET: Final = 2**63 - 1
@@ -255,6 +262,28 @@ def split(
         parts = 1 if small else max(1, round(partition.size * remaining / large_total))
         result += _split_evenly(partition, parts)
     return result
+
+
+def combine(ranges: Sequence[QueueRange], min_tasks: int) -> list[tuple[QueueRange, ...]]:
+    """The ranges that each task reads: one, or several short ones if there are many ranges.
+
+    A task costs Spark some ten milliseconds, whatever its size. Equal ranges give equal tasks, and
+    neighbours stay together, because they often have one broker.
+    """
+    if len(ranges) <= min_tasks:
+        return [(each,) for each in ranges]
+    total = sum(each.size + _RANGE_COST for each in ranges)
+    limit = min(MESSAGES_PER_TASK, total // min_tasks)
+    tasks: list[tuple[QueueRange, ...]] = []
+    first = cost = 0
+    for number, each in enumerate(ranges):
+        own = each.size + _RANGE_COST
+        has_few_left = len(ranges) - number < min_tasks - len(tasks)
+        if number > first and (cost + own > limit or has_few_left):
+            tasks.append(tuple(ranges[first:number]))
+            first, cost = number, 0
+        cost += own
+    return [*tasks, tuple(ranges[first:])]
 
 
 def _split_evenly(whole: QueueRange, parts: int) -> list[QueueRange]:

@@ -1,10 +1,10 @@
-"""Read a range of a queue from its broker, in order, with concurrent pulls. Runs on executors.
+"""Read ranges of queues from their brokers, in order, with concurrent pulls. Runs on executors.
 
-The range is divided into chunks. Several chunks are read concurrently, each with sequential pulls,
+A range is divided into chunks. Several chunks are read concurrently, each with sequential pulls,
 because RocketMQ's brokers return few messages per pull (32 by default; Goddard's return as many as
-are asked for). Chunks are returned in order. Their
-length depends on the size of the messages, and a chunk that becomes too large is returned in parts,
-so that memory is bounded.
+are asked for). Chunks are returned in order. Their length depends on the size of the messages, and
+a chunk that becomes too large is returned in parts, so that memory is bounded. While one range is
+read, the first chunks of the ranges that follow are read too.
 
 Reading [start, end) again gives the same messages, unless they were deleted in the meantime. That
 is a DataLossError, or a warning with ``fails_on_data_loss`` off.
@@ -12,6 +12,7 @@ is a DataLossError, or a warning with ``fails_on_data_loss`` off.
 
 import asyncio
 import bisect
+import contextlib
 import logging
 import struct
 from collections import deque
@@ -25,11 +26,10 @@ from goddard.client import broker_api
 from goddard.client.consume.pull import pull_command
 from goddard.client.consume.subscriptions import Sql, subscription
 from goddard.client.errors import BrokerError, BrokerNotFoundError
-from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.core import IS_COMPILED
-from goddard.errors import ProtocolError, RequestTimeoutError
+from goddard.errors import GoddardError, ProtocolError, RemotingError, RequestTimeoutError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import PullResponse
@@ -104,21 +104,78 @@ class PulledRecords:
 
 
 @dataclass(slots=True)
-class _Chunk:
+class Chunk:
     """The records read from a chunk so far, and the next offset to read."""
 
+    queue: MessageQueue
     next_offset: int
     end: int
     pulled: PulledRecords = field(default_factory=PulledRecords)
 
 
-class RangeReader:
-    """Reads one range. Used by one task on one event loop."""
+class RangesReader:
+    """Reads the ranges of one task, on one event loop."""
 
-    def __init__(self, queue_range: QueueRange, options: SourceOptions, session: Session) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[QueueRange],
+        options: SourceOptions,
+        session: Session,
+        requests_in_flight: int,
+    ) -> None:
+        permits = asyncio.Semaphore(requests_in_flight)
+        self._in_flight = requests_in_flight
+        self._readers = [
+            RangeReader(each, options, session, permits, requests_in_flight) for each in ranges
+        ]
+
+    def note_pause(self) -> None:
+        """Call after the event loop was not running, which is the case while Spark uses rows."""
+        for reader in self._readers:
+            reader.note_pause()
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """The chunks of all ranges, in order; none is empty."""
+        generators = [reader.chunks() for reader in self._readers]
+        first: deque[asyncio.Task[Chunk | None]] = deque()
+        begun = 0
+        try:
+            for number, generator in enumerate(generators):
+                while begun < min(number + self._in_flight, len(generators)):
+                    first.append(asyncio.ensure_future(_first(generators[begun])))
+                    begun += 1
+                chunk = await first.popleft()
+                while chunk is not None:
+                    yield chunk
+                    chunk = await anext(generator, None)
+        finally:
+            for task in first:
+                task.cancel()
+            await asyncio.gather(*first, return_exceptions=True)
+            for generator in generators[:begun]:
+                await generator.aclose()
+
+
+async def _first(chunks: AsyncGenerator[Chunk, None]) -> Chunk | None:
+    return await anext(chunks, None)
+
+
+class RangeReader:
+    """Reads one range. ``permits`` limits the pulls of the task."""
+
+    def __init__(
+        self,
+        queue_range: QueueRange,
+        options: SourceOptions,
+        session: Session,
+        permits: asyncio.Semaphore,
+        requests_in_flight: int,
+    ) -> None:
         self._range = queue_range
         self._options = options
         self._session = session
+        self._permits = permits
+        self._in_flight = requests_in_flight
         topic = session.with_namespace(queue_range.queue.topic)
         self._queue = queue_range.queue._replace(topic=topic)
         is_sql = options.expression_type == SQL92
@@ -129,18 +186,20 @@ class RangeReader:
         self._suggested_broker_id = 0
         self._message_bytes = 0
         self._pauses = 0
+        # Whether the broker could not be reached with the route that is known.
+        self._is_route_old = False
 
     def note_pause(self) -> None:
         """Call after the event loop was not running, which is the case while Spark uses rows."""
         self._pauses += 1
 
-    async def records(self) -> AsyncGenerator[PulledRecords, None]:
-        """Stored records in order, some thousand at a time."""
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Chunks of stored records in order, some thousand records at a time; none is empty."""
         begin, end = self._range.start, self._range.end
-        pending: deque[asyncio.Task[_Chunk]] = deque()
+        pending: deque[asyncio.Task[Chunk]] = deque()
         try:
             while begin < end or pending:
-                while begin < end and len(pending) < self._options.requests_in_flight:
+                while begin < end and len(pending) < self._in_flight:
                     until = min(end, begin + self._chunk_messages(end - begin))
                     pending.append(asyncio.ensure_future(self._read_chunk(begin, until)))
                     begin = until
@@ -150,7 +209,7 @@ class RangeReader:
                 while True:
                     self._update_message_size(chunk)
                     if chunk.pulled.count:
-                        yield chunk.pulled
+                        yield chunk
                     if chunk.next_offset >= chunk.end:
                         break
                     chunk = await self._read_chunk(chunk.next_offset, chunk.end)
@@ -163,18 +222,18 @@ class RangeReader:
         """The number of messages of the next chunk: a share of those left, within the limits."""
         if not self._message_bytes:
             return _MIN_CHUNK_MESSAGES
-        share = max(_MIN_CHUNK_MESSAGES, left // self._options.requests_in_flight)
+        share = max(_MIN_CHUNK_MESSAGES, left // self._in_flight)
         return max(1, min(share, _MAX_CHUNK_MESSAGES, _CHUNK_BYTES // self._message_bytes))
 
-    def _update_message_size(self, chunk: _Chunk) -> None:
+    def _update_message_size(self, chunk: Chunk) -> None:
         pulled = chunk.pulled
         if pulled.count:
             self._message_bytes = max(1, pulled.size_bytes // pulled.count)
         elif not self._message_bytes:
             self._message_bytes = _CHUNK_BYTES // _MAX_CHUNK_MESSAGES
 
-    async def _read_chunk(self, begin: int, end: int) -> _Chunk:
-        chunk = _Chunk(begin, end)
+    async def _read_chunk(self, begin: int, end: int) -> Chunk:
+        chunk = Chunk(self._range.queue, begin, end)
         while chunk.next_offset < end and chunk.pulled.size_bytes < _MAX_CHUNK_BYTES:
             await with_retries(
                 self._options.connection,
@@ -183,7 +242,7 @@ class RangeReader:
             )
         return chunk
 
-    async def _pull_once(self, chunk: _Chunk) -> None:
+    async def _pull_once(self, chunk: Chunk) -> None:
         """One pull; repeated after a timeout if the event loop was paused meanwhile."""
         while True:
             pauses = self._pauses
@@ -191,9 +250,13 @@ class RangeReader:
                 return await self._pull(chunk)
             except RequestTimeoutError:
                 if pauses == self._pauses:
+                    self._is_route_old = True
                     raise
+            except RemotingError:
+                self._is_route_old = True
+                raise
 
-    async def _pull(self, chunk: _Chunk) -> None:
+    async def _pull(self, chunk: Chunk) -> None:
         """Pull once and add the records to the chunk."""
         found = await self._locate_broker()
         if found is None:
@@ -211,9 +274,10 @@ class RangeReader:
             suspend_ms=0,
             carries_subscription=True,
         )
-        response = await self._session.request(
-            address, command, self._options.connection.request_timeout_ms
-        )
+        async with self._permits:
+            response = await self._session.request(
+                address, command, self._options.connection.request_timeout_ms
+            )
         if response.code == ResponseCode.TOPIC_NOT_EXIST and not is_slave:
             self._report_loss("its topic was deleted")
             chunk.next_offset = chunk.end
@@ -226,7 +290,7 @@ class RangeReader:
         chunk.next_offset = next_offset
 
     def _next_offset(
-        self, response: RemotingCommand, chunk: _Chunk, address: str, *, is_slave: bool
+        self, response: RemotingCommand, chunk: Chunk, address: str, *, is_slave: bool
     ) -> int:
         """The offset up to which a response covers the chunk; missing messages are reported."""
         header = PullResponse.decode(response.fields)
@@ -263,7 +327,7 @@ class RangeReader:
             )
         return next_offset
 
-    def _add_records(self, body: bytes, chunk: _Chunk, next_offset: int) -> None:
+    def _add_records(self, body: bytes, chunk: Chunk, next_offset: int) -> None:
         """Add the records of a response that covers the offsets up to ``next_offset``."""
         count = _count_complete(body, chunk.next_offset, next_offset, is_filtered=self._is_filtered)
         if count is None:
@@ -287,6 +351,11 @@ class RangeReader:
         None if the broker is registered but does not have the topic.
         """
         session, queue = self._session, self._queue
+        if self._is_route_old:
+            # The broker may have another address now, or a slave may have taken its place.
+            with contextlib.suppress(GoddardError):
+                await session.refresh_route(queue.topic)
+            self._is_route_old = False
         try:
             return await session.locate(queue, self._suggested_broker_id)
         except BrokerNotFoundError:
@@ -330,13 +399,3 @@ def _slice(records: bytes, starts: list[int], begin: int, end: int) -> tuple[byt
     bounds = [*starts, len(records)]
     base = bounds[first]
     return records[base : bounds[last]], [start - base for start in starts[first:last]]
-
-
-async def open_session(options: SourceOptions) -> Session:
-    """Start a session for one task."""
-    connection = options.connection
-    session = Session.shared(
-        session_options(connection.name_servers, connection.keywords).for_process()
-    )
-    await session.start()
-    return session

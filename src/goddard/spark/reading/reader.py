@@ -4,8 +4,8 @@
 Python workers and depends only on the partition and the options.
 """
 
-import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -32,53 +33,82 @@ from goddard.spark.reading import offsets
 from goddard.spark.reading.cluster import Bounds, ClusterClient
 from goddard.spark.reading.micro_batch import MicroBatchPlanner
 from goddard.spark.reading.offsets import DataLossError, Offsets, QueueRange
-from goddard.spark.reading.pull import PulledRecords, RangeReader, open_session
+from goddard.spark.reading.pull import Chunk, PulledRecords, RangesReader
 from goddard.spark.reading.pushdown import PushedFilters, push_filters
-from goddard.transport.loop import new_event_loop
+from goddard.spark.reading.sessions import worker_session
 
 _logger: Final = logging.getLogger("goddard.spark")
 
 
 class QueueRangePartition(InputPartition):
-    """The range that one task reads."""
+    """The ranges that one task reads, and the number of its concurrent pulls."""
 
-    def __init__(self, queue_range: QueueRange) -> None:
-        super().__init__(queue_range)
-        self.queue_range = queue_range
+    def __init__(self, ranges: Sequence[QueueRange], requests_in_flight: int) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
+        self.requests_in_flight = requests_in_flight
 
 
-def read_range(
-    queue_range: QueueRange, options: SourceOptions, names: Sequence[str]
+def plan_tasks(ranges: list[QueueRange], options: SourceOptions) -> list[QueueRangePartition]:
+    """The partitions of a query or batch."""
+    parts = offsets.split(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records_per_partition=options.max_records_per_partition,
+    )
+    tasks = offsets.combine(parts, max(offsets.MIN_COMBINED_TASKS, options.min_partitions or 0))
+    brokers = [{each.queue.broker_name for each in task} for task in tasks]
+    task_counts = Counter(name for names in brokers for name in names)
+    partitions = []
+    for task, names in zip(tasks, brokers, strict=True):
+        share = options.requests_in_flight_per_broker // max(task_counts[name] for name in names)
+        in_flight = max(1, min(options.requests_in_flight, share))
+        partitions.append(QueueRangePartition(task, in_flight))
+    return partitions
+
+
+def read_ranges(
+    partition: QueueRangePartition, options: SourceOptions, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range. Runs in a task."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        session = runner.run(open_session(options))
-        reader = RangeReader(queue_range, options, session)
-        chunks = reader.records()
+    """The rows of a partition. Runs in a task. A batch has messages of one topic and broker."""
+    with worker_session(options.connection) as worker:
+        run = worker.runner.run
+        reader = RangesReader(
+            partition.ranges, options, worker.session, partition.requests_in_flight
+        )
+        chunks = reader.chunks()
         try:
+            read: list[Chunk] = []
+            queue = partition.ranges[0].queue
             buffer = PulledRecords()
-            while runner.run(_read_next(chunks, buffer)):
+            while run(_read_next(chunks, read)):
+                chunk = read.pop()
+                if buffer.count and chunk.queue[:2] != queue[:2]:
+                    yield from buffer.batches(queue, names, options.tags)
+                    reader.note_pause()
+                    buffer = PulledRecords()
+                queue = chunk.queue
+                buffer.add(chunk.pulled)
                 if buffer.count >= options.rows_per_batch or buffer.size_bytes >= MAX_BATCH_BYTES:
-                    yield from buffer.batches(queue_range.queue, names, options.tags)
+                    yield from buffer.batches(queue, names, options.tags)
                     reader.note_pause()
                     buffer = PulledRecords()
             if buffer.count:
-                yield from buffer.batches(queue_range.queue, names, options.tags)
+                yield from buffer.batches(queue, names, options.tags)
         finally:
-            runner.run(chunks.aclose())
-            runner.run(session.stop())
+            run(chunks.aclose())
 
 
-async def _read_next(chunks: AsyncGenerator[PulledRecords, None], buffer: PulledRecords) -> bool:
-    """Add the next records to the buffer; False at the end.
+async def _read_next(chunks: AsyncGenerator[Chunk, None], read: list[Chunk]) -> bool:
+    """Add the next chunk to ``read``; False at the end.
 
-    The records are not returned: asyncio.Runner formats the task with its result, all bytes of it,
-    each time it installs its signal handler.
+    It is not returned: asyncio.Runner formats the task with its result, all bytes of it, each time
+    it installs its signal handler.
     """
-    records = await anext(chunks, None)
-    if records is None:
+    chunk = await anext(chunks, None)
+    if chunk is None:
         return False
-    buffer.add(records)
+    read.append(chunk)
     return True
 
 
@@ -88,7 +118,7 @@ def _rows_of(
     # Spark creates a partition of its own if the reader returns none.
     if not isinstance(partition, QueueRangePartition):
         return iter(())
-    return read_range(partition.queue_range, options, names)
+    return read_ranges(partition, options, names)
 
 
 class BatchReader(DataSourceReader):
@@ -112,14 +142,7 @@ class BatchReader(DataSourceReader):
             start, end = self._clamp(bounds, start, end)
             ranges, _ = offsets.ranges_between(start, end)
             ranges = self._narrow(cluster, ranges)
-        return [
-            QueueRangePartition(queue_range)
-            for queue_range in offsets.split(
-                ranges,
-                min_partitions=options.min_partitions,
-                max_records_per_partition=options.max_records_per_partition,
-            )
-        ]
+        return plan_tasks(ranges, options)
 
     def _narrow(self, cluster: ClusterClient, ranges: list[QueueRange]) -> list[QueueRange]:
         """Hook for filter push-down; without it the ranges stay as they are."""
@@ -234,12 +257,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
         max_rows = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+        if max_rows is None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadMaxRows(max_rows)
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        # Trigger.Once reads everything, whatever the limits are.
+        if isinstance(limit, ReadAllAvailable):
+            return self._get_planner().next_end(start, None, None)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._get_planner().next_end(start, max_rows)
+        return self._get_planner().next_end(start, max_rows, self._options.max_bytes_per_trigger)
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
@@ -258,14 +286,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges, losses = offsets.ranges_between(begins.queues | ends.first, ends.queues)
         if losses and self._options.fails_on_data_loss:
             raise DataLossError(losses)
-        return [
-            QueueRangePartition(queue_range)
-            for queue_range in offsets.split(
-                ranges,
-                min_partitions=self._options.min_partitions,
-                max_records_per_partition=self._options.max_records_per_partition,
-            )
-        ]
+        return plan_tasks(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows_of(partition, self._options, self._names)

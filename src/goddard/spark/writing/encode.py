@@ -14,13 +14,14 @@ sets itself.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from goddard.core import IS_COMPILED
 from goddard.errors import GoddardError
 from goddard.protocol.message import (
     BATCH_ENTRY_BYTES,
@@ -43,6 +44,9 @@ from goddard.protocol.record import MAX_PROPERTIES_BYTES
 from goddard.spark.arrays import Positions, hex_strings
 from goddard.spark.rows import ROW_PROPERTY, RowError, WriteContext, messages
 from goddard.spark.writing.content_hash import content_hashes
+
+if IS_COMPILED or TYPE_CHECKING:
+    from goddard.core import entries as core_entries
 
 _logger: Final = logging.getLogger("goddard.spark")
 
@@ -115,6 +119,8 @@ def _encode_columns(
         or not _are_destinations_valid(batch, context)
     ):
         raise _UnsupportedByColumnsError
+    if IS_COMPILED:
+        return _encode_compiled(batch, bodies, rows, context, ids)
     properties = _properties(batch, bodies, rows, context, ids)
     properties_bytes = _lengths(properties)
     if properties_bytes.max() > MAX_PROPERTIES_BYTES:
@@ -124,6 +130,43 @@ def _encode_columns(
     heads[:, 4] = body_bytes
     tails = properties_bytes.astype(">i2").reshape(len(rows), 1)
     return _joined(_fixed(heads), bodies, _fixed(tails), properties)
+
+
+def _encode_compiled(
+    batch: pa.RecordBatch,
+    bodies: pa.Array,
+    rows: Positions,
+    context: WriteContext,
+    ids: MessageIds,
+) -> pa.Array:
+    parts = _row_properties(batch, len(rows))
+    row_prefix = f"{ROW_PROPERTY}{NAME_END}{context.key_prefix}-"
+    if "rowKey" in batch.schema.names:
+        parts.append(_own_row_keys(batch))
+        row_prefix = ""
+    shared = [part.as_py() for part, _ in parts if isinstance(part, pa.Scalar)]
+    if len(shared) == len(parts):
+        bounds, data = np.zeros(1, np.int32), np.frombuffer(b"".join(shared), np.uint8)
+    else:
+        joined = _joined(*(part for part, _ in parts), null_handling="replace")
+        _check_separators(joined, parts)
+        bounds, data = bounds_of(joined), _whole_data(joined)
+    encoded = core_entries.encode_entries(
+        bounds_of(bodies),
+        _whole_data(bodies),
+        bounds,
+        data,
+        rows,
+        row_prefix.encode(),
+        f"{PROPERTY_UNIQUE_ID}{NAME_END}{ids.prefix}".encode(),
+        ids.first,
+        _instance(context),
+    )
+    if encoded is None:
+        raise _UnsupportedByColumnsError
+    offsets, values, size = encoded
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values).slice(0, size)]
+    return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
 
 
 def _are_destinations_valid(batch: pa.RecordBatch, context: WriteContext) -> bool:
@@ -151,8 +194,27 @@ def _properties(
     ids: MessageIds,
 ) -> pa.Array:
     count = len(rows)
+    parts = _row_properties(batch, count)
+    if "rowKey" in batch.schema.names:
+        parts.append(_own_row_keys(batch))
+    else:
+        row_keys = _row_keys(bodies, [part for part, _ in parts], rows)
+        parts.append(_pairs(ROW_PROPERTY, row_keys, f"{context.key_prefix}-"))
+    counters = _big_endian(ids.counters(count))
+    parts.append(_pairs(PROPERTY_UNIQUE_ID, hex_strings(counters), ids.prefix))
+    if context.namespace:
+        parts.append((pa.scalar(_instance(context), pa.binary()), count))
+    joined = _joined(*(part for part, _ in parts), null_handling="replace")
+    _check_separators(joined, parts)
+    return joined
+
+
+def _row_properties(batch: pa.RecordBatch, count: int) -> list[tuple[pa.Array | pa.Scalar, int]]:
+    """The properties before the idempotence key.
+
+    Columns of encoded pairs (or a scalar that all rows share), each with its number of pairs.
+    """
     names = batch.schema.names
-    # Columns of encoded pairs (or a scalar that all rows share), each with its number of pairs.
     parts: list[tuple[pa.Array | pa.Scalar, int]] = []
     if "keys" in names:
         parts.append(_pairs(PROPERTY_KEYS, _keys(batch)))
@@ -162,24 +224,27 @@ def _properties(
             parts.append(_pairs(name, _text(batch, column)))
     if "properties" in names:
         parts.append(_user_properties(batch))
-    if "rowKey" in names:
-        row_keys = _text(batch, "rowKey")
-        if row_keys.null_count or pc.equal(pc.binary_length(row_keys), 0).true_count:
-            raise _UnsupportedByColumnsError
-        parts.append(_pairs(ROW_PROPERTY, row_keys))
-    else:
-        row_keys = _row_keys(bodies, [part for part, _ in parts], rows)
-        parts.append(_pairs(ROW_PROPERTY, row_keys, f"{context.key_prefix}-"))
-    counters = _big_endian(ids.counters(count))
-    parts.append(_pairs(PROPERTY_UNIQUE_ID, hex_strings(counters), ids.prefix))
-    if context.namespace:
-        instance = f"{PROPERTY_INSTANCE_ID}{NAME_END}{context.namespace}{PAIR_END}"
-        parts.append((_scalar(instance), count))
-    joined = _joined(*(part for part, _ in parts), null_handling="replace")
+    return parts
+
+
+def _own_row_keys(batch: pa.RecordBatch) -> tuple[pa.Array, int]:
+    row_keys = _text(batch, "rowKey")
+    if row_keys.null_count or pc.equal(pc.binary_length(row_keys), 0).true_count:
+        raise _UnsupportedByColumnsError
+    return _pairs(ROW_PROPERTY, row_keys)
+
+
+def _instance(context: WriteContext) -> bytes:
+    """The encoded pair of the namespace; empty without one."""
+    if not context.namespace:
+        return b""
+    return f"{PROPERTY_INSTANCE_ID}{NAME_END}{context.namespace}{PAIR_END}".encode()
+
+
+def _check_separators(joined: pa.Array, parts: Sequence[tuple[pa.Array | pa.Scalar, int]]) -> None:
     # More separators than pairs: a name or a value contains one.
     if np.count_nonzero(_data(joined) == _PAIR_END_BYTE) != sum(pairs for _, pairs in parts):
         raise _UnsupportedByColumnsError
-    return joined
 
 
 def _pairs(name: str, values: pa.Array, prefix: str = "") -> tuple[pa.Array, int]:
@@ -293,6 +358,11 @@ def bounds_of(values: pa.Array) -> npt.NDArray[np.int32]:
 
 def _lengths(values: pa.Array) -> npt.NDArray[np.int32]:
     return np.diff(bounds_of(values))
+
+
+def _whole_data(values: pa.Array) -> npt.NDArray[np.uint8]:
+    """The buffer that the offsets of ``bounds_of`` refer to; the column is not empty."""
+    return np.frombuffer(memoryview(values.buffers()[2]), np.uint8)
 
 
 def _data(values: pa.Array) -> npt.NDArray[np.uint8]:

@@ -159,6 +159,25 @@ def test_large_queue_is_split_and_small_one_is_not() -> None:
     ]
 
 
+@given(st.lists(st.integers(1, 300_000), max_size=300), st.integers(1, 40))
+def test_combined_tasks_cover_all_ranges_in_order(sizes: list[int], min_tasks: int) -> None:
+    ranges = [QueueRange(_queue(number), 5, 5 + size) for number, size in enumerate(sizes)]
+    tasks = offsets.combine(ranges, min_tasks)
+    assert [each for task in tasks for each in task] == ranges
+    assert len(tasks) >= min(len(ranges), min_tasks)
+    assert all(
+        len(task) == 1 or sum(each.size for each in task) <= offsets.MESSAGES_PER_TASK
+        for task in tasks
+    )
+
+
+def test_many_short_ranges_are_few_tasks() -> None:
+    short = [QueueRange(_queue(number), 0, 1) for number in range(10_000)]
+    assert offsets.MIN_COMBINED_TASKS <= len(offsets.combine(short, 32)) <= 40
+    long = [QueueRange(_queue(number), 0, 100_000) for number in range(2_000)]
+    assert len(offsets.combine(long, 32)) == 2_000
+
+
 @given(
     st.dictionaries(
         st.integers(0, 6).map(_queue), st.tuples(st.integers(0, 50), st.integers(0, 500))

@@ -1,4 +1,4 @@
-"""RangeReader with scripted broker responses: lagging slaves, gaps, inner batches."""
+"""RangesReader with scripted broker responses: lagging slaves, gaps, inner batches."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from goddard.protocol.message import BatchEntry, SysFlag, encode_batch
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.spark.options import parse_source
 from goddard.spark.reading.offsets import DataLossError, QueueRange
-from goddard.spark.reading.pull import RangeReader
+from goddard.spark.reading.pull import RangesReader
 
 _QUEUE = MessageQueue("T", "b", 0)
 _HOST = Host.parse("127.0.0.1:10911")
@@ -74,10 +74,10 @@ def record(number: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
 
 async def read(session: ScriptedSession, start: int, end: int, **more: str) -> list[int]:
     options = parse_source(_OPTIONS | more, is_streaming=False)
-    reader = RangeReader(QueueRange(_QUEUE, start, end), options, cast(Session, session))
+    reader = RangesReader([QueueRange(_QUEUE, start, end)], options, cast(Session, session), 8)
     found: list[int] = []
-    async for pulled in reader.records():
-        for batch in pulled.batches(_QUEUE, ["body"], ()):
+    async for chunk in reader.chunks():
+        for batch in chunk.pulled.batches(_QUEUE, ["body"], ()):
             found += [int(row["body"]) for row in batch.to_pylist()]
     return found
 
@@ -143,11 +143,11 @@ async def test_timeout_during_a_pause_does_not_count_as_failure() -> None:
 
     options = parse_source(_OPTIONS | {"fetchOffset.numRetries": "0"}, is_streaming=False)
     session = cast(Session, ScriptedSession(respond))
-    reader = RangeReader(QueueRange(_QUEUE, 0, 2), options, session)
-    assert [pulled.count async for pulled in reader.records()] == [2]
-    reader = RangeReader(QueueRange(_QUEUE, 0, 3), options, session)
+    reader = RangesReader([QueueRange(_QUEUE, 0, 2)], options, session, 8)
+    assert [chunk.pulled.count async for chunk in reader.chunks()] == [2]
+    reader = RangesReader([QueueRange(_QUEUE, 0, 3)], options, session, 8)
     with pytest.raises(RequestTimeoutError):
-        [pulled async for pulled in reader.records()]
+        [chunk async for chunk in reader.chunks()]
 
 
 async def test_missing_messages_in_a_response_are_data_loss() -> None:

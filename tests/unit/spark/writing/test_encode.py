@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goddard.client.produce.encoding import prepare_batch, split_batch
+from goddard.core import IS_COMPILED
 from goddard.errors import GoddardError
 from goddard.protocol.message import (
     PROPERTY_UNIQUE_ID,
@@ -44,6 +46,15 @@ _TYPES = {
     "brokerName": (pa.string(),),
     "queueId": (pa.int32(), pa.int64()),
 }
+
+
+@pytest.fixture(params=sorted({IS_COMPILED, False}), scope="module", autouse=True)
+def is_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All tests run with and without the compiled modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("goddard.spark.writing.encode.IS_COMPILED", request.param)
+        yield
+
 
 # Includes blank strings, separators and reserved names.
 _WORDS = st.one_of(

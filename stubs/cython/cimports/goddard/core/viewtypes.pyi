@@ -7,3 +7,4 @@ WritableBytes: TypeAlias = Any
 Numbers: TypeAlias = Any
 WritableNumbers: TypeAlias = Any
 Hashes: TypeAlias = Any
+Offsets: TypeAlias = Any
