@@ -11,11 +11,11 @@ ARGS   ?=
 COVERED := tests/unit tests/property tests/golden tests/integration tests/client tests/fault/store \
 	tests/fault/broker tests/fault/nameserver tests/fault/client tests/fault/transport
 
-.PHONY: help demo unit test coverage check format generate build hooks bench fuzz sanitize peers clean
+.PHONY: help demo unit test coverage check format generate build hooks bench fuzz fuzz-core sanitize peers clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml hatch_build.py $(wildcard src/goddard/core/*.p*)
 	@$(PYTHON) -c 'import sys; sys.exit("Goddard needs Python 3.11 or newer; this is %s. Try: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -71,6 +71,9 @@ bench: $(READY) peers ## Measure ours and the real RocketMQ in one run
 
 fuzz: $(READY) ## Feed the decoders a million hostile inputs
 	$(BIN)/python -m bench.fuzz $(ARGS)
+
+fuzz-core: $(READY) ## Feed the compiled decoders ten million hostile inputs
+	$(BIN)/python -m bench.fuzz_core $(ARGS)
 
 sanitize: $(READY) ## Test the compiled modules under gcc's address sanitizer
 	@rm -rf build/sanitized

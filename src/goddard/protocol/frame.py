@@ -37,6 +37,8 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_JSON: Final = SerializeType.JSON
+_ROCKETMQ: Final = SerializeType.ROCKETMQ
 
 _I32: Final = Struct(">i")
 _PREFIX: Final = Struct(">iI")
@@ -199,7 +201,7 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
         read.remark,
         _language_of(read.language),
         read.version,
-        SerializeType.JSON,
+        _JSON,
     )
 
 
@@ -212,37 +214,82 @@ def _decode_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     if not 0 <= remark_length <= size - position - 4:
         raise ProtocolError(f"a remark of {remark_length} bytes does not fit its header of {size}")
     try:
-        remark = header[position : position + remark_length].decode() or None
-        position += remark_length
+        remark = None
+        if remark_length:
+            remark = header[position : position + remark_length].decode()
+            position += remark_length
         (ext_length,) = _I32.unpack_from(header, position)
         position += 4
         if not 0 <= ext_length <= size - position:
             raise ProtocolError(f"fields of {ext_length} bytes do not fit their header of {size}")
-        fields = _decode_fields(header, position, position + ext_length) if ext_length else None
+        fields = _decode_fields(header[position : position + ext_length]) if ext_length else None
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the binary header is not UTF-8: {error}") from error
-    return RemotingCommand(
-        code, fields, body, opaque, flag, remark, language, version, SerializeType.ROCKETMQ
-    )
+    return RemotingCommand(code, fields, body, opaque, flag, remark, language, version, _ROCKETMQ)
 
 
-def _decode_fields(header: bytes, position: int, end: int) -> dict[str, str]:
-    key_length_at, value_length_at = _KEY_LENGTH.unpack_from, _I32.unpack_from
+class _FieldLayout:
+    """Names and lengths of the fields of a binary header, as one struct.
+
+    Peers repeat headers whose values, but not their lengths, differ.
+    """
+
+    __slots__ = ("misses", "names", "separators", "unpack")
+
+    def __init__(self, fields: dict[str, str], separators: list[bytes], lengths: list[int]) -> None:
+        self.names = tuple(fields)
+        # What precedes each value: the length of the name, the name, the length of the value.
+        self.separators = tuple(separators)
+        sizes = zip(separators, lengths, strict=True)
+        self.unpack = Struct("".join([f"{len(each)}s{length}s" for each, length in sizes])).unpack
+        self.misses = 0
+
+
+# By the length of all fields. Each entry was seen when its length came first, or after so many
+# headers of this length with other fields.
+_layouts: dict[int, _FieldLayout] = {}
+_MAX_LAYOUTS: Final = 512
+_MAX_LAYOUT_BYTES: Final = 4096
+_MAX_LAYOUT_MISSES: Final = 8
+
+
+def _decode_fields(data: bytes) -> dict[str, str]:
+    layout = _layouts.get(len(data))
+    if layout is None:
+        return _walk_fields(data, is_new=len(data) <= _MAX_LAYOUT_BYTES)
+    parts = layout.unpack(data)
+    if parts[::2] == layout.separators:
+        return dict(zip(layout.names, map(bytes.decode, parts[1::2]), strict=True))
+    layout.misses += 1
+    return _walk_fields(data, is_new=layout.misses >= _MAX_LAYOUT_MISSES)
+
+
+def _walk_fields(data: bytes, *, is_new: bool) -> dict[str, str]:
+    """Decode fields one by one; ``is_new``: and remember their layout."""
     fields: dict[str, str] = {}
+    separators: list[bytes] = []
+    lengths: list[int] = []
+    position, end = 0, len(data)
     while position < end:
         if end - position < 6:
             raise ProtocolError("a header field is truncated")
         key_at = position + 2
-        (key_length,) = key_length_at(header, position)
+        (key_length,) = _KEY_LENGTH.unpack_from(data, position)
         key_end = key_at + key_length
         if key_length < 0 or key_end + 4 > end:
             raise ProtocolError(f"a field name of {key_length} bytes does not fit its header")
         value_at = key_end + 4
-        (value_length,) = value_length_at(header, key_end)
-        position = value_at + value_length
-        if value_length < 0 or position > end:
+        (value_length,) = _I32.unpack_from(data, key_end)
+        if not 0 <= value_length <= end - value_at:
             raise ProtocolError(f"a field value of {value_length} bytes does not fit its header")
-        fields[header[key_at:key_end].decode()] = header[value_at:position].decode()
+        separators.append(data[position:value_at])
+        lengths.append(value_length)
+        position = value_at + value_length
+        fields[data[key_at:key_end].decode()] = data[value_at:position].decode()
+    if is_new and len(fields) == len(lengths):  # no name twice
+        if len(_layouts) >= _MAX_LAYOUTS:
+            _layouts.clear()
+        _layouts[end] = _FieldLayout(fields, separators, lengths)
     return fields
 
 
@@ -262,9 +309,9 @@ def decode_frame(frame: memoryview) -> RemotingCommand:
     header = bytes(frame[4 : 4 + header_length])
     body = bytes(frame[4 + header_length :])
     kind = (word >> 24) & 0xFF
-    if kind == SerializeType.JSON:
+    if kind == _JSON:
         return _decode_json_header(header, body)
-    if kind == SerializeType.ROCKETMQ:
+    if kind == _ROCKETMQ:
         return _decode_binary_header(header, body)
     raise ProtocolError(f"unknown header encoding {kind}")
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -349,3 +350,52 @@ class TestReply:
 
     def test_fields_of_a_command_without_any(self) -> None:
         assert RemotingCommand(0).fields == {}
+
+
+def binary_round_trip(fields: dict[str, str]) -> None:
+    command = RemotingCommand(10, fields, serialize_type=SerializeType.ROCKETMQ)
+    assert decode(encode_frame(command)).ext_fields == fields
+
+
+def test_fields_of_one_length_may_have_different_layouts() -> None:
+    """Layouts of binary headers are remembered by their length."""
+    layouts: list[Callable[[int], dict[str, str]]] = [
+        lambda n: {"first": f"{n:04}", "second": "é"},
+        lambda n: {"first": f"{n:03}", "second": "xé"},
+        lambda n: {"other": f"{n:04}", "second": "é"},
+        lambda n: {"second": f"{n:04}", "first": "é"},
+        lambda n: {"a": f"{n:06}", "b": "", "second": ""},
+    ]
+    for repeats in (1, 3, 20):
+        for layout in layouts:
+            for number in range(repeats):
+                binary_round_trip(layout(number))
+    for number in range(100):
+        binary_round_trip(layouts[number % len(layouts)](number))
+
+
+def test_a_repeated_layout_is_checked_as_the_first() -> None:
+    good = encode_frame(
+        RemotingCommand(10, {"name": "value", "n": "12"}, serialize_type=SerializeType.ROCKETMQ)
+    )
+    for _ in range(3):
+        decode(good)
+    at = good.index(b"value")
+    for bad in (
+        good.replace(b"value", b"val\xffe"),
+        good[: at - 4] + struct.pack(">i", 6) + good[at:],
+        good[: at - 4] + struct.pack(">i", -1) + good[at:],
+    ):
+        for _ in range(10):
+            with pytest.raises(ProtocolError):
+                decode(bad)
+    assert decode(good).ext_fields == {"name": "value", "n": "12"}
+
+
+def test_a_repeated_name_has_its_last_value_under_every_layout() -> None:
+    fields = b"".join(
+        struct.pack(">h", 1) + b"n" + struct.pack(">i", 1) + value for value in (b"1", b"2")
+    )
+    head = struct.pack(">hBhiiii", 10, 0, 400, 1, 0, 0, len(fields))
+    for _ in range(20):
+        assert decode(frame_of(head + fields, kind=1)).ext_fields == {"n": "2"}

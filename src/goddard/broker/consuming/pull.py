@@ -41,6 +41,7 @@ from goddard.protocol.codes import (
 from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import PullRequest, PullResponse
+from goddard.protocol.templates import ResponseTemplate
 from goddard.store.log.cold import ColdRead
 from goddard.store.log.reading import FoundMessages, GetResult, GetStatus, is_bulk_read
 from goddard.store.store import MessageStore
@@ -90,6 +91,21 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
+# The response with messages; its fields are those of PullResponse that are never left out.
+_FOUND_TEMPLATE: Final = ResponseTemplate(
+    _FOUND,
+    GetStatus.FOUND.value,
+    {
+        "suggestWhichBrokerId": None,
+        "nextBeginOffset": None,
+        "minOffset": None,
+        "maxOffset": None,
+        "topicSysFlag": None,
+        "groupSysFlag": None,
+    },
+)
+# Longer ones are checked against the limit of frames.
+_MAX_TEMPLATE_BYTES: Final = 1 << 20
 _RESET_REMARK: Final = "OFFSET_RESET"
 
 
@@ -571,6 +587,21 @@ class Pulls:
                         group_flag,
                     )
                 )
+            return None
+        if code == _FOUND and result.total_bytes <= _MAX_TEMPLATE_BYTES:
+            if not call.connection.is_closed:
+                values = (
+                    str(broker_id),
+                    str(result.next_offset),
+                    str(result.min_offset),
+                    str(result.max_offset),
+                    str(topic_flag),
+                    str(group_flag),
+                )
+                head = _FOUND_TEMPLATE.head(
+                    call.serialize_type, call.opaque, values, result.total_bytes
+                )
+                call.connection.send_encoded(b"".join((head, *result.records)))
             return None
         header = PullResponse(
             suggest_which_broker_id=broker_id,

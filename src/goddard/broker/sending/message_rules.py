@@ -7,6 +7,7 @@ loop thread.
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import msgspec
@@ -36,7 +37,7 @@ from goddard.store.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from goddard.store.log.records import LogEntry, PreparedRecord, prepare_record
+from goddard.store.log.records import LogEntry, PreparedRecord, RequestFields
 
 _MAX_TOPIC_BYTES: Final = 255
 _PREPARED: Final = 0x4
@@ -204,11 +205,9 @@ class MessageWriter:
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=delayed)
 
     def _check(self, message: NewMessage) -> None:
-        topic_bytes = len(message.topic.encode())
-        limit = _MAX_TOPIC_BYTES if is_retry_topic(message.topic) else MAX_TOPIC_BYTES_V1
-        if topic_bytes > limit:
+        if not _is_short_topic(message.topic):
             raise PutRefusedError(
-                PutStatus.MESSAGE_ILLEGAL, f"a topic of {topic_bytes} bytes is longer than {limit}"
+                PutStatus.MESSAGE_ILLEGAL, f"the topic {message.topic[:300]!r} is too long"
             )
         if not message.body:
             raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "the body is empty")
@@ -226,16 +225,20 @@ class MessageWriter:
             properties = encode_properties(message.properties)
         except ProtocolError as error:
             raise PutRefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
-        return prepare_record(
-            topic=message.topic,
-            queue_id=message.queue_id,
-            body=bytes(message.body),
-            properties=properties,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            store_host=self._store_host,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
+        request = RequestFields(
+            message.topic,
+            message.queue_id,
+            message.born_timestamp_ms,
+            message.born_host,
+            self._store_host,
+            message.sys_flag,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
         )
+        return PreparedRecord(request, bytes(message.body), properties, message.flag)
+
+
+@lru_cache(maxsize=4096)
+def _is_short_topic(topic: str) -> bool:
+    limit = _MAX_TOPIC_BYTES if is_retry_topic(topic) else MAX_TOPIC_BYTES_V1
+    return len(topic.encode()) <= limit

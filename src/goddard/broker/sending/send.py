@@ -51,6 +51,7 @@ from goddard.protocol.message import (
     iter_batch,
 )
 from goddard.protocol.record import Host
+from goddard.protocol.templates import ResponseTemplate
 from goddard.store.log.records import LogEntry, PreparedRecord, RequestFields
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
@@ -174,6 +175,18 @@ class Sends:
             PROPERTY_TRACE: "true" if config.trace_on else "false",
             PROPERTY_REGION: config.region_id,
         }
+        # Of one message that has a unique id; the fields are those of ``success``.
+        self._stored = ResponseTemplate(
+            ResponseCode.SUCCESS,
+            None,
+            {
+                "queueId": None,
+                "transactionId": None,
+                "msgId": None,
+                **self.common_fields,
+                "queueOffset": None,
+            },
+        )
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -418,13 +431,13 @@ class Sends:
                 f"a batch has {MAX_BATCH_MESSAGES} messages at most; send the others in another",
             )
         fields = RequestFields(
-            topic=name,
-            queue_id=queue_id,
-            born_timestamp_ms=batch.born_timestamp_ms,
-            born_host=batch.born_host,
-            store_host=self._store_host,
-            sys_flag=batch.sys_flag,
-            reconsume_times=batch.reconsume_times,
+            name,
+            queue_id,
+            batch.born_timestamp_ms,
+            batch.born_host,
+            self._store_host,
+            batch.sys_flag,
+            batch.reconsume_times,
         )
         records = [PreparedRecord(fields, *message) for message in messages]
         unique_id = properties.get(PROPERTY_UNIQUE_ID)
@@ -449,14 +462,23 @@ class Sends:
     ) -> None:
         """Answer a send whose records lie side by side in the log, or are not stored."""
         if entries is None:
-            answer = self.failure(request, error)
-        else:
-            if self._stats is not None:
-                size = entries[-1].end_offset - entries[0].physical_offset
-                self._stats.put(entries[0].topic, len(entries), size)
-            answer = self.success(request, entries, queue_id, unique_id, error)
-        if not request.is_oneway:
-            connection.respond(answer)
+            if not request.is_oneway:
+                connection.respond(self.failure(request, error))
+            return
+        first, last = entries[0], entries[-1]
+        count = len(entries)
+        if self._stats is not None:
+            self._stats.put(first.topic, count, last.end_offset - first.physical_offset)
+        if request.is_oneway:
+            return
+        if count > 1 or error is not None or unique_id is None:
+            connection.respond(self.success(request, entries, queue_id, unique_id, error))
+        elif not connection.is_closed:
+            message_id = f"{self._id_prefix}{first.physical_offset:016X}"
+            values = (str(queue_id), unique_id, message_id, str(first.queue_offset))
+            connection.send_encoded(
+                self._stored.head(request.serialize_type, request.opaque, values)
+            )
 
     def success(
         self,

@@ -19,6 +19,9 @@ from goddard.errors import HeaderError
 Int32 = Annotated[int, 32]
 Int64 = Annotated[int, 64]
 
+_SMALL_NUMBERS: Final = {str(number): number for number in range(1024)}
+_BOOLS: Final = {"true": True, "false": False}
+
 # The default of a field that has no default.
 _MISSING: Final = object()
 
@@ -70,6 +73,7 @@ class _Field(NamedTuple):
     name: str
     wire_name: str
     parse: Callable[[str], Any] | None  # None: text, used unchanged
+    frequent: dict[str, Any]  # what parse returns for some texts, because a call is slower
     write: Callable[[Any], str] | None
     default: Any
 
@@ -79,17 +83,19 @@ def _field_of(name: str, annotation: Any, default: Any) -> _Field:
         (annotation,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
     parse: Callable[[str], Any] | None
     write: Callable[[Any], str] | None
+    frequent: dict[str, Any] = {}
     if annotation is str:
         parse, write = None, None
     elif annotation is bool:
-        parse, write = _parse_bool, _write_bool
+        parse, write, frequent = _parse_bool, _write_bool, _BOOLS
     elif typing.get_origin(annotation) is Annotated:
         parse, write = _parse_int(typing.get_args(annotation)[1]), str
+        frequent = _SMALL_NUMBERS
     else:
         raise TypeError(f"{name}: {annotation} is not a header field type")
     if isinstance(default, _Wire):
-        return _Field(name, default.name, parse, write, default.default)
-    return _Field(name, camel_case(name), parse, write, default)
+        return _Field(name, default.name, parse, frequent, write, default.default)
+    return _Field(name, camel_case(name), parse, frequent, write, default)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
@@ -101,11 +107,11 @@ class Header:
     """
 
     _fields: ClassVar[tuple[_Field, ...] | None] = None
-    # The attributes of an instance created without arguments.
+    # The attributes of an instance created without arguments; those of them that have defaults.
     _template: ClassVar[dict[str, Any]] = {}
-    # The name and the parser of each field, by its wire name; the names of those without default.
-    _by_wire_name: ClassVar[dict[str, tuple[str, Callable[[str], Any] | None]]] = {}
-    _required: ClassVar[tuple[str, ...]] = ()
+    _defaults: ClassVar[dict[str, Any]] = {}
+    # Of each field, by its wire name: name, parser, values of frequent texts.
+    _by_wire_name: ClassVar[dict[str, tuple[str, Callable[[str], Any] | None, dict[str, Any]]]] = {}
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
@@ -128,8 +134,12 @@ class Header:
             if typing.get_origin(hint) is not ClassVar
         )
         cls._template = {field.name: field.default for field in fields}
-        cls._by_wire_name = {field.wire_name: (field.name, field.parse) for field in fields}
-        cls._required = tuple(field.name for field in fields if field.default is _MISSING)
+        cls._defaults = {
+            name: default for name, default in cls._template.items() if default is not _MISSING
+        }
+        cls._by_wire_name = {
+            field.wire_name: (field.name, field.parse, field.frequent) for field in fields
+        }
         # Set last: a thread that sees _fields must see the others.
         cls._fields = fields
         return fields
@@ -168,30 +178,31 @@ class Header:
     @classmethod
     def _decode_values(cls, fields: Mapping[str, str]) -> dict[str, Any]:
         """The attributes of the header that a command's fields hold."""
-        if cls._fields is None:
-            cls._resolve_fields()
+        all_fields = cls._fields or cls._resolve_fields()
         by_wire_name = cls._by_wire_name
-        values = cls._template.copy()
+        values = cls._defaults.copy()
         try:
             for wire_name, text in fields.items():
                 known = by_wire_name.get(wire_name)
-                if known is not None:
-                    name, parse = known
-                    if parse is None:
-                        values[name] = text
-                    elif text:
-                        values[name] = parse(text)
+                if known is None:
+                    continue
+                name, parse, frequent = known
+                if parse is None:
+                    values[name] = text
+                elif (value := frequent.get(text)) is not None:
+                    values[name] = value
+                elif text:
+                    values[name] = parse(text)
         except ValueError:
             raise cls._first_error(fields) from None
-        for name in cls._required:
-            if values[name] is _MISSING:
-                raise cls._first_error(fields)
+        if len(values) != len(all_fields):  # a field without default is missing
+            raise cls._first_error(fields)
         return values
 
     @classmethod
     def _first_error(cls, fields: Mapping[str, str]) -> HeaderError:
         """What is wrong with the first invalid field, in the order of the class."""
-        for _, wire_name, parse, _, default in cls._fields or ():
+        for _, wire_name, parse, _, _, default in cls._fields or ():
             text = fields.get(wire_name)
             if text is None or (not text and parse is not None):
                 if default is _MISSING:
@@ -207,7 +218,7 @@ class Header:
         """Encode the header as a command's fields, without those that are None."""
         encoded: dict[str, str] = {}
         values = vars(self)
-        for name, wire_name, _, write, _ in self._fields or self._resolve_fields():
+        for name, wire_name, _, _, write, _ in self._fields or self._resolve_fields():
             value = values[name]
             if value is not None:
                 encoded[wire_name] = value if write is None else write(value)

@@ -9,6 +9,7 @@ from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from goddard.core import IS_COMPILED
@@ -215,6 +216,8 @@ def _gather(
     byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
     memory_limits = (min(byte_limit, limits[1]), min(max_count, limits[2]))
     disk_limits = (min(byte_limit, limits[3]), min(max_count, limits[4]))
+    if message_filter is None and _take_all(log, entries.data, memory_bytes, memory_limits, result):
+        return result
     total = 0
     skip_below = 0
     last_physical = end_offset
@@ -261,6 +264,41 @@ def _gather(
     result.next_offset = queue_offset
     result.is_slave_suggested = end_offset - last_physical > memory_bytes
     return result
+
+
+def _take_all(
+    log: CommitLog,
+    data: bytes,
+    memory_bytes: int,
+    limits: tuple[int, int],
+    result: GetResult,
+) -> bool:
+    """Take the records of all entries at once if they are in memory, in one segment, and within
+    the limits; else nothing is taken.
+    """
+    entries = list(ENTRY.iter_unpack(data))
+    physical_offsets, sizes, _ = zip(*entries, strict=True)
+    first = min(physical_offsets)
+    segment = log.segment_at(first)
+    if segment is None or min(sizes) <= 0 or BLANK_SIZE in sizes:
+        return False
+    total = sum(sizes)
+    end_offset = min(log.end_offset, segment.end_offset)
+    if (
+        log.end_offset - first > memory_bytes
+        or total > limits[0]
+        or len(entries) > limits[1]
+        or max(map(add, physical_offsets, sizes)) > end_offset
+    ):
+        return False
+    view, base = segment.view, segment.base_offset
+    result.records = [view[offset - base : offset - base + size] for offset, size, _ in entries]
+    result.queue_offsets = list(range(result.next_offset, result.next_offset + len(entries)))
+    result.status = GetStatus.FOUND
+    result.total_bytes = total
+    result.first_physical_offset = physical_offsets[0]
+    result.next_offset += len(entries)
+    return True
 
 
 def read_matches(log: CommitLog, lock: threading.RLock, match: KeyMatch) -> QueryResult:

@@ -41,12 +41,16 @@ TRANSACTION_MASK: Final = 0xC
 PREPARED: Final = 0x4
 ROLLBACK: Final = 0xC
 
-# A record in the order of its bytes: size, magic, CRC, queue id, flag; its place (queue offset and
-# physical offset); system flag, born time, born host; store time; store host, retries, offset of
-# the half message, length of the body; body, topic, properties.
-_RECORD_START: Final = Struct(">iIiii")
-_AFTER_PLACE: Final = Struct(">iq")
-_BEFORE_BODY: Final = Struct(">iq")
+# A record up to its body, in the order of its bytes: size, magic, CRC, queue id, flag; its place
+# (queue offset and physical offset); system flag, born time, born host; store time, store host;
+# retries, offset of the half message, length of the body. By the hosts: bit 0 for a born host with
+# an IPv6 address, bit 1 for a store host.
+_HEADS: Final = tuple(
+    Struct(f">iIIiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
+)
+# Those of them that come from a request, to check that they fit: queue id, system flag, born time,
+# retries, offset of the half message.
+_CHECKED: Final = Struct(">iiqiq")
 _U16: Final = Struct(">H")
 _HOST: Final = (Struct(">4si"), Struct(">16si"))
 # With a plus sign between group and topic: what pop consumers retry.
@@ -57,7 +61,6 @@ _I32: Final = Struct(">i")
 _V6_BYTES: Final = 20
 _PLACE: Final = Struct(">qq")  # queue offset, physical offset
 _PLACE_AT: Final = 20
-_FIXED_BYTES: Final = 72  # of a record's head, without its two hosts
 _SYS_FLAG_AT: Final = 36
 _SEPARATOR: Final = 2
 _STORE_TIME_AT: Final = 56
@@ -91,22 +94,22 @@ class LogEntry(NamedTuple):
 
 
 class RequestFields:
-    """The fields that all records of one request have in common, encoded."""
+    """The fields that all records of one request have in common, checked."""
 
     __slots__ = (
-        "after_place",
-        "before_body",
+        "before_store_time",
+        "body_at",
         "has_queue_entry",
-        "head_bytes",
         "magic",
+        "pack_head",
         "queue_key",
+        "store_fields",
         "sys_flag",
         "topic",
     )
 
     def __init__(
         self,
-        *,
         topic: str,
         queue_id: int,
         born_timestamp_ms: int,
@@ -124,78 +127,82 @@ class RequestFields:
         hosts = (len(born) == _V6_BYTES) | (len(store) == _V6_BYTES) << 1
         self.sys_flag = sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | hosts << 4
         try:
-            self.after_place = _AFTER_PLACE.pack(sys_flag, born_timestamp_ms) + born
-            self.before_body = store + _BEFORE_BODY.pack(
-                reconsume_times, prepared_transaction_offset
+            _CHECKED.pack(
+                queue_id,
+                sys_flag,
+                born_timestamp_ms,
+                reconsume_times,
+                prepared_transaction_offset,
             )
         except struct.error as error:
             raise MessageIllegalError(f"a number does not fit the record: {error}") from error
+        head = _HEADS[hosts]
+        self.pack_head = head.pack
+        self.body_at = head.size
+        self.before_store_time = (sys_flag, born_timestamp_ms, born)
+        self.store_fields = (store, reconsume_times, prepared_transaction_offset)
         self.queue_key = (topic, queue_id)
         # Of the transaction kinds only commit (and none) goes to a queue.
         self.has_queue_entry = not sys_flag & PREPARED
-        self.head_bytes = _FIXED_BYTES + len(born) + len(store)
 
 
 class PreparedRecord:
-    """A valid record, encoded but for the three fields that depend on its place in the log."""
+    """A valid record; its place in the log gives it the three fields that are still open."""
 
-    __slots__ = ("_fields", "_rest", "_start", "delay_level", "properties", "size", "tags_code")
+    __slots__ = (
+        "_body_crc",
+        "_body_length",
+        "_flag",
+        "_rest",
+        "delay_level",
+        "properties",
+        "request",
+        "size",
+        "tags_code",
+    )
 
     def __init__(
-        self, fields: RequestFields, body: bytes, properties: bytes, flag: int = 0
+        self, request: RequestFields, body: bytes, properties: bytes, flag: int = 0
     ) -> None:
-        body_length, properties_length = len(body), len(properties)
+        properties_length = len(properties)
         if properties_length > MAX_PROPERTIES_BYTES:
             raise MessageIllegalError(
                 f"properties of {properties_length} bytes are longer than {MAX_PROPERTIES_BYTES}"
             )
-        self._fields = fields
-        self.size = fields.head_bytes + body_length + len(fields.topic) + 2 + properties_length
-        self.properties = properties
-        topic, queue_id = fields.queue_key
-        try:
-            self._start = _RECORD_START.pack(
-                self.size, fields.magic, crc32(body) & 0x7FFFFFFF, queue_id, flag
-            )
-        except struct.error as error:
-            raise MessageIllegalError(f"a number does not fit the record: {error}") from error
-        self._rest = b"".join(
-            (
-                fields.before_body,
-                _I32.pack(body_length),
-                body,
-                fields.topic,
-                _U16.pack(properties_length),
-                properties,
-            )
+        if not -0x80000000 <= flag <= 0x7FFFFFFF:
+            raise MessageIllegalError(f"the flag {flag} does not fit the record")
+        self.request = request
+        self._flag = flag
+        self._body_length = len(body)
+        self._body_crc = crc32(body) & 0x7FFFFFFF
+        self._rest = rest = b"".join(
+            (body, request.topic, _U16.pack(properties_length), properties)
         )
+        self.size = request.body_at + len(rest)
+        self.properties = properties
         self.tags_code = tags_code_of(properties)
-        self.delay_level = _delay_level(properties) if topic == SCHEDULE_TOPIC else 0
-
-    @property
-    def queue_key(self) -> tuple[str, int]:
-        return self._fields.queue_key
-
-    @property
-    def sys_flag(self) -> int:
-        return self._fields.sys_flag
-
-    @property
-    def has_queue_entry(self) -> bool:
-        return self._fields.has_queue_entry
+        is_delayed = request.queue_key[0] == SCHEDULE_TOPIC
+        self.delay_level = _delay_level(properties) if is_delayed else 0
 
     def place(
         self, chunk: Chunk, queue_offset: int, physical_offset: int, store_timestamp_ms: int
     ) -> None:
         """Add the record, with its place filled in, to the bytes of a write."""
-        fields = self._fields
-        chunk += (
-            self._start,
-            _PLACE.pack(queue_offset, physical_offset),
-            fields.after_place,
-            _I64.pack(store_timestamp_ms),
-            self._rest,
+        request = self.request
+        head = request.pack_head(
+            self.size,
+            request.magic,
+            self._body_crc,
+            request.queue_key[1],
+            self._flag,
+            queue_offset,
+            physical_offset,
+            *request.before_store_time,
+            store_timestamp_ms,
+            *request.store_fields,
+            self._body_length,
         )
+        chunk += head, self._rest
 
 
 def prepare_record(
@@ -213,17 +220,17 @@ def prepare_record(
     prepared_transaction_offset: int = 0,
 ) -> PreparedRecord:
     """The record of a request with one message; MessageIllegalError if it breaks a limit."""
-    fields = RequestFields(
-        topic=topic,
-        queue_id=queue_id,
-        born_timestamp_ms=born_timestamp_ms,
-        born_host=born_host,
-        store_host=store_host,
-        sys_flag=sys_flag,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
+    request = RequestFields(
+        topic,
+        queue_id,
+        born_timestamp_ms,
+        born_host,
+        store_host,
+        sys_flag,
+        reconsume_times,
+        prepared_transaction_offset,
     )
-    return PreparedRecord(fields, body, properties, flag)
+    return PreparedRecord(request, body, properties, flag)
 
 
 def pack_host(host: Host) -> bytes:
