@@ -1,11 +1,14 @@
-"""Slaves of RocketMQ follow our master: their logs become byte-equal, also after a crash."""
+"""Slaves of RocketMQ follow our master, and ours follow RocketMQ's: their logs become byte-equal.
+
+Each pair replicates 100,000 messages: half of them while the slave is away after a kill.
+"""
 
 from pathlib import Path
 
 import pytest
 
 from goddard import Message, Producer
-from goddard.protocol.bodies import decode_body
+from goddard.protocol.bodies import KvTable, decode_body
 from goddard.protocol.bodies_admin import HaStatus
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
@@ -17,16 +20,19 @@ from tests.support.java import JavaPeers
 pytestmark = pytest.mark.java
 
 GROUP = "broker-0"
-COUNT = 1_000
-BODY = bytes(range(256)) * 8
-SEGMENT_BYTES = 1 << 20
+COUNT = 50_000
+BATCH = 500
+BODY = bytes(range(100))
+SEGMENT_BYTES = 4 << 20
+SIZES = {"mappedFileSizeCommitLog": str(SEGMENT_BYTES)}
+SLAVE = {**SIZES, "brokerName": GROUP, "brokerRole": "SLAVE", "brokerId": "1"}
 
 
-def send(namesrv: str, count: int) -> None:
+def send(namesrv: str, count: int = COUNT) -> None:
     with Producer("senders", name_servers=namesrv) as producer:
-        for start in range(0, count, 50):
+        for start in range(0, count, BATCH):
             producer.send_batch(
-                [Message("orders", BODY + b"%d" % number) for number in range(start, start + 50)]
+                [Message("orders", BODY + b"%d" % number) for number in range(start, start + BATCH)]
             )
 
 
@@ -41,6 +47,16 @@ def is_level(master: Process) -> bool:
     return [slave.diff for slave in status.ha_connection_info] == [0]
 
 
+def runtime_info(broker: Process) -> dict[str, str]:
+    answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return decode_body(answer.body, KvTable).table
+
+
+def log_end(broker: Process) -> int:
+    return int(runtime_info(broker)["commitLogMaxOffset"])
+
+
 def log_of(store: Path, end_offset: int) -> bytes:
     files = sorted((store / "commitlog").iterdir())
     assert [path.name for path in files[:2]] == [f"{n * SEGMENT_BYTES:020d}" for n in range(2)]
@@ -52,23 +68,22 @@ def test_a_java_slave_copies_our_log(
     version: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     java: JavaPeers = request.getfixturevalue(version)
-    sizes = {"mappedFileSizeCommitLog": str(SEGMENT_BYTES)}
     with Cluster(tmp_path) as cluster:
         names = cluster.start_name_server()
-        master = cluster.start_broker(properties=sizes)
+        master = cluster.start_broker(properties=SIZES)
         slave = java.start_broker(
             f"slave-{version}",
             namesrv=names.address,
-            properties={**sizes, "brokerName": GROUP, "brokerRole": "SLAVE", "brokerId": "1"},
+            properties=SLAVE,
         )
         wait_until(lambda: len(query_brokers(names.address)[GROUP]) == 2, 60, "both registered")
         wait_until(lambda: is_level(master), 60, "the slave is connected")
 
-        send(cluster.namesrv, COUNT)
+        send(cluster.namesrv)
         wait_until(lambda: is_level(master), 60, "the slave has the first messages")
         slave.kill()
         wait_until(lambda: not replication(master).ha_connection_info, 60, "the slave is gone")
-        send(cluster.namesrv, COUNT)
+        send(cluster.namesrv)
         slave.start()
         wait_until(lambda: is_level(master), 60, "the slave has all messages")
 
@@ -82,3 +97,31 @@ def test_a_java_slave_copies_our_log(
         assert master.stop() == 0
         slave.stop()
         assert log_of(slave.store_dir, end_offset) == log_of(master.home / "store", end_offset)
+
+
+@pytest.mark.parametrize("version", ["java540", "java494"])
+def test_our_slave_copies_the_log_of_a_java_master(
+    version: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    java: JavaPeers = request.getfixturevalue(version)
+    with Cluster(tmp_path) as cluster:
+        names = cluster.start_name_server()
+        master = java.start_broker(
+            f"master-{version}", namesrv=names.address, properties={**SIZES, "brokerName": GROUP}
+        )
+        send(cluster.namesrv)
+        slave = cluster.start_broker(properties=SLAVE)
+        wait_until(lambda: log_end(slave) == log_end(master), 60, "an empty slave has the log")
+        slave.kill()
+        send(cluster.namesrv)
+        slave.start()
+        wait_until(lambda: log_end(slave) == log_end(master), 60, "the slave has all messages")
+        send(cluster.namesrv, BATCH)
+        wait_until(lambda: log_end(slave) == log_end(master), 60, "the slave follows")
+
+        end_offset = log_end(master)
+        assert end_offset > 2 * COUNT * len(BODY)
+        assert len(query_brokers(names.address)[GROUP]) == 2
+        master.kill()
+        assert slave.stop() == 0
+        assert log_of(slave.home / "store", end_offset) == log_of(master.store_dir, end_offset)

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from goddard.protocol.bodies import encode_body
-from goddard.protocol.bodies_client import HeartbeatData, ProducerData
+from goddard.protocol.bodies_client import ConsumerData, HeartbeatData, ProducerData
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import (
@@ -14,13 +14,14 @@ from goddard.protocol.headers.message import (
     SendRequest,
     SendRequestV2,
     SendResponse,
+    UpdateConsumerOffsetRequest,
 )
 from goddard.protocol.ids import parse_offset_message_id
 from goddard.protocol.message import format_properties
 from goddard.protocol.record import Record, iter_records
 from goddard.protocol.responses import check
 from goddard.transport.client import Client
-from tests.support.consumer_harness import pull_fields
+from tests.support.consumer_harness import pull_fields, tags
 
 TIMEOUT_MS = 10_000
 _WAIT_FLAG = 2
@@ -46,6 +47,17 @@ class BrokerClient:
             producer_data_set=[ProducerData(group_name=group) for group in producer_groups],
         )
         check(await self.ask(RequestCode.HEART_BEAT, {}, encode_body(data)))
+
+    async def consumer_heartbeat(self, group: str, topic: str) -> None:
+        consumer = ConsumerData(group_name=group, subscription_data_set=[tags(topic)])
+        data = HeartbeatData(client_id="client-1", consumer_data_set=[consumer])
+        check(await self.ask(RequestCode.HEART_BEAT, {}, encode_body(data)))
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+        )
+        check(await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header.encode()))
 
     def send_header(self, topic: str, properties: dict[str, str], **fields: Any) -> SendRequest:
         values: dict[str, Any] = {

@@ -33,6 +33,7 @@ from goddard.broker.consuming.pull import Pulls
 from goddard.broker.gate import BrokerGate
 from goddard.broker.lane.sends import SendLane
 from goddard.broker.registration import Registration
+from goddard.broker.roles.roles import Roles, SlaveState
 from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.delay import DelayDelivery
@@ -50,8 +51,6 @@ from goddard.clock import Clock, SystemClock
 from goddard.core import IS_COMPILED
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.replication.decisions import SlaveLimits
-from goddard.replication.master import HaServer
 from goddard.store.jsonfile import Origin
 from goddard.store.store import MessageStore
 from goddard.store.tables import (
@@ -190,12 +189,6 @@ class Broker:
         await self._saver.save_all(self._tables)
         self.registration = Registration(self.settings, self.topics)
 
-        self.ha_server = HaServer(
-            self.store,
-            self._readers,
-            limits=lambda: _slave_limits(self.settings.current),
-            clock=self._clock,
-        )
         self.stats = Stats(config.cluster_name, self.topics.is_system)
         self.store.add_listener(self.stats.stored)
         self.appender = Appender(
@@ -213,18 +206,23 @@ class Broker:
         self._compose_sending(handlers, overload)
         self._compose_consuming(handlers)
         self._compose_flow(handlers)
+        self.roles = Roles(
+            store=self.store,
+            settings=self.settings,
+            registration=self.registration,
+            master_services=(self.delays, self.transactions),
+            slave_state=SlaveState(self.topics, self.groups, self.offsets, self.delay_table),
+            executor=self._executor,
+            readers=self._readers,
+            clock=self._clock,
+        )
         self._compose_administration(handlers)
-        stack.push_async_callback(self.delays.stop)
-        stack.push_async_callback(self.transactions.stop)
         tasks = Tasks(_log)
         stack.push_async_callback(tasks.stop)
-        stack.push_async_callback(self.ha_server.stop)
+        stack.push_async_callback(self.roles.stop)
         await self._listen(stack, handlers, config)
-        await self.ha_server.start(config.bind_address, config.ha_port)
         self._run_housekeeping(tasks, config)
-        if config.accepts_writes:
-            self.delays.start()
-            self.transactions.start()
+        await self.roles.start()
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
 
@@ -413,7 +411,7 @@ class Broker:
             store=self.store,
             stats=self.stats,
             queued_sends=lambda: self.appender.queued_requests,
-            slaves=lambda: self.ha_server.slaves,
+            slaves=lambda: self.roles.slaves,
             executor=self._executor,
             clock=self._clock,
         )
@@ -545,15 +543,6 @@ def _server_options(config: BrokerConfig, port: int) -> ServerOptions:
     if not config.write_buffer_high_bytes:
         return options
     return dataclasses.replace(options, write_buffer_high_bytes=config.write_buffer_high_bytes)
-
-
-def _slave_limits(config: BrokerConfig) -> SlaveLimits:
-    return SlaveLimits(
-        batch_bytes=config.ha_batch_bytes,
-        heartbeat_ms=config.ha_heartbeat_ms,
-        silence_ms=config.ha_silence_ms,
-        bytes_per_second=config.ha_bytes_per_second if config.ha_flow_control else None,
-    )
 
 
 def _free_port(host: str) -> int:

@@ -29,14 +29,14 @@ class BrokerGate:
         settings.add_listener(self._configure)
 
     def _configure(self, config: BrokerConfig) -> None:
-        self._accepts_writes = config.accepts_writes
+        self._is_slave = config.is_slave
 
     def refusal(
         self, request: RemotingCommand, rule: Rule, connection: Connection
     ) -> RemotingCommand | None:
         if not rule.is_write:
             return None
-        if not self._accepts_writes:
+        if self._is_slave:
             if rule.stores_messages:  # clients try another broker after this code
                 return request.reply(ResponseCode.SYSTEM_BUSY, _NO_MESSAGES_ON_SLAVE)
             return request.reply(ResponseCode.SYSTEM_ERROR, _NO_WRITES_ON_SLAVE)
@@ -47,6 +47,6 @@ class BrokerGate:
         return None
 
     def room(self, rule: Rule) -> int:
-        if rule.is_write and not self._accepts_writes:
+        if rule.is_write and self._is_slave:
             return 0
         return self._overload.room() if rule.stores_messages else sys.maxsize

@@ -11,7 +11,7 @@ Belongs to the loop.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -30,7 +30,11 @@ from goddard.protocol.bodies import (
 from goddard.protocol.codes import Permission, RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.hashing import body_crc
-from goddard.protocol.headers.cluster import RegisterBrokerRequest, UnregisterBrokerRequest
+from goddard.protocol.headers.cluster import (
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+)
 from goddard.protocol.responses import ResponseError, check
 from goddard.transport.client import Client, ClientOptions
 from goddard.transport.connection import Connection
@@ -62,7 +66,10 @@ class Registration:
         self._client = Client(ClientOptions(), on_close=self._connection_closed)
         self._name_servers: list[_NameServer] = []
         self._is_stopping = False
+        self._started = asyncio.Event()
         self._full: tuple[object, bytes] | None = None
+        # Called when a name server tells a slave of another master.
+        self.on_master_changed: Callable[[], None] = lambda: None
         topics.add_listener(self.topics_changed)
 
     async def start(self) -> None:
@@ -75,6 +82,7 @@ class Registration:
             async with asyncio.timeout(_FIRST_SECONDS):
                 for server in self._name_servers:
                     await server.settled.wait()
+        self._started.set()
 
     async def stop(self) -> None:
         """Tell every name server that this broker goes; one that is dead is not waited for."""
@@ -91,6 +99,19 @@ class Registration:
         """Whether there are name servers and none of them has answered."""
         servers = self._name_servers
         return bool(servers) and not any(server.is_reachable for server in servers)
+
+    async def find_master(self) -> tuple[str, str]:
+        """Ask the name servers for a slave's master: its HA address and its address.
+
+        Both are empty if they know none. They tell with the answer to a registration.
+        """
+        await self._started.wait()
+        for server in self._name_servers:
+            server.is_full_due = True
+            server.wake_up()
+        await self.settled()
+        found = [server.master for server in self._name_servers if server.is_reachable]
+        return max(found, key=lambda master: (bool(master[0]), bool(master[1])), default=("", ""))
 
     def topics_changed(self, topics: Iterable[str]) -> None:
         """Tell the name servers of changed topics; all changes of this tick go in one request."""
@@ -154,6 +175,7 @@ class Registration:
                 server.address,
             )
             order_config = decode_body(answer.body, KvTable) if answer.body else None
+            header = RegisterBrokerResponse.decode(answer.fields)
         except _FAILURES as error:
             server.changed |= changed
             server.is_full_due = server.is_full_due or is_full
@@ -166,6 +188,10 @@ class Registration:
                 "Registering current broker to name server completed. TargetHost=%s", server.address
             )
         server.is_reachable = True
+        master = header.ha_server_addr or "", header.master_addr or ""
+        if config.is_slave and master != server.master:
+            server.master = master
+            self.on_master_changed()
         if order_config is not None:
             self._topics.set_ordered(order_config.table)
         return True
@@ -211,13 +237,15 @@ class Registration:
 class _NameServer:
     """What one name server knows of us. ``settled``: everything, or it does not answer."""
 
-    __slots__ = ("address", "changed", "is_full_due", "is_reachable", "settled", "wake")
+    __slots__ = ("address", "changed", "is_full_due", "is_reachable", "master", "settled", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed: set[str] = set()
         self.is_full_due = True
         self.is_reachable: bool | None = None
+        # A slave's master: its HA address and its address.
+        self.master = ("", "")
         self.wake = asyncio.Event()
         self.settled = asyncio.Event()
 

@@ -1,7 +1,7 @@
 """The rule of every request code that the broker handles: one table, and how to register by it.
 
 What a request changes in this broker alone (its configuration, its old files) is no write here: a
-slave does it, too.
+slave does it, too. A slave also takes offsets, from consumers that cannot reach the master.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _read(Action.GET, _TOPIC_AND_GROUP),
     # Offsets
     RequestCode.QUERY_CONSUMER_OFFSET: _read(Action.SUB, _TOPIC_AND_CONSUMER_GROUP),
-    RequestCode.UPDATE_CONSUMER_OFFSET: _write(Action.SUB, _TOPIC_AND_CONSUMER_GROUP),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _read(Action.SUB, _TOPIC_AND_CONSUMER_GROUP),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _read(Action.GET, _TOPIC),
     RequestCode.GET_MAX_OFFSET: _read(Action.GET, _TOPIC),
     RequestCode.GET_MIN_OFFSET: _read(Action.GET, _TOPIC),

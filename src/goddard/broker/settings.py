@@ -80,7 +80,7 @@ _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     "allAckInSyncStateSet": ("true", _UNREPLICATED),
     "authenticationEnabled": ("true", _OPEN_TO_ALL),
     "authorizationEnabled": ("true", _OPEN_TO_ALL),
-    "brokerRole": ("slave|sync_master", _UNREPLICATED),
+    "brokerRole": ("sync_master", _UNREPLICATED),
     "enableControllerMode": ("true", _UNREPLICATED),
     "enableDLegerCommitLog": ("true", _UNREPLICATED),
     "inSyncReplicas": (_SEVERAL, _UNREPLICATED),
@@ -200,6 +200,8 @@ class BrokerConfig(Configuration):
     ha_heartbeat_ms: int = setting(5_000, "haSendHeartbeatInterval", low=1)
     ha_silence_ms: int = setting(20_000, "haHousekeepingInterval", low=1)
     ha_max_gap_bytes: int = setting(256 << 20, "haMaxGapNotInSync", low=1, high=_MAX_INT64)
+    ha_master_address: str | None = setting(None, "haMasterAddress")
+    sync_from_last_file: bool = setting(False, "syncFromLastFile")
     ha_flow_control: bool = setting(False, "haFlowControlEnable")
     ha_bytes_per_second: int = setting(
         100 << 20, "maxHaTransferByteInSecond", low=1, high=_MAX_INT64
@@ -258,8 +260,7 @@ class BrokerConfig(Configuration):
     @property
     def ha_address(self) -> str:
         """Where slaves reach this broker, as the name servers tell them; empty for a slave."""
-        is_slave = self.broker_role == "SLAVE"
-        return "" if is_slave else address_text((self.broker_ip2, self.ha_port))
+        return "" if self.is_slave else address_text((self.broker_ip2, self.ha_port))
 
     @property
     def queue_lock_ms(self) -> int:
@@ -296,9 +297,9 @@ class BrokerConfig(Configuration):
         return max(low, min(self.register_period_ms, high)) / 1000
 
     @property
-    def accepts_writes(self) -> bool:
-        """Whether this is a master, or a slave that may act as one."""
-        return self.broker_role != "SLAVE" or self.enable_slave_acting_master
+    def is_slave(self) -> bool:
+        """Whether this broker copies another, and so refuses everything that would write."""
+        return self.broker_role == "SLAVE"
 
     @property
     def is_writable(self) -> bool:

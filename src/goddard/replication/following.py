@@ -43,7 +43,8 @@ class LogsDifferError(GoddardError):
     def __init__(self, common_offset: int, end_offset: int) -> None:
         super().__init__(
             f"this log ends at {end_offset}, but only up to {common_offset} it is equal to the "
-            "master's"
+            "master's. Nothing was changed. If this slave has what the master lost, make it the "
+            "master; else stop it and delete its store"
         )
         self.common_offset = common_offset
         self.end_offset = end_offset

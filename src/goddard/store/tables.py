@@ -31,6 +31,11 @@ _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
 
+def pair_key(topic: str, group: str) -> str:
+    """The name of a group's progress in a topic, in consumerOffset.json."""
+    return f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+
+
 class _Table:
     """Loading, saving and versions, the same for every table."""
 
@@ -159,6 +164,13 @@ class _ConfigTable(_Table, Generic[Config]):
             self.next_version(state_version)
         return config
 
+    def _copy(self, configs: Mapping[str, Config], data_version: DataVersion) -> None:
+        """Become what another broker has, in its version."""
+        self._configs = dict(configs)
+        self._raw = {name: raw for name, raw in self._raw.items() if name in configs}
+        self.data_version = data_version
+        self.is_changed = True
+
     def _take(self, document: dict[str, Any]) -> None:
         raw = _mapping(document.get(self.table_field), self.table_field)
         configs: dict[str, Config] = {}
@@ -185,6 +197,10 @@ class TopicTable(_ConfigTable[TopicConfig]):
     own_fields = frozenset({"dataVersion", "topicConfigTable"})
     config_type = TopicConfig
 
+    def copy(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
+        """Become what another broker has, in its version."""
+        self._copy(configs, data_version)
+
 
 class SubscriptionGroupTable(_ConfigTable[SubscriptionGroupConfig]):
     """``subscriptionGroup.json``, and which topics a group may not read (permission bits)."""
@@ -205,6 +221,16 @@ class SubscriptionGroupTable(_ConfigTable[SubscriptionGroupConfig]):
     def all_forbidden(self) -> Mapping[str, Mapping[str, int]]:
         """Group, then topic: the bits."""
         return self._forbidden
+
+    def copy(
+        self,
+        configs: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+        data_version: DataVersion,
+    ) -> None:
+        """Become what another broker has, in its version."""
+        self._copy(configs, data_version)
+        self._forbidden = {group: dict(topics) for group, topics in forbidden.items()}
 
     def forbidden(self, group: str, topic: str) -> int:
         return self._forbidden.get(group, {}).get(topic, 0)
@@ -247,12 +273,12 @@ class ConsumerOffsetTable(_Table):
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The group's next offset; -1 when it has none."""
-        offsets = self._offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}")
+        offsets = self._offsets.get(pair_key(topic, group))
         return -1 if offsets is None else offsets.get(queue_id, -1)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> int:
         """Set the group's next offset, which may go back; answers the one before, or -1."""
-        offsets = self._offsets.setdefault(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", {})
+        offsets = self._offsets.setdefault(pair_key(topic, group), {})
         before = offsets.get(queue_id, -1)
         if before < 0 and queue_id not in offsets:
             self.count += 1
@@ -265,13 +291,21 @@ class ConsumerOffsetTable(_Table):
 
     def offsets(self, group: str, topic: str) -> Mapping[int, int]:
         """Queue id to offset."""
-        return self._offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}", {})
+        return self._offsets.get(pair_key(topic, group), {})
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
         """Every (group, topic, queue id to offset)."""
         for key, offsets in self._offsets.items():
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
             yield group, topic, offsets
+
+    def copy(self, by_pair: Mapping[str, Mapping[int, int]]) -> None:
+        """Become what another broker has."""
+        offsets = {pair: dict(of_queue) for pair, of_queue in by_pair.items()}
+        if offsets != self._offsets:
+            self._offsets = offsets
+            self.count = sum(map(len, offsets.values()))
+            self.is_changed = True
 
     def by_pair(self) -> dict[str, Mapping[int, int]]:
         """Queue id to offset by "topic@group"; the pairs are those of now, the offsets go on."""
@@ -288,7 +322,7 @@ class ConsumerOffsetTable(_Table):
         if group is None and topic is None:
             raise ValueError("name a group or a topic")
         doomed = [
-            f"{its_topic}{TOPIC_GROUP_SEPARATOR}{its_group}"
+            pair_key(its_topic, its_group)
             for its_group, its_topic, _ in self.items()
             if group in (None, its_group) and topic in (None, its_topic)
         ]
@@ -302,7 +336,7 @@ class ConsumerOffsetTable(_Table):
         offsets = self.offsets(source_group, topic)
         if offsets:
             self.count += len(offsets) - len(self.offsets(target_group, topic))
-            self._offsets[f"{topic}{TOPIC_GROUP_SEPARATOR}{target_group}"] = dict(offsets)
+            self._offsets[pair_key(topic, target_group)] = dict(offsets)
             self.is_changed = True
 
     def _take(self, document: dict[str, Any]) -> None:
@@ -334,6 +368,14 @@ class DelayOffsetTable(_Table):
     def offsets(self) -> Mapping[int, int]:
         """Delay level to the next queue offset; levels that never held a message are absent."""
         return self._offsets
+
+    def copy(self, offsets: Mapping[int, int], data_version: DataVersion | None) -> None:
+        """Become what another broker has, in its version (4.9 sends none)."""
+        if self._offsets != offsets:
+            self._offsets = dict(offsets)
+            self.is_changed = True
+        if data_version is not None:
+            self.data_version = data_version
 
     def commit(self, level: int, queue_offset: int) -> None:
         self._offsets[level] = queue_offset

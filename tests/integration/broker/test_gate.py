@@ -272,9 +272,8 @@ async def test_each_fast_lane_asks_the_gate(
 
 
 async def test_a_slave_refuses_writes_and_runs_no_writing_services(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(BrokerConfig, "check_supported", lambda self: None)
     slave = dataclasses.replace(config(tmp_path), broker_role="SLAVE", broker_id=1)
     with caplog.at_level("INFO", logger="goddard.broker"):
         async with Broker(slave) as broker:

@@ -15,7 +15,7 @@ import pytest
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.config import NameServerConfig
-from goddard.errors import ConfigError, StoreError
+from goddard.errors import StoreError
 from goddard.nameserver.server import NameServer
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
@@ -304,11 +304,6 @@ async def test_a_broken_table_stops_the_start_with_its_name(tmp_path: Path) -> N
     (folder / "topics.json").unlink()
     async with Broker(config(tmp_path)):
         pass
-
-
-async def test_a_slave_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="SLAVE"):
-        await Broker(config(tmp_path, brokerRole="SLAVE", brokerId="1")).start()
 
 
 async def test_a_stop_can_be_repeated_and_needs_no_start(tmp_path: Path) -> None:

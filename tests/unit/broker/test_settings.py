@@ -337,7 +337,6 @@ UNSUPPORTED = [
     "aclEnable=true",
     "authenticationEnabled=true",
     "authorizationEnabled=TRUE",
-    "brokerRole=SLAVE",
     "brokerRole=SYNC_MASTER",
     "enableControllerMode=true",
     "enableDLegerCommitLog=true",

@@ -334,6 +334,8 @@ class Clients:
         *,
         is_full: bool,
     ) -> None:
+        if self._settings.current.is_slave:
+            return  # its topics are those of the master
         topic = names.retry_topic(consumer.group_name)
         if is_full:
             is_ordered = any(self._topics.is_ordered(each.topic) for each in subscriptions)

@@ -29,7 +29,7 @@ from goddard.protocol.headers.message import (
 from goddard.store.log.reading import GetStatus
 from goddard.store.queues.queue import Boundary
 from goddard.store.store import MessageStore
-from goddard.store.tables import ConsumerOffsetTable
+from goddard.store.tables import ConsumerOffsetTable, pair_key
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler
 
@@ -62,6 +62,9 @@ class Offsets:
         self._pulled: dict[_TopicGroup, dict[int, int]] = {}
         self._pulled_count = 0
         self._is_full_logged = False
+        # What consumers committed to this slave, and its master may not have: by group, topic and
+        # queue.
+        self.unsent: dict[tuple[str, str, int], int] = {}
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -90,6 +93,8 @@ class Offsets:
         """
         if not self._has_room(group, topic, queue_id):
             return False
+        if self._settings.current.is_slave:
+            self.unsent[group, topic, queue_id] = queue_offset
         before = self.table.commit(group, topic, queue_id, queue_offset)
         if queue_offset < before:
             _log.warning(
@@ -160,6 +165,14 @@ class Offsets:
         if not marks:
             del self._resets[topic, group]
         return offset if self._settings.current.server_side_reset else None
+
+    def copy(self, by_pair: Mapping[str, Mapping[int, int]]) -> None:
+        """Become what the master has, but for what was committed here since."""
+        table = {pair: dict(offsets) for pair, offsets in by_pair.items()}
+        for (group, topic, queue_id), offset in self.unsent.items():
+            of_pair = table.setdefault(pair_key(topic, group), {})
+            of_pair[queue_id] = max(offset, of_pair.get(queue_id, -1))
+        self.table.copy(table)
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
         """Give one group the progress of another."""

@@ -267,7 +267,7 @@ class Pulls:
             can_suspend
             and fields.sys_flag & _COMMITS_OFFSET
             and fields.commit_offset >= 0
-            and self._settings.current.accepts_writes
+            and not self._settings.current.is_slave
         ):
             offsets.commit(
                 group.group_name,

@@ -241,6 +241,20 @@ class Topics:
         self._tell([topic])
         return removed
 
+    def copy(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
+        """Become what the master has, in one step; system topics that it lacks stay."""
+        before = self.table.configs
+        wanted = {
+            **{name: before[name] for name in before if name in self._own_system_topics},
+            **configs,
+        }
+        changed = [name for name, config in wanted.items() if before.get(name) != config]
+        changed += [name for name in before if name not in wanted]
+        self.table.copy(wanted, data_version)
+        if changed:
+            _log.info("copied %d changed topics from the master", len(changed))
+        self._tell(changed)
+
     def set_ordered(self, topics: Iterable[str]) -> None:
         """Mark topics as ordered, as the name servers' order configuration tells."""
         for topic in topics:
@@ -304,8 +318,10 @@ class Groups:
         )
         if not is_creatable or names.group_problem(group) is not None:
             return None
-        self.check_room([group])
         created = SubscriptionGroupConfig(group_name=group)
+        if self._settings.current.is_slave:
+            return created  # the table is the master's; it creates the group, too
+        self.check_room([group])
         _log.info("auto create a subscription group, %s", created)
         self.table.put(group, created)
         self._tell([group])
@@ -341,6 +357,23 @@ class Groups:
         _log.info("delete subscription group OK, subscription group:%s", removed)
         self._tell([group])
         return removed
+
+    def copy(
+        self,
+        configs: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+        data_version: DataVersion,
+    ) -> None:
+        """Become what the master has, in one step; system groups that it lacks stay."""
+        before = self.table.configs
+        wanted = {
+            **{name: before[name] for name in _SYSTEM_GROUPS if name in before},
+            **configs,
+        }
+        changed = [name for name, config in wanted.items() if before.get(name) != config]
+        changed += [name for name in before if name not in wanted]
+        self.table.copy(wanted, forbidden, data_version)
+        self._tell(changed)
 
     def check_room(self, groups: Iterable[str]) -> None:
         """Raise SystemFailedError if these groups would be more than the limit allows."""

@@ -1,0 +1,103 @@
+"""Finding the master of a slave, and asking it what it is.
+
+The name servers tell a slave at each registration where its master is. ``haMasterAddress`` switches
+that off: then only the HA address is known. A master, ours or RocketMQ's, is asked for its names,
+the size of its segments and the range of its log, so that the slave can compare before it follows.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from goddard.broker.settings import Settings
+from goddard.config import parse_properties
+from goddard.errors import ConfigError, GoddardError, ProtocolError
+from goddard.protocol.bodies import KvTable, decode_body
+from goddard.protocol.codes import RequestCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.responses import check
+from goddard.replication.decisions import LogRange
+from goddard.replication.following import BrokerIdentity, MasterRefusedError
+from goddard.replication.slave import Master
+from goddard.transport.client import Client, split_address
+
+_TIMEOUT_MS: Final = 3_000
+# RocketMQ takes a shorter haMasterAddress for none.
+_LEAST_ADDRESS: Final = 6
+
+
+class MasterSearch:
+    """Finds the master for a ``Follower``.
+
+    ``ask_name_servers`` returns its HA address and its address, which are empty if it is unknown.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        ask_name_servers: Callable[[], Awaitable[tuple[str, str]]],
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._ask_name_servers = ask_name_servers
+        # The master that was asked last, and its configuration.
+        self.address = ""
+        self.properties: Mapping[str, str] = {}
+
+    async def find(self) -> Master | None:
+        """The master to follow now; None if no name server knows one."""
+        configured = (self._settings.current.ha_master_address or "").strip()
+        ha_address, address = await self._ask_name_servers()
+        if len(configured) >= _LEAST_ADDRESS:
+            ha_address = configured
+        if not ha_address or address == self._settings.current.broker_address:
+            self.address = ""
+            return None
+        self.address = address
+        if not address:
+            return Master(ha_address)
+        properties = await self._properties(address)
+        self.properties = properties
+        return Master(ha_address, _identity(address, properties), await self.log_range(address))
+
+    async def _properties(self, address: str) -> dict[str, str]:
+        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+        try:
+            return parse_properties(str(answer.body, "utf-8"))
+        except (UnicodeDecodeError, ConfigError) as error:
+            raise MasterRefusedError(f"its configuration cannot be read: {error}") from error
+
+    async def log_range(self, address: str) -> LogRange:
+        """Which bytes the log of a master has."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        info = decode_body(answer.body, KvTable).table
+        segment_bytes = _number(self.properties, "mappedFileSizeCommitLog")
+        low, high = _number(info, "commitLogMinOffset"), _number(info, "commitLogMaxOffset")
+        # RocketMQ has a minimum of -1 as long as its log is empty.
+        return LogRange(max(0, low), max(0, low, high), segment_bytes)
+
+    async def _ask(self, address: str, code: int) -> RemotingCommand:
+        try:
+            split_address(address)
+            request = RemotingCommand(code)
+            return check(await self._client.request(address, request, _TIMEOUT_MS), address)
+        except (GoddardError, ProtocolError) as error:
+            raise MasterRefusedError(f"{address} does not answer: {error}") from error
+
+
+def _identity(address: str, properties: Mapping[str, str]) -> BrokerIdentity:
+    if properties.get("brokerRole") == "SLAVE":
+        raise MasterRefusedError(f"the broker at {address} is a slave itself")
+    return BrokerIdentity(
+        properties.get("brokerClusterName", ""),
+        properties.get("brokerName", ""),
+        _number(properties, "mappedFileSizeCommitLog"),
+    )
+
+
+def _number(values: Mapping[str, str], name: str) -> int:
+    text = values.get(name, "")
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise MasterRefusedError(f"its {name} is not a number: {text[:80]!r}")
+    return int(text)

@@ -1,0 +1,176 @@
+"""The role of a broker: what runs as long as it is a master, and what as long as it is a slave.
+
+A master serves the HA port, delivers delayed messages and checks transactions. A slave does none of
+that; it copies the log of its master. Belongs to the loop.
+"""
+
+import logging
+import random
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
+
+from goddard.broker.consuming.offsets import Offsets
+from goddard.broker.registration import Registration
+from goddard.broker.roles.master_search import MasterSearch
+from goddard.broker.roles.state_sync import StateSync
+from goddard.broker.settings import BrokerConfig, Settings
+from goddard.broker.tables.topics import Groups, Topics
+from goddard.clock import Clock
+from goddard.replication.decisions import SlaveLimits
+from goddard.replication.following import BrokerIdentity, FollowLimits
+from goddard.replication.master import HaServer, SlaveStatus
+from goddard.replication.slave import Follower, FollowStatus
+from goddard.store.store import MessageStore
+from goddard.store.tables import DelayOffsetTable
+from goddard.transport.client import Client
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS: Final = 0.5
+
+
+class Service(Protocol):
+    """What only a master runs."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class SlaveState(NamedTuple):
+    """What a slave copies besides the log."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: DelayOffsetTable
+
+
+class Roles:
+    """Runs the duties of the broker's role from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        settings: Settings,
+        registration: Registration,
+        master_services: tuple[Service, ...],
+        slave_state: SlaveState,
+        executor: Executor,
+        readers: Executor,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._registration = registration
+        self._master_services = master_services
+        self._slave_state = slave_state
+        self._executor = executor
+        self._readers = readers
+        self._clock = clock
+        self._ha_server: HaServer | None = None
+        self._follower: Follower | None = None
+        self._state_sync: StateSync | None = None
+        self._client: Client | None = None
+
+    async def start(self) -> None:
+        config = self._settings.current
+        if config.is_slave:
+            self._start_slave(config)
+        else:
+            await self._start_master(config)
+
+    async def stop(self) -> None:
+        state_sync, self._state_sync = self._state_sync, None
+        if state_sync is not None:
+            await state_sync.stop()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            await follower.stop()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close(_CLOSE_SECONDS)
+        ha_server, self._ha_server = self._ha_server, None
+        for service in self._master_services:
+            await service.stop()
+        if ha_server is not None:
+            await ha_server.stop()
+
+    @property
+    def slaves(self) -> list[SlaveStatus]:
+        """The slaves that are connected to this master."""
+        return [] if self._ha_server is None else self._ha_server.slaves
+
+    @property
+    def follow_status(self) -> FollowStatus | None:
+        """How this slave is doing; None for a master."""
+        return None if self._follower is None else self._follower.status
+
+    async def _start_master(self, config: BrokerConfig) -> None:
+        self._ha_server = HaServer(
+            self._store,
+            self._readers,
+            limits=lambda: _slave_limits(self._settings.current),
+            clock=self._clock,
+        )
+        await self._ha_server.start(config.bind_address, config.ha_port)
+        for service in self._master_services:
+            service.start()
+
+    def _start_slave(self, config: BrokerConfig) -> None:
+        self._client = Client()
+        search = MasterSearch(self._settings, self._client, self._registration.find_master)
+        self._follower = Follower(
+            self._store,
+            self._executor,
+            identity=BrokerIdentity(
+                config.cluster_name, config.broker_name, self._store.config.segment_bytes
+            ),
+            find_master=search.find,
+            limits=lambda: _follow_limits(self._settings.current),
+            clock=self._clock,
+            random=random.random,
+            on_level=self.sync_now,
+        )
+        state = self._slave_state
+        self._state_sync = StateSync(
+            client=self._client,
+            search=search,
+            is_following=self._is_following,
+            store=self._store,
+            topics=state.topics,
+            groups=state.groups,
+            offsets=state.offsets,
+            delays=state.delays,
+            executor=self._executor,
+            clock=self._clock,
+        )
+        self._registration.on_master_changed = self._follower.try_now
+        self._state_sync.start()
+        self._follower.start()
+
+    def sync_now(self) -> None:
+        """Have a slave copy the state of its master without waiting for the next round."""
+        if self._state_sync is not None:
+            self._state_sync.sync_now()
+
+    def _is_following(self) -> bool:
+        return self._follower is not None and self._follower.status.is_following
+
+
+def _slave_limits(config: BrokerConfig) -> SlaveLimits:
+    return SlaveLimits(
+        batch_bytes=config.ha_batch_bytes,
+        heartbeat_ms=config.ha_heartbeat_ms,
+        silence_ms=config.ha_silence_ms,
+        bytes_per_second=config.ha_bytes_per_second if config.ha_flow_control else None,
+    )
+
+
+def _follow_limits(config: BrokerConfig) -> FollowLimits:
+    return FollowLimits(
+        report_ms=config.ha_heartbeat_ms,
+        silence_ms=config.ha_silence_ms,
+        is_last_segment_enough=config.sync_from_last_file,
+    )
