@@ -51,6 +51,7 @@ from goddard.clock import Clock, SystemClock
 from goddard.core import IS_COMPILED
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.replication.acknowledgements import Acknowledgements
 from goddard.store.jsonfile import Origin
 from goddard.store.store import MessageStore
 from goddard.store.tables import (
@@ -110,6 +111,8 @@ _LIVE_STORE_FIELDS: Final = (
 
 class Broker:
     """A broker on one port and the VIP port below it. ``port`` tells which, once it is started."""
+
+    roles: Roles
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -191,12 +194,18 @@ class Broker:
 
         self.stats = Stats(config.cluster_name, self.topics.is_system)
         self.store.add_listener(self.stats.stored)
+        self.acknowledgements = Acknowledgements(
+            lambda: self.settings.current.replica_policy,
+            lambda: self.roles.acknowledged_offsets,
+            lambda: self.store.log_max_offset,
+        )
         self.appender = Appender(
             self.store,
             loop,
             clock=self._clock,
             flush_timeout_ms=config.sync_flush_timeout_ms,
             stats=self.stats,
+            replication=self.acknowledgements,
         )
         self.appender.start()
         stack.callback(self.appender.stop)
@@ -212,6 +221,7 @@ class Broker:
             registration=self.registration,
             master_services=(self.delays, self.transactions),
             slave_state=SlaveState(self.topics, self.groups, self.offsets, self.delay_table),
+            acknowledgements=self.acknowledgements,
             executor=self._executor,
             readers=self._readers,
             clock=self._clock,

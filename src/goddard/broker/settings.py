@@ -33,6 +33,7 @@ from goddard.files import replace_file
 from goddard.protocol.bodies import DataVersion
 from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import Host
+from goddard.replication.acknowledgements import ReplicaPolicy
 from goddard.replication.frames import MAX_DATA_BYTES
 from goddard.store.config import StoreConfig
 from goddard.transport.connection import address_text
@@ -74,18 +75,14 @@ _FIXED_AT_START: Final = frozenset(
 # whole text, in lower case), and what the broker would do instead.
 _OPEN_TO_ALL: Final = "the broker would take requests from anyone"
 _UNREPLICATED: Final = "messages would be on this machine only"
-_SEVERAL: Final = "0*([2-9]|[1-9][0-9]+)"
 _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     "aclEnable": ("true", _OPEN_TO_ALL),
     "allAckInSyncStateSet": ("true", _UNREPLICATED),
     "authenticationEnabled": ("true", _OPEN_TO_ALL),
     "authorizationEnabled": ("true", _OPEN_TO_ALL),
-    "brokerRole": ("sync_master", _UNREPLICATED),
     "enableControllerMode": ("true", _UNREPLICATED),
     "enableDLegerCommitLog": ("true", _UNREPLICATED),
-    "inSyncReplicas": (_SEVERAL, _UNREPLICATED),
     "messageStorePlugIn": (".+", "messages would be kept without that plug-in"),
-    "minInSyncReplicas": (_SEVERAL, _UNREPLICATED),
     "storeType": ("defaultrocksdb", "messages would be kept in other files"),
     "tls.enable": ("true", "the broker would talk to others in the clear"),
     "tls.server.mode": ("enforcing", "the broker would talk to clients in the clear"),
@@ -200,6 +197,10 @@ class BrokerConfig(Configuration):
     ha_heartbeat_ms: int = setting(5_000, "haSendHeartbeatInterval", low=1)
     ha_silence_ms: int = setting(20_000, "haHousekeepingInterval", low=1)
     ha_max_gap_bytes: int = setting(256 << 20, "haMaxGapNotInSync", low=1, high=_MAX_INT64)
+    in_sync_replicas: int = setting(1, "inSyncReplicas", low=1)
+    min_in_sync_replicas: int = setting(1, "minInSyncReplicas", low=1)
+    auto_in_sync_replicas: bool = setting(False, "enableAutoInSyncReplicas")
+    slave_timeout_ms: int = setting(3_000, "slaveTimeout", low=1)
     ha_master_address: str | None = setting(None, "haMasterAddress")
     sync_from_last_file: bool = setting(False, "syncFromLastFile")
     ha_flow_control: bool = setting(False, "haFlowControlEnable")
@@ -300,6 +301,18 @@ class BrokerConfig(Configuration):
     def is_slave(self) -> bool:
         """Whether this broker copies another, and so refuses everything that would write."""
         return self.broker_role == "SLAVE"
+
+    @property
+    def replica_policy(self) -> ReplicaPolicy:
+        """What a message waits for before it is acknowledged."""
+        return ReplicaPolicy(
+            is_synchronous=self.broker_role == "SYNC_MASTER",
+            in_sync_replicas=self.in_sync_replicas,
+            min_in_sync_replicas=self.min_in_sync_replicas,
+            is_auto=self.auto_in_sync_replicas,
+            max_gap_bytes=self.ha_max_gap_bytes,
+            timeout_ms=self.slave_timeout_ms,
+        )
 
     @property
     def is_writable(self) -> bool:

@@ -49,7 +49,10 @@ class SlaveStatus(NamedTuple):
 
 
 class HaServer:
-    """Serves the log of a store to slaves from ``start`` to ``stop``."""
+    """Serves the log of a store to slaves from ``start`` to ``stop``.
+
+    ``on_report`` is called after each report of a slave.
+    """
 
     def __init__(
         self,
@@ -58,8 +61,10 @@ class HaServer:
         *,
         limits: Callable[[], SlaveLimits] = SlaveLimits,
         clock: Clock | None = None,
+        on_report: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits
+        self.on_report = on_report
         self._source = _LogSource(store, executor)
         self._store = store
         self._clock: Clock = clock or SystemClock()
@@ -101,6 +106,12 @@ class HaServer:
                 await asyncio.wait(late)
         await self._server.wait_closed()
         self._server = None
+
+    @property
+    def acknowledged_offsets(self) -> list[int]:
+        """What each connected slave has acknowledged."""
+        offsets = (connection.progress.acknowledged_offset for connection in self._connections)
+        return [offset for offset in offsets if offset is not None]
 
     @property
     def slaves(self) -> list[SlaveStatus]:
@@ -215,6 +226,7 @@ class _SlaveConnection(asyncio.Protocol):
         except SlaveRefusedError as error:
             self.refuse(str(error))
             return
+        self._server.on_report()
         if is_first:
             _log.info(
                 "slave %s reports %d and is sent the log from %d on; the log has %d to %d",

@@ -115,7 +115,8 @@ class SendLane:
             max_body_bytes=config.max_message_bytes,
             max_record_bytes=self._store.config.max_record_bytes,
             max_batch_bytes=self._store.config.segment_bytes - BLANK_BYTES,
-            waits_durable=self._store.config.flush_mode is FlushMode.SYNC,
+            waits_durable=self._store.config.flush_mode is FlushMode.SYNC
+            or config.broker_role == "SYNC_MASTER",
             special_names=frozenset(name.encode() for name in SPECIAL_PROPERTIES),
             special_prefix=SPECIAL_PREFIX.encode(),
             json_parts=json_parts(trace, config.region_id),

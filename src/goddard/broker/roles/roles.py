@@ -16,6 +16,7 @@ from goddard.broker.roles.state_sync import StateSync
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock
+from goddard.replication.acknowledgements import Acknowledgements
 from goddard.replication.decisions import SlaveLimits
 from goddard.replication.following import BrokerIdentity, FollowLimits
 from goddard.replication.master import HaServer, SlaveStatus
@@ -57,6 +58,7 @@ class Roles:
         registration: Registration,
         master_services: tuple[Service, ...],
         slave_state: SlaveState,
+        acknowledgements: Acknowledgements,
         executor: Executor,
         readers: Executor,
         clock: Clock,
@@ -66,6 +68,7 @@ class Roles:
         self._registration = registration
         self._master_services = master_services
         self._slave_state = slave_state
+        self._acknowledgements = acknowledgements
         self._executor = executor
         self._readers = readers
         self._clock = clock
@@ -103,6 +106,11 @@ class Roles:
         return [] if self._ha_server is None else self._ha_server.slaves
 
     @property
+    def acknowledged_offsets(self) -> list[int]:
+        """What each of them has acknowledged."""
+        return [] if self._ha_server is None else self._ha_server.acknowledged_offsets
+
+    @property
     def follow_status(self) -> FollowStatus | None:
         """How this slave is doing; None for a master."""
         return None if self._follower is None else self._follower.status
@@ -113,6 +121,7 @@ class Roles:
             self._readers,
             limits=lambda: _slave_limits(self._settings.current),
             clock=self._clock,
+            on_report=self._acknowledgements.reported,
         )
         await self._ha_server.start(config.bind_address, config.ha_port)
         for service in self._master_services:

@@ -1,8 +1,9 @@
 """What a slave copies from its master besides the log: topics, groups, offsets, delay offsets.
 
-It asks with RocketMQ's requests (21, 201, 43, 45), at once when it begins to follow and then every
-10 seconds. Only a slave that follows does: a master that lost its store must not delete the topics
-of its slaves. Each table becomes what the master has, in one step, so deletions arrive, too.
+It asks with RocketMQ's requests (21, 201, 43, 45): at once when it begins to follow, when messages
+of a new queue arrive, and every 10 seconds. Only a slave that follows does: a master that lost its
+store must not delete the topics of its slaves. Each table becomes what the master has, in one step,
+so deletions arrive, too.
 
 Offsets count only when the slave has the log to which they belong: otherwise a slave that becomes
 the master would skip messages that it does not have yet. Offsets that consumers committed here,
@@ -40,6 +41,8 @@ from goddard.transport.client import Client
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 10.0
+# Between two rounds, whatever arrives.
+_LEAST_SECONDS: Final = 0.1
 # Until the log that belongs to the offsets has arrived.
 _LOG_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.02
@@ -78,12 +81,17 @@ class StateSync:
         self._executor = executor
         self._reasons = Reasons(clock)
         self._is_wanted = asyncio.Event()
+        self._queue_count = 0
+        self._forget_listener: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self._queue_count = len(self._store.queues.by_key)
+        self._forget_listener = self._store.add_listener(self._arrived)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="state sync")
 
     async def stop(self) -> None:
+        self._forget_listener()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -91,6 +99,13 @@ class StateSync:
 
     def sync_now(self) -> None:
         self._is_wanted.set()
+
+    def _arrived(self, _: object) -> None:
+        """The topic of a new queue may be new, too."""
+        count = len(self._store.queues.by_key)
+        if count != self._queue_count:
+            self._queue_count = count
+            self.sync_now()
 
     async def _run(self) -> None:
         while True:
@@ -112,6 +127,7 @@ class StateSync:
                 _logger.exception("copying the state of the master %s failed once", address)
             else:
                 self._reasons.forget()
+            await asyncio.sleep(_LEAST_SECONDS)
 
     async def _sync(self, address: str) -> None:
         topics = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable)

@@ -52,6 +52,18 @@ class FlushTimeoutError(StoreError):
     def __init__(self, messages: int, timeout_ms: int, cause: StoreError | None = None) -> None:
         why = f"in {timeout_ms} ms" if cause is None else f"({cause})"
         super().__init__(f"the disk did not confirm {messages} messages {why}")
+        self.cause = cause
+
+
+class Replication(Protocol):
+    """The slaves that a synchronous master waits for."""
+
+    @property
+    def is_needed(self) -> bool: ...
+
+    def refusal(self) -> StoreError | None: ...
+
+    def wait(self, end_offset: int, done: Callable[[StoreError | None], None]) -> None: ...
 
 
 class LateError(StoreError):
@@ -89,12 +101,13 @@ _Appended: TypeAlias = tuple[Group, Placed]
 
 
 class _Wait:
-    """Groups that wait for one sync."""
+    """Groups that wait for one sync, for slaves, or for both."""
 
-    __slots__ = ("_over", "groups", "is_over", "requests", "timeout")
+    __slots__ = ("_over", "groups", "is_over", "pending", "requests", "timeout")
 
     def __init__(self, groups: Sequence[_Appended]) -> None:
         self.groups = groups
+        self.pending = 0
         self.requests = sum(group.requests for group, _ in groups)
         self.timeout: asyncio.TimerHandle | None = None
         self.is_over = False
@@ -124,7 +137,9 @@ class Appender:
         clock: Clock | None = None,
         flush_timeout_ms: int = 5_000,
         stats: AppendStats | None = None,
+        replication: Replication | None = None,
     ) -> None:
+        self._replication = replication
         self._store = store
         self._loop = loop
         self._clock: Clock = clock or SystemClock()
@@ -132,6 +147,8 @@ class Appender:
         self._queue: list[Group] = []
         self._queued_since_ms = 0
         self._waits: set[_Wait] = set()
+        # Those of them that wait for the disk.
+        self._disk_waits: set[_Wait] = set()
         self._held_back: asyncio.TimerHandle | None = None
         self._syncs: Syncs | None = None
         # Clear while the queue waits for the store, which prepares a segment or fills the index.
@@ -172,10 +189,10 @@ class Appender:
     ) -> None:
         """Append at the end of this tick, then call ``done(entries, error)`` on the loop.
 
-        Either every record is stored (``error`` is None, or a FlushTimeoutError) or none is
-        (``entries`` is None). With SYNC_FLUSH ``done`` is called once they are on disk, unless
-        ``wait_durable`` is false. A group that has not had its turn within ``max_wait_ms`` is given
-        up with a LateError.
+        Either every record is stored (``error`` is None, or says what did not confirm them) or none
+        is (``entries`` is None). With SYNC_FLUSH ``done`` is called once they are on disk, with
+        SYNC_MASTER once enough slaves have them, unless ``wait_durable`` is false. A group that has
+        not had its turn within ``max_wait_ms`` is given up with a LateError.
         """
         self._submit(Group(records, None, 1, len(records), done, whole, wait_durable, max_wait_ms))
 
@@ -191,7 +208,7 @@ class Appender:
     def _submit(self, group: Group) -> None:
         if not self._queue:
             self._queued_since_ms = self._clock.monotonic_ms()
-            if self._waits:
+            if self._disk_waits:
                 self._held_back = self._loop.call_later(_MAX_HELD_BACK_SECONDS, self._append_queued)
             else:
                 self._loop.call_soon(self._append_queued)
@@ -256,11 +273,17 @@ class Appender:
         self._queue = []
         queued_requests, self.queued_requests = self.queued_requests, 0
         waited_ms = self._clock.monotonic_ms() - self._queued_since_ms
+        replication = self._replication
+        if replication is not None and not replication.is_needed:
+            replication = None
+        refusal = None if replication is None else replication.refusal()
         settled: list[_Appended] = []
         together: list[Group] = []
         for group in groups:
             if group.max_wait_ms is not None and waited_ms >= group.max_wait_ms:
                 _tell(group, None, LateError(waited_ms, queued_requests))
+            elif refusal is not None and group.wait_durable:
+                _tell(group, None, refusal)
             elif group.whole or group.block is not None:
                 self._append(together, settled)
                 together = []
@@ -268,8 +291,9 @@ class Appender:
             else:
                 together.append(group)
         self._append(together, settled)
-        if self._store.config.flush_mode is FlushMode.SYNC and settled:
-            self._wait_durable(settled)
+        is_sync = self._store.config.flush_mode is FlushMode.SYNC
+        if settled and (is_sync or replication is not None):
+            self._wait(settled, replication, is_sync=is_sync)
         else:
             for group, entries in settled:
                 _tell(group, entries, None)
@@ -360,27 +384,40 @@ class Appender:
 
     # Durability
 
-    def _wait_durable(self, settled: Sequence[_Appended]) -> None:
+    def _wait(
+        self, settled: Sequence[_Appended], replication: Replication | None, *, is_sync: bool
+    ) -> None:
         waiting = [(group, placed) for group, placed in settled if group.wait_durable]
         wait = _Wait(waiting)
+        end = end_offset(settled[-1][1])
         if waiting:
             self.undurable_requests += wait.requests
             self._waits.add(wait)
+        if is_sync:
+            self._wait_durable(wait, end)
+        if waiting and replication is not None:
+            wait.pending += 1
+            replication.wait(end, lambda error: self._confirm(wait, error))
+        for group, placed in settled:
+            if not group.wait_durable:
+                _tell(group, placed, None)
+
+    def _wait_durable(self, wait: _Wait, end: int) -> None:
+        wait.pending += 1
+        if wait.groups:
+            self._disk_waits.add(wait)
             wait.timeout = self._loop.call_later(self.flush_timeout_ms / 1000, self._expire, wait)
 
         def bridge(error: StoreError | None) -> None:
             if self._is_in_loop():
-                self._loop.call_soon(self._settle, wait, error)
+                self._loop.call_soon(self._flushed, wait, error)
                 return
             # At shutdown the flushing thread may outlive the loop.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._settle, wait, error)
+                self._loop.call_soon_threadsafe(self._flushed, wait, error)
 
         # Also when nobody waits: messages become visible once they are on disk.
-        self._store.wait_durable(end_offset(settled[-1][1]), bridge)
-        for group, placed in settled:
-            if not group.wait_durable:
-                _tell(group, placed, None)
+        self._store.wait_durable(end, bridge)
 
     def _is_in_loop(self) -> bool:
         try:
@@ -398,25 +435,32 @@ class Appender:
             self._append_queued()
 
     def _expire(self, wait: _Wait) -> None:
-        messages = sum(group.messages for group, _ in wait.groups)
-        self._settle(wait, FlushTimeoutError(messages, self.flush_timeout_ms))
+        self._flushed(wait, FlushTimeoutError(0, self.flush_timeout_ms))
 
-    def _settle(self, wait: _Wait, error: StoreError | None) -> None:
-        if wait.is_over:
+    def _flushed(self, wait: _Wait, error: StoreError | None) -> None:
+        if wait.timeout is not None:
+            wait.timeout.cancel()
+        self._disk_waits.discard(wait)
+        if error is not None and not isinstance(error, FlushTimeoutError):
+            error = FlushTimeoutError(0, self.flush_timeout_ms, error)
+        self._confirm(wait, error)
+        if self._held_back is not None and not self._disk_waits:
+            self._append_queued()  # after a sync that failed
+
+    def _confirm(self, wait: _Wait, error: StoreError | None) -> None:
+        """One of the things that a wait is for has come; with an error, the others do not count."""
+        wait.pending -= 1
+        if wait.is_over or (error is None and wait.pending):
             return
         wait.end()
         if not wait.groups:
             return
         self._waits.discard(wait)
         self.undurable_requests -= wait.requests
-        cause = None if isinstance(error, FlushTimeoutError) else error
         for group, placed in wait.groups:
-            late = None
-            if error is not None:
-                late = FlushTimeoutError(group.messages, self.flush_timeout_ms, cause)
-            _tell(group, placed, late)
-        if self._held_back is not None and not self._waits:
-            self._append_queued()  # after a sync that failed
+            if isinstance(error, FlushTimeoutError):
+                error = FlushTimeoutError(group.messages, self.flush_timeout_ms, error.cause)
+            _tell(group, placed, error)
 
 
 def _size_of(placed: Placed) -> int:

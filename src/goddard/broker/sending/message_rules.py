@@ -31,6 +31,11 @@ from goddard.protocol.message import (
 )
 from goddard.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
 from goddard.protocol.record import MAX_TOPIC_BYTES_V1, Host
+from goddard.replication.acknowledgements import (
+    NoSlaveError,
+    NotEnoughReplicasError,
+    SlaveTimeoutError,
+)
 from goddard.store.errors import (
     MessageIllegalError,
     StoreDiskError,
@@ -53,6 +58,9 @@ class PutStatus(Enum):
 
     PUT_OK = "stored"
     FLUSH_DISK_TIMEOUT = "stored, but the disk did not confirm it in time"
+    FLUSH_SLAVE_TIMEOUT = "stored, but the slaves did not confirm it in time"
+    SLAVE_NOT_AVAILABLE = "stored, but no slave is connected that is close enough"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "fewer replicas are in sync than are needed"
     SERVICE_NOT_AVAILABLE = "the store takes no messages"
     CREATE_MAPPED_FILE_FAILED = "the disk refused to write"
     MESSAGE_ILLEGAL = "the message breaks a limit"
@@ -78,6 +86,12 @@ def put_status(error: StoreError | None) -> PutStatus:
             return error.status
         case FlushTimeoutError():
             return PutStatus.FLUSH_DISK_TIMEOUT
+        case NoSlaveError():
+            return PutStatus.SLAVE_NOT_AVAILABLE
+        case SlaveTimeoutError():
+            return PutStatus.FLUSH_SLAVE_TIMEOUT
+        case NotEnoughReplicasError():
+            return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         case MessageIllegalError():
             return PutStatus.MESSAGE_ILLEGAL
         case StoreUnavailableError() | StoreFullError():
@@ -141,7 +155,8 @@ class MessageWriter:
         """Store one message; raises a StoreError (see ``put_status``) or ProtocolError.
 
         With SYNC_FLUSH it returns once the message is on disk, unless its property WAIT, or the
-        argument, says not to wait. After a FlushTimeoutError the message is stored nevertheless.
+        argument, says not to wait; with SYNC_MASTER also once its slaves have it. After a
+        FlushTimeoutError or an UnreplicatedError the message is stored nevertheless.
         """
         entries = await self._appender.put(
             [self.prepare(message)],
@@ -160,7 +175,8 @@ class MessageWriter:
         """Store one message at the end of this tick, in the order of submission.
 
         An illegal message raises here. ``done(entry, error)`` receives the outcome of the append; a
-        FlushTimeoutError comes with the entry. ``wait_durable`` overrides the property WAIT.
+        FlushTimeoutError or UnreplicatedError comes with the entry. ``wait_durable`` overrides the
+        property WAIT.
         """
 
         def appended(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
-from goddard.broker.sending.appender import Appender, FlushTimeoutError, LateError
+from goddard.broker.sending.appender import Appender, LateError
 from goddard.broker.sending.message_rules import (
     MessageWriter,
     NewMessage,
@@ -75,6 +75,13 @@ _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
 _NOWHERE: Final = Host(bytes(4), 0)
 _BORN_HOST: Final = "born_host"
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+# What clients are told of a message that is in the log, but not confirmed.
+_STORED_CODES: Final = {
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
 
 AsHalf: TypeAlias = Callable[[NewMessage], NewMessage]
 
@@ -488,7 +495,7 @@ class Sends:
         unique_id: str | None,
         error: StoreError | None = None,
     ) -> RemotingCommand:
-        """The answer if the records are in the log; ``error``: the disk has not confirmed them."""
+        """The answer if the records are in the log; ``error`` says what did not confirm them."""
         prefix = self._id_prefix
         ids = ",".join([f"{prefix}{entry.physical_offset:016X}" for entry in entries])
         fields = {"queueId": str(queue_id)}
@@ -497,8 +504,7 @@ class Sends:
         fields["msgId"] = ids
         fields |= self.common_fields
         fields["queueOffset"] = str(entries[0].queue_offset)
-        is_late = isinstance(error, FlushTimeoutError)
-        code = ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS
+        code = _STORED_CODES.get(put_status(error), ResponseCode.SUCCESS)
         return request.reply(code, None, fields)
 
     def failure(self, request: RemotingCommand, error: StoreError | None) -> RemotingCommand:
@@ -543,6 +549,8 @@ class Sends:
                     ResponseCode.SYSTEM_ERROR,
                     "create mapped file failed, server is busy or broken.",
                 )
+            case PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+                return ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough"
             case PutStatus.WHEEL_TIMER_NOT_ENABLE:
                 return (
                     ResponseCode.SYSTEM_ERROR,
