@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from goddard import Admin, MessageQueue
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from tests.support.command_line import CommandLine, Result
@@ -156,6 +157,12 @@ def scene(site: Site, driver: JavaDriver) -> Iterator[Scene]:
     }
     scene = Scene(site, driver, CommandLine({}, program="mqadmin"), words)
     scene.run(f"updateOrderConf -m put -t {ordered} -v {name}:1")
+    with Admin(site.namesrv) as admin:
+        # A topic that only the name server knows, and an offset before which nothing was consumed.
+        admin.delete_topic_in_broker(site.create_topic("mqadmin-routed"), name)
+        behind = site.new_group("mqadmin-behind")
+        admin.create_group(behind, cluster=CLUSTER)
+        admin.update_consumer_offset(behind, MessageQueue(ordered, name, 0), 0)
     words["client"] = scene.run(f"consumerConnection -g {group}").splitlines()[1].split()[0]
     wait_until(
         lambda: "Diff Total: 0\n" in scene.run(f"consumerProgress -g {group}"), 30, "all committed"

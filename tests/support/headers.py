@@ -76,6 +76,7 @@ REQUEST_HEADERS: Final[Mapping[RequestCode, type[Header]]] = {
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: admin.CheckRocksdbProgressRequest,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: admin.ExportRocksdbConfigRequest,
     RequestCode.SET_COMMITLOG_READ_MODE: admin.SetReadAheadRequest,
+    RequestCode.SWITCH_TIMER_ENGINE: admin.SwitchTimerEngineRequest,
     RequestCode.AUTH_CREATE_USER: admin.UserRequest,
     RequestCode.AUTH_UPDATE_USER: admin.UserRequest,
     RequestCode.AUTH_DELETE_USER: admin.UserRequest,

@@ -216,10 +216,10 @@ class Rows:
         self,
         is_selected: Callable[[bytes], bool],
         start_ms: cython.longlong,
-        end_ms: cython.longlong,
+        last_ms: cython.longlong,
     ) -> None:
-        """Keep the rows that were stored from one time to before another, and whose topic is
-        selected; ``is_selected`` is called once for each topic.
+        """Keep the rows that were stored from one time to another, both included, and whose topic
+        is selected; ``is_selected`` is called once for each topic.
         """
         row: cython.Py_ssize_t
         count: cython.Py_ssize_t = self.count
@@ -235,7 +235,7 @@ class Rows:
         for row in range(count):
             layout = self._rows + row
             time_ms = _get64(layout.start + layout.store_time_at)
-            if time_ms < start_ms or time_ms >= end_ms:
+            if not start_ms <= time_ms <= last_ms:
                 continue
             if (
                 layout.topic_bytes != last_bytes

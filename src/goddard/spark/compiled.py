@@ -20,7 +20,7 @@ if IS_COMPILED or TYPE_CHECKING:
 
 # Limits that no message reaches.
 _FIRST_MS: Final = -(2**63)
-_END_MS: Final = 2**63 - 1
+_LAST_MS: Final = 2**63 - 1
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _FROM_PROPERTIES: Final = frozenset({"msgId", "keys", "tags", "properties"})
 _TRANSACTION_TEXTS: Final = tuple(name.encode("ascii") for name in TRANSACTIONS)
@@ -82,7 +82,7 @@ def decode_selected(
     rows.keep(
         lambda topic: is_selected(topic.decode("utf-8", "replace")),
         _FIRST_MS if start_ms is None else start_ms,
-        _END_MS if end_ms is None else end_ms,
+        _LAST_MS if end_ms is None else end_ms - 1,
     )
     return _batch(rows, names, broker_name, None)
 

@@ -69,12 +69,12 @@ async def broker_consume_stats(call: Call) -> None:
         for part in parts:
             for queue, at in part.queues.items():
                 lag = at.broker_offset - at.consumer_offset
-                if lag < least:
+                # As the official tool: no row for a queue of which nothing was consumed.
+                if lag < least or at.last_timestamp <= 0:
                     continue
-                last = seconds_text(at.last_timestamp) if at.last_timestamp > 0 else "-"
                 name = front(queue.broker_name, 32)
                 offsets = (at.broker_offset, at.consumer_offset, lag)
-                topic = front(queue.topic, 64)
+                topic, last = front(queue.topic, 64), seconds_text(at.last_timestamp)
                 call.row(_STATS, topic, group, name, queue.queue_id, *offsets, last)
     call.line()
     call.line(f"Diff Total: {answer.lag}")

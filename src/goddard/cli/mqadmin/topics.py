@@ -20,6 +20,7 @@ from goddard.cli.mqadmin.options import Options
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.admin.values import BrokerPlace
 from goddard.client.consume.allocation import Averagely
+from goddard.client.errors import NoRouteError
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.bodies import TopicConfig, decode_body
@@ -211,13 +212,20 @@ async def topic_list(call: Call) -> None:
         addresses = [place.address for place in places.get(topic, [])]
         return await call.admin.topic_groups(topic, brokers=addresses) if addresses else []
 
+    async def cluster_of(topic: str) -> str:
+        if topic in places:
+            return min(place.cluster for place in places[topic])
+        try:  # deleted in the brokers, but the name server still has its route
+            return (await call.admin.topic_clusters(topic))[0]
+        except NoRouteError:
+            return ""
+
     groups = await in_parallel(topics, groups_of)
+    clusters = await in_parallel(topics, cluster_of)
     call.row("%-20s  %-48s  %-48s", "#Cluster Name", "#Topic", "#Consumer Group")
-    for topic, names in zip(topics, groups, strict=True):
-        clusters = sorted({place.cluster for place in places.get(topic, [])})
+    for topic, cluster, names in zip(topics, clusters, groups, strict=True):
         for group in names or [""]:
-            cluster = front(clusters[0] if clusters else "", 20)
-            call.row("%-20s  %-64s  %-64s", cluster, front(topic, 64), front(group, 64))
+            call.row("%-20s  %-64s  %-64s", front(cluster, 20), front(topic, 64), front(group, 64))
 
 
 async def _places(admin: "Admin") -> dict[str, list[BrokerPlace]]:
