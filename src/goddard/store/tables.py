@@ -4,11 +4,13 @@ Each table is one JSON file under ``config/`` in RocketMQ's form, so that 4.9 an
 write and we read what they wrote. Fields that we do not know (of entries and of the document) are
 kept and written back; fields that Java only derives (``groupTopicMap``, ``dead``) are dropped.
 
-A table belongs to one thread. ``document`` belongs there too; encoding it and ``JsonFile.replace``
-may run anywhere, which is how a broker keeps large tables out of its loop. ``save`` does it all.
+A table belongs to one thread. ``snapshot`` belongs there too; calling its result and
+``JsonFile.replace`` may run anywhere, which is how a broker keeps large tables out of its loop.
+``save`` does it all. The entries of topics and groups stay encoded, so that a change costs the
+encoding of one entry, however many there are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
@@ -74,11 +76,12 @@ class _Table:
 
     def encode(self) -> bytes:
         """The table's file as it should be now."""
-        return encode_document(self.document())
+        return self.snapshot()()
 
-    def document(self) -> dict[str, Any]:
-        """What ``encode`` writes; later changes of the table do not change it."""
-        return {**self._unknown_fields, **self._document()}
+    def snapshot(self) -> Callable[[], bytes]:
+        """A function that encodes the table as it is now; it may be called in any thread."""
+        document = {**self._unknown_fields, **self._document()}
+        return lambda: encode_document(document)
 
     def save(self) -> None:
         """Write the file; durable when this returns."""
@@ -127,6 +130,11 @@ class _ConfigTable(_Table, Generic[Config]):
         super().__init__(config_directory, clock, files)
         self._configs: dict[str, Config] = {}
         self._raw: dict[str, dict[str, Any]] = {}
+        # Names and entries as the file has them, without those that changed since the last
+        # snapshot; the names are in order.
+        self._encoded: dict[str, bytes] = {}
+        self._names: list[str] = []
+        self._changed: dict[str, None] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._configs
@@ -147,6 +155,7 @@ class _ConfigTable(_Table, Generic[Config]):
     def put(self, name: str, config: Config, state_version: int = 0) -> None:
         """Add or replace; the data version moves."""
         self._configs[name] = config
+        self._changed[name] = None
         self.next_version(state_version)
 
     def put_missing(self, name: str, config: Config) -> bool:
@@ -154,6 +163,7 @@ class _ConfigTable(_Table, Generic[Config]):
         if name in self._configs:
             return False
         self._configs[name] = config
+        self._changed[name] = None
         self.is_changed = True
         return True
 
@@ -161,6 +171,7 @@ class _ConfigTable(_Table, Generic[Config]):
         config = self._configs.pop(name, None)
         self._raw.pop(name, None)
         if config is not None:
+            self._changed[name] = None
             self.next_version(state_version)
         return config
 
@@ -179,13 +190,47 @@ class _ConfigTable(_Table, Generic[Config]):
             configs[name] = msgspec.convert(fields, self.config_type, strict=False)
         super()._take(document)
         self._raw, self._configs = raw, configs
+        self._encoded.clear()
+        self._names.clear()
+        self._changed = dict.fromkeys(configs)
 
-    def _document(self) -> dict[str, Any]:
-        table = {
+    def snapshot(self) -> Callable[[], bytes]:
+        document = {**self._unknown_fields, **self._document(), self.table_field: {}}
+        entries = self._entries()
+        marker = f'\n\t"{self.table_field}": {{}}'.encode()
+
+        def encode() -> bytes:
+            data = encode_document(document)
+            if not entries:
+                return data
+            # Other lines begin with more tabs, and no text contains a line break.
+            before, _, after = data.partition(marker)
+            table = b"".join((marker[:-1], b",".join(entries), b"\n\t}"))
+            return b"".join((before, table, after))
+
+        return encode
+
+    def _entries(self) -> list[bytes]:
+        """All entries as the file has them, in the order of their names."""
+        changed, self._changed = self._changed, {}
+        kept = {
             name: {**self._raw.get(name, {}), **_fields(config)}
-            for name, config in self._configs.items()
+            for name in changed
+            if (config := self._configs.get(name)) is not None
         }
-        return {**super()._document(), self.table_field: table}
+        if len(kept) < len(changed):
+            for name in changed.keys() - kept.keys():
+                self._encoded.pop(name, None)
+            self._names = list(self._encoded)
+        self._names += kept.keys() - self._encoded.keys()
+        if kept:
+            # Without the braces around them; each entry begins a line with one tab.
+            text = encode_document(kept)[1:-2]
+            for name, entry in zip(sorted(kept), text.split(b',\n\t"'), strict=True):
+                line = entry.removeprefix(b'\n\t"').replace(b"\n", b"\n\t")
+                self._encoded[name] = b'\n\t\t"' + line
+        self._names.sort()  # fast: nearly all are in order
+        return [self._encoded[name] for name in self._names]
 
 
 class TopicTable(_ConfigTable[TopicConfig]):

@@ -2,9 +2,13 @@
 
 import errno
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
@@ -332,3 +336,74 @@ def test_a_backup_that_is_used_is_logged(
     assert record.levelname == "WARNING"
     assert f"{path} cannot be read: " in record.message
     assert f"{path}.bak is used instead" in record.message
+
+
+# --- Entries that stay encoded --------------------------------------------------------------------
+
+NAMES = ["T", "a", "Z", "ü€😀", 'quo"te', "%RETRY%g", "topicConfigTable", "\\", ""]
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from(NAMES), st.sampled_from(["put", "remove", "save", "add"]))
+    )
+)
+def test_a_changed_table_is_written_as_a_new_one(changes: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "topics.json").write_bytes(JAVA_5_TOPICS)
+        table = TopicTable(Path(folder))
+        table.load()
+        for number, (name, change) in enumerate(changes):
+            config = TopicConfig(
+                topic_name=name, perm=number % 8, attributes={"b": "\n\t", "a": '{"x": {}'}
+            )
+            match change:
+                case "put":
+                    table.put(name, config)
+                case "add":
+                    table.put_missing(name, config)
+                case "remove":
+                    table.remove(name)
+                case "save":
+                    table.save()
+        table.save()
+        text = table.file.path.read_bytes()
+        assert text == encode_document(json.loads(text))
+        written = json.loads(text)
+        assert written["topLevelFuture"] == {"a": 1}
+        assert written["topicConfigTable"].keys() == set(table)
+        again = TopicTable(Path(folder))
+        again.load()
+        assert dict(again.configs) == dict(table.configs)
+        assert again.encode() == text
+
+
+def test_a_change_encodes_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+
+    def counting(document: dict[str, Any]) -> bytes:
+        encoded.append(len(document))
+        return encode_document(document)
+
+    table = TopicTable(tmp_path)
+    for number in range(1000):
+        table.put(f"T{number}", TopicConfig(topic_name=f"T{number}"))
+    table.save()
+    monkeypatch.setattr("goddard.store.tables.encode_document", counting)
+    table.put("T500", TopicConfig(topic_name="T500", perm=2))
+    table.put("new", TopicConfig(topic_name="new"))
+    table.save()
+    assert encoded == [2, len(("dataVersion", "topicConfigTable"))]
+    assert len(json.loads(table.file.path.read_bytes())["topicConfigTable"]) == 1001
+
+
+def test_a_snapshot_is_of_its_time(tmp_path: Path) -> None:
+    table = SubscriptionGroupTable(tmp_path)
+    table.put("one", SubscriptionGroupConfig(group_name="one"))
+    table.set_forbidden("one", "T", 4)
+    before = table.encode()
+    encode = table.snapshot()
+    table.put("two", SubscriptionGroupConfig(group_name="two"))
+    table.remove("one")
+    table.set_forbidden("two", "T", 2)
+    assert encode() == before != table.encode()

@@ -1,23 +1,23 @@
 """Saving the tables of a broker (topics, groups, offsets, ...) without holding up its loop.
 
-A copy of a table is made on the loop, which owns it, and written by the executor. Of one table only
-one save runs at a time; changes that come meanwhile are in the next one. A disk that fails is
-logged, and the table stays marked as changed, so that the next turn tries again.
+A snapshot of a table is taken on the loop, which owns it, and encoded and written by the executor.
+Of one table only one save runs at a time; changes that come meanwhile are in the next one. A disk
+that fails is logged, and the table stays marked as changed, so that the next turn tries again.
 
-Copying a large table takes a while on the loop. When many changes follow each other, a table
+A snapshot of a large table takes a while on the loop. When many changes follow each other, a table
 rests so long between background saves that they take a small share of the loop's time.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
-from goddard.store.jsonfile import JsonFile, encode_document
+from goddard.store.jsonfile import JsonFile
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Table(Protocol):
     file: JsonFile
     is_changed: bool
 
-    def document(self) -> dict[str, Any]: ...
+    def snapshot(self) -> Callable[[], bytes]: ...
 
 
 class TableSaver:
@@ -65,12 +65,12 @@ class TableSaver:
             if not table.is_changed:
                 return
             began_ms = self._clock.monotonic_ms()
-            document = table.document()
+            encode = table.snapshot()
             now_ms = self._clock.monotonic_ms()
             self._next_save_ms[id(table)] = now_ms + _PAUSE_FACTOR * (now_ms - began_ms)
             table.is_changed = False
             loop = asyncio.get_running_loop()
-            written = loop.run_in_executor(self._executor, _write, table.file, document)
+            written = loop.run_in_executor(self._executor, _write, table.file, encode)
             try:
                 await asyncio.shield(written)
             except asyncio.CancelledError:
@@ -109,5 +109,5 @@ class TableSaver:
             _log.error("%s was not saved: %s", table.file.path, error)
 
 
-def _write(file: JsonFile, document: dict[str, Any]) -> None:
-    file.replace(encode_document(document))
+def _write(file: JsonFile, encode: Callable[[], bytes]) -> None:
+    file.replace(encode())

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -91,9 +91,9 @@ async def test_a_postponed_table_is_written_when_the_saver_closes(table: TopicTa
     clock = ManualClock()
 
     class SlowTable(TopicTable):
-        def document(self) -> dict[str, Any]:
+        def snapshot(self) -> Callable[[], bytes]:
             clock.advance(3_600_000)  # so that its next save is postponed by most of a day
-            return super().document()
+            return super().snapshot()
 
     slow = SlowTable(table.file.path.parent)
     slow.put("one", TopicConfig(topic_name="one"))
