@@ -20,12 +20,13 @@ from pathlib import Path
 from bench.loadgen import BenchError
 from bench.report import Report, Row
 from goddard.clock import SystemClock
+from goddard.environment.files import SystemFiles
+from goddard.environment.threads import new_thread_pool
 from goddard.protocol.message import encode_properties
 from goddard.protocol.record import Host
 from goddard.store.check.inspect import StoreView
 from goddard.store.check.verify import verify
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.files import SystemFiles
 from goddard.store.index.index import KeyIndex
 from goddard.store.log.dispatch import Dispatcher
 from goddard.store.log.records import (
@@ -96,7 +97,13 @@ def _setter(event: threading.Event) -> Callable[[object], None]:
 def _dispatch_us(folder: Path, group: int) -> float:
     """Microseconds per record to write its queue and index entries, in groups."""
     files, clock = SystemFiles(), SystemClock()
-    queues = QueueTable(files, folder / "queues", file_bytes=6_000_000, open_capacity=64)
+    queues = QueueTable(
+        files,
+        folder / "queues",
+        file_bytes=6_000_000,
+        open_capacity=64,
+        new_executor=new_thread_pool,
+    )
     index = KeyIndex(
         files, folder / "index", clock, slots=500_000, entries=2_000_000, is_tag_indexed=False
     )

@@ -148,6 +148,8 @@ class _Plain(ast.NodeTransformer):
         origin = self._source.origin(node.id)
         if origin is None or origin.name is None or not origin.module.startswith("goddard."):
             return node
+        if origin.module.startswith("goddard.environment."):  # for our tests
+            return node
         match source_of(origin.module).defined.get(origin.name):
             case ast.Assign(
                 value=ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=of))

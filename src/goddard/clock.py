@@ -14,6 +14,16 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int: ...
 
 
+def local_time(now_ms: int) -> time.struct_time:
+    """A wall time in the time zone of this process."""
+    return time.localtime(now_ms // 1000)
+
+
+def format_local_time(pattern: str, now_ms: int) -> str:
+    """As ``time.strftime``, in the time zone of this process."""
+    return time.strftime(pattern, local_time(now_ms))
+
+
 class SystemClock:
     """The system's clocks."""
 

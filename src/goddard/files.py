@@ -7,40 +7,37 @@ run them in an executor thread.
 """
 
 import contextlib
-import os
 from pathlib import Path
 
+from goddard.environment.files import Files
 
-def replace_file(path: Path, data: bytes) -> None:
+
+def replace_file(files: Files, path: Path, data: bytes) -> None:
     """Replace the content of the file with ``data``, which is on the disk on return."""
-    _make_folder(path.parent)
+    _make_folder(files, path.parent)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = files.open(temporary, create=True)
+    try:
+        files.truncate(descriptor, 0)
+        files.pwrite(descriptor, data, 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
     # A hard link, so that the file never disappears. A file system without links gets no backup.
     old = path.with_name(path.name + ".bak.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(old)
     with contextlib.suppress(OSError):
-        old.unlink(missing_ok=True)
-        old.hardlink_to(path)
-    temporary.replace(path)
+        files.link(path, old)
+    files.rename(temporary, path)
     with contextlib.suppress(OSError):
-        old.replace(path.with_name(path.name + ".bak"))
-    _sync_folder(path.parent)
+        files.rename(old, path.with_name(path.name + ".bak"))
+    files.sync_directory(path.parent)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(files: Files, folder: Path) -> None:
     """Create the folder and its missing parents; sync the parent of each new folder."""
-    missing = [above for above in (folder, *folder.parents) if not above.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    missing = [above for above in (folder, *folder.parents) if files.facts(above) is None]
+    files.make_directories(folder)
     for created in missing:
-        _sync_folder(created.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.sync_directory(created.parent)

@@ -18,7 +18,7 @@ from goddard.aio import (
 )
 from goddard.client.options import session_options
 from goddard.client.session import Session
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_client import ConsumerList
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -146,7 +146,7 @@ async def test_a_commit_with_a_queue_of_others_changes_nothing() -> None:
 async def test_an_unknown_broker_is_looked_up_once_more() -> None:
     async with FakeCluster("a") as cluster:
         options = session_options(cluster.namesrv, {"instance_name": "locate"})
-        async with Session(options, clock=SystemClock()) as session:
+        async with Session(options, environment=Environment()) as session:
             address = cluster.broker("a").address
             assert await session.locate(QUEUE) == (address, False)
             assert await session.locate(QUEUE, 1) == (address, False)

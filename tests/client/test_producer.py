@@ -20,7 +20,8 @@ from goddard.client.message import Message
 from goddard.client.produce.hooks import ForbiddenContext, MessageType, SendContext
 from goddard.client.produce.options import BackPressureOptions
 from goddard.client.produce.producer import Producer
-from goddard.client.produce.selectors import by_hash, by_random, by_sharding_key
+from goddard.client.produce.selectors import by_hash, by_sharding_key
+from goddard.client.produce.targets import by_random
 from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
 from goddard.errors import ConfigError
 from goddard.protocol.codes import ResponseCode

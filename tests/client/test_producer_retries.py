@@ -31,7 +31,7 @@ from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.errors import (
     ConfigError,
     ConnectFailedError,
@@ -434,7 +434,7 @@ def sender_of(session: Session, health: BrokerHealth | None = None) -> Sender:
 async def test_cancelled_drain_ends_the_sends_before_it_returns() -> None:
     async with (
         FakeCluster("a") as cluster,
-        Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
+        Session(session_options(cluster.namesrv, {}), environment=Environment()) as session,
     ):
         cluster.answer_route = mute
         sender = sender_of(session)
@@ -452,7 +452,7 @@ async def test_cancelled_drain_ends_the_sends_before_it_returns() -> None:
 async def test_send_is_not_retried_after_a_cancelled_drain() -> None:
     async with (
         FakeCluster("a", "b") as cluster,
-        Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
+        Session(session_options(cluster.namesrv, {}), environment=Environment()) as session,
     ):
         broker = cluster.broker("a")
         sender = sender_of(session)
@@ -719,7 +719,7 @@ async def test_failing_brokers_are_avoided(times: FaultTimes) -> None:
 async def test_latencies_of_immediate_sends_are_recorded() -> None:
     async with (
         FakeCluster("a", "b") as cluster,
-        Session(session_options(cluster.namesrv, {}), clock=SystemClock()) as session,
+        Session(session_options(cluster.namesrv, {}), environment=Environment()) as session,
     ):
         # Every latency makes a broker unavailable for an hour.
         health = BrokerHealth(FaultTimes((0,), (3_600_000,), 0))

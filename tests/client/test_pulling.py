@@ -13,7 +13,7 @@ from goddard.client.errors import BrokerError, BrokerNotFoundError
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageQueue
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.protocol.codes import ResponseCode
 from goddard.testing.site import Site
 from goddard.transport.client import Client
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 30
 @pytest.fixture
 async def session(site: Site) -> AsyncIterator[Session]:
     options = session_options(site.namesrv, {"instance_name": "pulls"})
-    async with Session(options, clock=SystemClock()) as session:
+    async with Session(options, environment=Environment()) as session:
         yield session
 
 

@@ -14,7 +14,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import MessageModel
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.message import decode_properties
 from goddard.protocol.names import dlq_topic
@@ -207,7 +207,7 @@ async def test_a_message_that_the_broker_does_not_find_is_sent_as_a_copy(
         record.reconsume_times = 2
         (broker_name,) = site.brokers
         session = Session.shared(
-            session_options(site.namesrv, {"instance_name": "copy"}), clock=SystemClock()
+            session_options(site.namesrv, {"instance_name": "copy"}), environment=Environment()
         )
         async with session:
             await session.refresh_route(topic)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from goddard.store.files import Data, DiskUsage, FileFacts, SystemFiles
+from goddard.environment.files import Data, DiskUsage, FileFacts, SystemFiles
 from tests.support.syncs import ThreadSyncs
 
 PAGE_BYTES = 4096
@@ -136,6 +136,11 @@ class FaultyFiles(SystemFiles):
         self._enter("open", path)
         self._enter("truncate", path)
         fd = super().create(path, size)
+        self._paths[fd] = path
+        return fd
+
+    def lock(self, path: Path) -> int:
+        fd = super().lock(path)
         self._paths[fd] = path
         return fd
 

@@ -22,6 +22,7 @@ from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock
 from goddard.core import IS_COMPILED
+from goddard.environment import Environment
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
@@ -95,7 +96,7 @@ class SendHarness:
             topics=self.topics,
             groups=self.groups,
             settings=self.settings,
-            clock=self.clock,
+            environment=Environment(clock=self.clock),
             stats=self.stats,
             as_half=as_half,
             has_live_locks=has_live_locks,

@@ -4,12 +4,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from goddard.environment import Environment
+from goddard.environment.files import Files, SystemFiles
+from goddard.environment.threads import Job
 from goddard.protocol.record import Host, Record, encode_record
 from goddard.store.config import StoreConfig
-from goddard.store.files import Files
 from goddard.store.log.records import PreparedRecord, prepare_record
 from goddard.store.store import MessageStore
-from goddard.store.threads import Job
 from tests.support.clock import ManualClock
 
 HOST = Host.parse("127.0.0.1:10911")
@@ -31,6 +32,9 @@ class InlineWorker:
 
     def every(self, interval_ms: int, job: Job) -> None:
         """Does nothing: the test calls periodic jobs."""
+
+    def pause(self, seconds: float) -> None:
+        """Does not wait."""
 
     def run(self) -> None:
         while self._jobs:
@@ -90,11 +94,15 @@ class SmallStore:
         self.upkeep_worker = InlineWorker()
         self.store = MessageStore(
             StoreConfig(root=root, **settings),
-            clock=self.clock,
-            files=files,
-            flush_worker=self.flush_worker,
-            file_worker=self.file_worker,
-            upkeep_worker=self.upkeep_worker,
+            environment=Environment(
+                clock=self.clock,
+                files=files or SystemFiles(),
+                new_worker={
+                    "store-flush": self.flush_worker,
+                    "store-files": self.file_worker,
+                    "store-upkeep": self.upkeep_worker,
+                }.__getitem__,
+            ),
         )
 
     def __enter__(self) -> MessageStore:

@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 
 class ThreadSyncs:
-    """As ``goddard.store.syncs.KernelSyncs``; each sync runs in a thread."""
+    """As ``goddard.environment.syncs.KernelSyncs``; each sync runs in a thread."""
 
     def __init__(self, sync: Callable[[int], None]) -> None:
         self._sync = sync

@@ -16,7 +16,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.errors import GoddardError
 from goddard.protocol.bodies_client import SubscriptionData
 
@@ -30,7 +30,7 @@ class TopicReader:
     def __init__(self, namesrv: str, topic: str) -> None:
         self._topic = topic
         options = session_options(namesrv, {"instance_name": f"{_NAME}-{topic}"})
-        self._session = Session(options, clock=SystemClock())
+        self._session = Session(options, environment=Environment())
         self._puller = Puller(self._session, _NAME)
         self._subscription = SubscriptionData(topic=topic, sub_string="*")
         self._next_offsets: dict[MessageQueue, int] = {}

@@ -19,7 +19,7 @@ NAMES = ROOT / "docs" / "NAMES.md"
 CONFIGURATION = ROOT / "docs" / "CONFIGURATION.md"
 PLACES = (
     "goddard|core|protocol|transport|nameserver|broker|client|store|replication|spark|pipelines|cli|"
-    "testing|config|files|logs"
+    "testing|config|environment|files|logs"
 )
 
 

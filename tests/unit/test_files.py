@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from goddard.environment.files import SystemFiles
 from goddard.files import replace_file
 
 
@@ -22,9 +23,10 @@ def test_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return replaced
 
     monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync, raising=False)
     monkeypatch.setattr(Path, "replace", replace)
     path = tmp_path / "above" / "folder" / "file"
-    replace_file(path, b"one")
+    replace_file(SystemFiles(), path, b"one")
     assert events == [
         "sync above",
         f"sync {tmp_path.name}",
@@ -33,7 +35,7 @@ def test_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "sync folder",
     ]
     events.clear()
-    replace_file(path, b"two")
+    replace_file(SystemFiles(), path, b"two")
     assert events == [
         "sync file.tmp",
         "rename file.tmp file",

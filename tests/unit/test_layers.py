@@ -29,7 +29,7 @@ LAYERS = (
     ("store.log.dispatch",),
     ("store.log.commitlog", "store.queues.table", "store.index.index"),
     ("store.queues.queue", "store.log.segment"),
-    ("store.files",),
+    ("environment.files",),
     ("protocol.record",),
     ("errors",),
 )
@@ -59,4 +59,23 @@ def test_layers_import_each_other() -> None:
     assert "store.store" in imports_of("broker.sending.appender")
     assert "store.log.commitlog" in imports_of("store.store")
     assert "store.log.segment" in imports_of("store.log.commitlog")
-    assert "store.files" in imports_of("store.log.segment")
+    assert "environment.files" in imports_of("store.log.segment")
+
+
+# Threads of a blocking client and of the logging handler are their purpose.
+_STARTING_THREADS = {"environment/threads.py", "client/blocking/loop.py", "logging.py"}
+
+
+@pytest.mark.parametrize(
+    "package", ["broker", "client", "core", "nameserver", "replication", "store", "transport"]
+)
+def test_threads_come_from_the_environment(package: str) -> None:
+    for path in (SOURCES / package).rglob("*.py"):
+        name = str(path.relative_to(SOURCES))
+        starts = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("threading.Thread", "Thread", "ThreadPoolExecutor")
+        ]
+        assert not starts or name in _STARTING_THREADS, name

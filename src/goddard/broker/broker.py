@@ -12,10 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from goddard.broker.admin.broker import AdminBroker
@@ -47,8 +44,9 @@ from goddard.broker.settings import BrokerConfig, Settings, with_port
 from goddard.broker.stats import Stats
 from goddard.broker.tables.saving import Table, TableSaver
 from goddard.broker.tables.topics import Groups, Topics
-from goddard.clock import Clock, SystemClock
+from goddard.clock import local_time
 from goddard.core import IS_COMPILED
+from goddard.environment import Environment
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.replication.acknowledgements import Acknowledgements
@@ -64,6 +62,7 @@ from goddard.store.tables import (
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Answer, Handler, Handlers
 from goddard.transport.server import Server, ServerOptions, resolve_host
+from goddard.transport.sockets import free_port
 from goddard.transport.tasks import Tasks
 
 if IS_COMPILED:
@@ -77,7 +76,6 @@ _SAVE_SECONDS: Final = 10.0
 _SAMPLE_SECONDS: Final = 1.0
 _EXECUTOR_THREADS: Final = 4
 _READER_THREADS: Final = 4
-_PORT_ATTEMPTS: Final = 20
 _TOPIC_CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -114,8 +112,9 @@ class Broker:
 
     roles: Roles
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SystemClock()
+    def __init__(self, config: BrokerConfig, *, environment: Environment | None = None) -> None:
+        self._environment = environment or Environment()
+        self._clock = self._environment.clock
         self._config = config
         self._stack = contextlib.AsyncExitStack()
         self._closers: list[Callable[[Connection], None]] = []
@@ -163,18 +162,18 @@ class Broker:
             broker_ip2=await resolve_host(config.broker_ip2),
         )
         if config.listen_port == 0:
-            config = with_port(config, _free_port(config.bind_address))
-        self._executor = ThreadPoolExecutor(_EXECUTOR_THREADS, thread_name_prefix="broker")
+            config = with_port(config, free_port(config.bind_address))
+        self._executor = self._environment.new_executor(_EXECUTOR_THREADS, "broker")
         stack.callback(self._executor.shutdown)
-        self.settings = Settings(config, self._executor)
+        self.settings = Settings(config, self._executor, self._environment.files)
         self.settings.add_listener(self._apply)
 
-        self.store = MessageStore(config.store_config(), clock=self._clock)
+        self.store = MessageStore(config.store_config(), environment=self._environment)
         _log.info("messages are kept in %s", self.store.config.root.absolute())
         await loop.run_in_executor(self._executor, self.store.open)
         stack.push_async_callback(self._close_store)
         # For reads that may wait for the disk: they end before the store is closed.
-        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="broker-read")
+        self._readers = self._environment.new_executor(_READER_THREADS, "broker-read")
         stack.callback(self._readers.shutdown, cancel_futures=True)
         await self._load_tables()
         self._saver = TableSaver(self._executor, clock=self._clock)
@@ -190,7 +189,7 @@ class Broker:
         self.groups.add_system_groups()
         self.groups.add_listener(lambda _: self._saver.save_soon(self.group_table))
         await self._saver.save_all(self._tables)
-        self.registration = Registration(self.settings, self.topics)
+        self.registration = Registration(self.settings, self.topics, clock=self._clock)
 
         self.stats = Stats(config.cluster_name, self.topics.is_system)
         self.store.add_listener(self.stats.stored)
@@ -224,7 +223,7 @@ class Broker:
             acknowledgements=self.acknowledgements,
             executor=self._executor,
             readers=self._readers,
-            clock=self._clock,
+            environment=self._environment,
         )
         self._compose_administration(handlers)
         tasks = Tasks(_log)
@@ -247,11 +246,12 @@ class Broker:
 
     async def _load_tables(self) -> None:
         directory = self.store.config.root / "config"
-        self.topic_table = TopicTable(directory, self._clock)
-        self.group_table = SubscriptionGroupTable(directory, self._clock)
-        self.offset_table = ConsumerOffsetTable(directory, self._clock)
-        self.delay_table = DelayOffsetTable(directory, self._clock)
-        self.filter_table = ConsumerFilterTable(directory, self._clock)
+        files = self._environment.files
+        self.topic_table = TopicTable(directory, self._clock, files)
+        self.group_table = SubscriptionGroupTable(directory, self._clock, files)
+        self.offset_table = ConsumerOffsetTable(directory, self._clock, files)
+        self.delay_table = DelayOffsetTable(directory, self._clock, files)
+        self.filter_table = ConsumerFilterTable(directory, self._clock, files)
         tables = (
             self.topic_table,
             self.group_table,
@@ -281,7 +281,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             settings=self.settings,
-            clock=self._clock,
+            environment=self._environment,
             stats=self.stats,
             as_half=as_half,
             has_live_locks=self.locks.is_any_held,
@@ -334,6 +334,7 @@ class Broker:
             parked_pulls=self.parked_pulls,
             stats=self.stats,
             executor=self._readers,
+            clock=self._clock,
         )
         self._pull_lane = PullLane(pulls, self.gate) if IS_COMPILED else None
         self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)
@@ -366,6 +367,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             settings=self.settings,
+            environment=self._environment,
             stats=self.stats,
         )
         replies = Replies(
@@ -373,7 +375,7 @@ class Broker:
             writer=self.writer,
             settings=self.settings,
             find_client=self.clients.find_client,
-            clock=self._clock,
+            environment=self._environment,
             stats=self.stats,
         )
         register(handlers, self.transactions.handlers(), send_backs.handlers(), replies.handlers())
@@ -503,7 +505,7 @@ class Broker:
         self.locks.scan()
 
     def _sample(self) -> None:
-        today = time.localtime(self._clock.now_ms() / 1000)
+        today = local_time(self._clock.now_ms())
         self.stats.sample(self._clock.monotonic_ms(), today.tm_year * 1000 + today.tm_yday)
 
     def _on_frames(self, connection: Connection, frames: list[memoryview]) -> list[memoryview]:
@@ -553,27 +555,3 @@ def _server_options(config: BrokerConfig, port: int) -> ServerOptions:
     if not config.write_buffer_high_bytes:
         return options
     return dataclasses.replace(options, write_buffer_high_bytes=config.write_buffer_high_bytes)
-
-
-def _free_port(host: str) -> int:
-    """A port that is free together with the VIP port below it and the HA port above it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for _ in range(_PORT_ATTEMPTS):
-        with (
-            socket.socket(family) as first,
-            socket.socket(family) as second,
-            socket.socket(family) as third,
-        ):
-            try:
-                first.bind((host, 0))
-            except OSError as error:
-                text = f"cannot listen on {host}: {error.strerror}"
-                raise OSError(error.errno, text) from error
-            port: int = first.getsockname()[1]
-            try:
-                second.bind((host, port - 2))
-                third.bind((host, port + 1))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"cannot listen on {host}: no three free ports were found")

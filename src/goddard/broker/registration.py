@@ -18,6 +18,7 @@ import msgspec
 
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Topics
+from goddard.clock import Clock
 from goddard.errors import ConfigError, ProtocolError, RemotingError
 from goddard.protocol.bodies import (
     KvTable,
@@ -59,11 +60,11 @@ _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 class Registration:
     """Keeps this broker registered from ``start`` to ``stop``."""
 
-    def __init__(self, settings: Settings, topics: Topics) -> None:
+    def __init__(self, settings: Settings, topics: Topics, *, clock: Clock | None = None) -> None:
         self._settings = settings
         self._topics = topics
         self._tasks = Tasks(_log)
-        self._client = Client(ClientOptions(), on_close=self._connection_closed)
+        self._client = Client(ClientOptions(), on_close=self._connection_closed, clock=clock)
         self._name_servers: list[_NameServer] = []
         self._is_stopping = False
         self._started = asyncio.Event()
@@ -116,7 +117,7 @@ class Registration:
     def topics_changed(self, topics: Iterable[str]) -> None:
         """Tell the name servers of changed topics; all changes of this tick go in one request."""
         for server in self._name_servers:
-            server.changed.update(topics)
+            server.changed.update(dict.fromkeys(topics))
             server.wake_up()
 
     def register_all(self) -> None:
@@ -159,7 +160,7 @@ class Registration:
     async def _register(self, server: "_NameServer") -> bool:
         """Send what this name server lacks; false when it did not take it."""
         changed, is_full = server.changed, server.is_full_due
-        server.changed, server.is_full_due = set(), False
+        server.changed, server.is_full_due = {}, False
         config = self._settings.current
         existing = [topic for topic in changed if topic in self._topics]
         if len(existing) < len(changed) or len(existing) > _MAX_SINGLE_TOPICS:
@@ -241,7 +242,7 @@ class _NameServer:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.changed: set[str] = set()
+        self.changed: dict[str, None] = {}
         self.is_full_due = True
         self.is_reachable: bool | None = None
         # A slave's master: its HA address and its address.

@@ -28,6 +28,7 @@ from goddard.config import (
     setting,
     settings_of,
 )
+from goddard.environment.files import Files, SystemFiles
 from goddard.errors import ConfigError
 from goddard.files import replace_file
 from goddard.protocol.bodies import DataVersion
@@ -412,10 +413,16 @@ def local_path(text: str) -> Path:
 class Settings:
     """``current`` is the configuration in force; changes are kept in its file."""
 
-    def __init__(self, config: BrokerConfig, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        executor: Executor | None = None,
+        files: Files | None = None,
+    ) -> None:
         self.current = config
         self.data_version = DataVersion()
         self._executor = executor
+        self._files = files or SystemFiles()
         self._listeners: list[Callable[[BrokerConfig], None]] = []
         self._one_at_a_time = asyncio.Lock()
 
@@ -450,7 +457,7 @@ class Settings:
                 data = format_properties(changed.properties()).encode()
                 path = local_path(before.config_path)
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._executor, replace_file, path, data)
+                await loop.run_in_executor(self._executor, replace_file, self._files, path, data)
             shown = before.properties()
             for name, value in changed.properties().items():
                 if shown.get(name) != value:

@@ -6,43 +6,28 @@ A client belongs to the process and the event loop that it was created on; the g
 import asyncio
 import ipaddress
 import os
-import secrets
-import socket
-import time
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from goddard.client.errors import ForkedError, NotRunningError
+from goddard.environment import Environment
 from goddard.protocol.ids import UniqueIds
-
-# An address reserved for documentation. Connecting a UDP socket to it sends nothing, but selects
-# the local address for packets to other networks.
-_REMOTE: Final = ("192.0.2.1", 9)
+from goddard.transport.sockets import local_ip
 
 
-def local_ip() -> str:
-    """This machine's address for connections to others; 127.0.0.1 without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_REMOTE)
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
-def process_instance() -> str:
+def process_instance(environment: Environment) -> str:
     """An instance name that is unique on this machine."""
-    return f"{os.getpid()}#{time.monotonic_ns()}"
+    return f"{environment.process_id()}#{environment.random.getrandbits(63)}"
 
 
-def unique_ids(client_ip: str) -> UniqueIds:
+def unique_ids(client_ip: str, environment: Environment) -> UniqueIds:
     """The generator of unique message ids for this process."""
     try:
         packed = ipaddress.ip_address(client_ip).packed
     except ValueError:
         # ``client_ip`` can be any text, but message ids contain an address.
         packed = ipaddress.ip_address(local_ip()).packed
-    process_hash = int.from_bytes(secrets.token_bytes(4), signed=True)
-    return UniqueIds(packed, os.getpid() & 0xFFFF, process_hash)
+    process_hash = environment.random.getrandbits(32) - (1 << 31)
+    return UniqueIds(packed, environment.process_id() & 0xFFFF, process_hash)
 
 
 class ProcessGuard:

@@ -7,8 +7,7 @@ it fails; then the next one in the list.
 
 import importlib
 import os
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from goddard.client.errors import ClientError, NoNameServerError
@@ -63,11 +62,13 @@ def fetch_name_servers(endpoint: str, timeout_ms: int) -> tuple[str, ...]:
 class NameServers:
     """The addresses of the name servers, and the one in use."""
 
-    __slots__ = ("_addresses", "_failed", "_position")
+    __slots__ = ("_addresses", "_choose", "_failed", "_position")
 
-    def __init__(self, addresses: Sequence[str] = ()) -> None:
+    def __init__(self, addresses: Sequence[str], choose: Callable[[int], int]) -> None:
+        """``choose`` returns a random number below its argument."""
         self._addresses: tuple[str, ...] = ()
         self._position = 0
+        self._choose = choose
         self._failed: set[str] = set()
         self.replace(addresses)
 
@@ -85,7 +86,7 @@ class NameServers:
         if chosen in new:
             self._position = new.index(chosen)
         else:
-            self._position = random.randrange(len(new)) if new else 0
+            self._position = self._choose(len(new)) if new else 0
         return True
 
     def chosen(self) -> str:

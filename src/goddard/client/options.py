@@ -12,10 +12,11 @@ from typing import Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
 from goddard.client.checks import check_range, check_type
-from goddard.client.identity import local_ip, process_instance
+from goddard.client.identity import process_instance
 from goddard.client.name_servers import parse_name_servers
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.errors import ConfigError
+from goddard.transport.sockets import local_ip
 from goddard.transport.tls import TlsOptions
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
@@ -64,7 +65,7 @@ class SessionKeywords(TypedDict, total=False):
     rebalance_interval_ms: int
     api_timeout_ms: int
     connect_timeout_ms: int
-    clock: Clock
+    environment: Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class SessionOptions:
         unit = f"@{self.unit_name}" if self.unit_name else ""
         return f"{self.client_ip}@{self.instance_name}{unit}"
 
-    def for_process(self) -> Self:
+    def for_process(self, environment: Environment | None = None) -> Self:
         """The same options with an instance name unique to this client, unless one was given.
 
         For producers and clustering consumers. Broadcasting consumers keep the default name,
@@ -110,7 +111,7 @@ class SessionOptions:
         """
         if self.instance_name != DEFAULT_INSTANCE:
             return self
-        return replace(self, instance_name=process_instance())
+        return replace(self, instance_name=process_instance(environment or Environment()))
 
 
 # The types of options that are not numbers, and what to give instead of another type.
@@ -145,8 +146,10 @@ _INTERVALS: Final[dict[str, int]] = {
 
 
 def session_options(name_servers: str | None, keywords: SessionKeywords) -> SessionOptions:
-    """Check the common keywords of a client; ``clock`` is not among the options."""
-    given: dict[str, Any] = {name: value for name, value in keywords.items() if name != "clock"}
+    """Check the common keywords of a client; ``environment`` is not among the options."""
+    given: dict[str, Any] = {
+        name: value for name, value in keywords.items() if name != "environment"
+    }
     _check_known(given, SessionKeywords.__annotations__)
     for name, value in given.items():
         if name in _INTERVALS:

@@ -35,7 +35,7 @@ from goddard.client.name_servers import NameServers, fetch_name_servers
 from goddard.client.options import SessionOptions
 from goddard.client.routes import MASTER_ID, KnownRoutes, PublishRoute, vip_address
 from goddard.client.values import MessageQueue
-from goddard.clock import Clock, SystemClock
+from goddard.environment import Environment
 from goddard.errors import (
     ConfigError,
     GoddardError,
@@ -78,28 +78,31 @@ class Session:
         WeakKeyDictionary()
     )
 
-    def __init__(self, options: SessionOptions, *, clock: Clock) -> None:
+    def __init__(self, options: SessionOptions, *, environment: Environment | None = None) -> None:
+        environment = environment or Environment()
         self.options = options
-        self.clock = clock
+        self.environment = environment
+        self.clock = environment.clock
+        self.random = environment.random
         self.client_id = options.client_id
         self.members = Members(self.client_id, self.wake_rebalance)
         self._guard = LoopGuard()
         # NotRunningError unless called on the session's loop; ForkedError in another process.
         self.check_loop: Final = self._guard.check_loop
-        self._ids = unique_ids(options.client_ip)
+        self._ids = unique_ids(options.client_ip, environment)
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._users = 0
         self._is_closed = False
         self._state_lock = asyncio.Lock()
-        self._names = NameServers(options.name_servers)
+        self._names = NameServers(options.name_servers, environment.random.randrange)
         handlers = Handlers()
         self.members.register(handlers)
         self._client = Client(
             ClientOptions(connect_seconds=options.connect_timeout_ms / 1000, tls=options.tls),
             handlers,
             on_open=self._connected,
-            clock=clock,
+            clock=environment.clock,
         )
         self._known = KnownRoutes()
         # The queues to write to, or None. The bound method itself, because it is called for every
@@ -111,7 +114,7 @@ class Session:
         self._rebalance_wanted = asyncio.Event()
 
     @staticmethod
-    def shared(options: SessionOptions, *, clock: Clock | None = None) -> "Session":
+    def shared(options: SessionOptions, *, environment: Environment | None = None) -> "Session":
         """The session of this client id on the running loop; a new one if there is none.
 
         A new session is shared once ``start`` is called. There must be no await between the two
@@ -120,7 +123,7 @@ class Session:
         sessions = Session._by_loop.get(asyncio.get_running_loop(), {})
         session = sessions.get(options.client_id)
         if session is None:
-            return Session(options, clock=clock or SystemClock())
+            return Session(options, environment=environment)
         if session.options != options:
             raise ConfigError(
                 f"the client id {options.client_id} is in use with other options; give another "

@@ -19,11 +19,12 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from operator import length_hint
 from queue import SimpleQueue
 from typing import Final, Generic, Protocol, TypeVar
 
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.transport.tasks import Tasks
 
 _J = TypeVar("_J")
@@ -127,14 +128,15 @@ class Threads(Generic[_J]):
         done: Callable[[list[_J]], None],
         *,
         max_threads: int,
-        clock: Clock,
+        environment: Environment,
         shares: bool = False,
     ) -> None:
         self._name = name
         self._run = run
         self._done = done
         self._max_threads = max_threads
-        self._clock = clock
+        self._clock = environment.clock
+        self._start = environment.start_thread
         self._shares = shares
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[_J] = deque()
@@ -238,15 +240,9 @@ class Threads(Generic[_J]):
 
     def _start_thread(self) -> None:
         thread: _Thread[_J] = _Thread()
-        # A daemon: a listener that hangs must not keep the process from ending.
-        thread.thread = threading.Thread(
-            target=self._work,
-            args=(thread,),
-            name=f"{self._name}-{len(self._threads) + 1}",
-            daemon=True,
-        )
+        name = f"{self._name}-{len(self._threads) + 1}"
         self._threads.append(thread)
-        thread.thread.start()
+        thread.thread = self._start(partial(self._work, thread), name)
 
     def _work(self, thread: _Thread[_J]) -> None:
         jobs, run, finished = self._jobs, self._run, self._finished
@@ -310,7 +306,7 @@ class Coroutines(Generic[_J]):
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._jobs: deque[_J] = deque()
         self._finished: list[_J] = []
-        self._busy: set[Worker[_J]] = set()
+        self._busy: dict[Worker[_J], None] = {}
         self._idle: list[asyncio.Future[None]] = []
         # During ``close``: set when no job runs any more.
         self._quiet: asyncio.Event | None = None
@@ -384,11 +380,11 @@ class Coroutines(Generic[_J]):
         while True:
             while jobs:
                 worker.job = job = jobs[0] if self._shares else jobs.popleft()
-                busy.add(worker)
+                busy[worker] = None
                 try:
                     await run(job, worker)
                 finally:
-                    busy.discard(worker)
+                    busy.pop(worker, None)
                     worker.job = worker.call = None
                     if self._quiet is not None and not busy:
                         self._quiet.set()

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from goddard.environment.files import Files, SystemFiles, read_file
 from goddard.errors import ConfigError, GoddardError
 from goddard.files import replace_file
 
@@ -44,17 +45,18 @@ def encode_table(table: Table) -> bytes:
     return msgspec.json.encode(_File(table))
 
 
-def load_table(path: Path) -> Table:
+def load_table(files: Files, path: Path) -> Table:
     """Read the table; a missing file means an empty table. Blocks: only for the start."""
     backup = path.with_name(path.name + ".bak")
     for candidate in (path, backup):
         try:
             # A crash of a Java name server can leave a backup without its file.
-            if not candidate.exists():
+            data = read_file(files, candidate)
+            if data is None:
                 continue
-            table = _read_file(candidate.read_bytes()).config_table
+            table = _read_file(data).config_table
         except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-            if candidate == path and backup.exists():
+            if candidate == path and files.facts(backup) is not None:
                 _log.error("%s cannot be read (%s); trying its backup", path, error)
                 continue
             raise ConfigError(
@@ -75,10 +77,12 @@ class KvTable:
         executor: Executor,
         *,
         on_change: Callable[[], None] = lambda: None,
+        files: Files | None = None,
         max_bytes: int = MAX_TABLE_BYTES,
     ) -> None:
         self._path = path
         self._executor = executor
+        self._files = files or SystemFiles()
         self._on_change = on_change
         self._max_bytes = max_bytes
         self._table: Table = {}
@@ -88,7 +92,7 @@ class KvTable:
         self._writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        self._table = load_table(self._path)
+        self._table = load_table(self._files, self._path)
         self._table_bytes = len(encode_table(self._table))
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -129,7 +133,7 @@ class KvTable:
                 candidate, accepted = self._applied(waiting)
                 try:
                     self._table_bytes = await loop.run_in_executor(
-                        self._executor, _store_table, self._path, candidate
+                        self._executor, _store_table, self._files, self._path, candidate
                     )
                 except (OSError, RuntimeError) as error:  # RuntimeError: the executor has ended
                     _log.error("the KV configuration %s was not written: %s", self._path, error)
@@ -193,8 +197,8 @@ def _fail(done: asyncio.Future[None], reason: str) -> None:
         done.set_exception(KvWriteError(reason))
 
 
-def _store_table(path: Path, table: Table) -> int:
+def _store_table(files: Files, path: Path, table: Table) -> int:
     """Runs in the executor: write the table; returns its size in bytes."""
     data = encode_table(table)
-    replace_file(path, data)
+    replace_file(files, path, data)
     return len(data)

@@ -7,13 +7,12 @@ writes files, the other decodes large registrations.
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from goddard.clock import Clock, SystemClock
 from goddard.config import NameServerConfig
+from goddard.environment import Environment
 from goddard.errors import ConfigError, RemotingError
 from goddard.nameserver.brokers import Brokers
 from goddard.nameserver.certificates import CertificateWatch, tls_options
@@ -42,21 +41,27 @@ _NOTIFY_CONNECT_SECONDS: Final = 1.0
 class NameServer:
     """A name server on one port; ``port`` is known after the start."""
 
-    def __init__(self, config: NameServerConfig, *, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SystemClock()
+    def __init__(self, config: NameServerConfig, *, environment: Environment | None = None) -> None:
+        environment = environment or Environment()
+        self._clock = environment.clock
         self._config = config
         self._tasks = Tasks(_logger)
         self._scan_changed = asyncio.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="namesrv-files")
+        self._executor = environment.new_executor(1, "namesrv-files")
         # A separate thread, so that writes of files do not wait for the decoding of megabytes.
-        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="namesrv-decode")
+        self._decoder = environment.new_executor(1, "namesrv-decode")
         self._stopping = False
         self.routes = RouteTable()
         self.kv = KvTable(
-            Path(config.kv_config_path), self._executor, on_change=self.routes.forget_encoded
+            Path(config.kv_config_path),
+            self._executor,
+            on_change=self.routes.forget_encoded,
+            files=environment.files,
         )
-        self.settings = Settings(config, self._executor, self._apply)
-        self._client = Client(ClientOptions(connect_seconds=_NOTIFY_CONNECT_SECONDS))
+        self.settings = Settings(config, self._executor, self._apply, environment.files)
+        self._client = Client(
+            ClientOptions(connect_seconds=_NOTIFY_CONNECT_SECONDS), clock=self._clock
+        )
         self._brokers = Brokers(
             self.routes, self.kv, self.settings, self._decoder, self._clock, self._notify
         )
@@ -74,6 +79,7 @@ class NameServer:
             handlers,
             on_close=self._brokers.connection_closed,
             on_frames=route_cache.answer,
+            clock=self._clock,
         )
         self._certificates = CertificateWatch(options.tls, self._executor, self._server.reload_tls)
 

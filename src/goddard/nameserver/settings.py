@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from goddard.config import NameServerConfig, format_properties
+from goddard.environment.files import Files, SystemFiles
 from goddard.files import replace_file
 
 _log = logging.getLogger(__name__)
@@ -25,9 +26,11 @@ class Settings:
         config: NameServerConfig,
         executor: Executor,
         on_change: Callable[[NameServerConfig], None],
+        files: Files | None = None,
     ) -> None:
         self.current = config
         self._executor = executor
+        self._files = files or SystemFiles()
         self._on_change = on_change
         self._path = Path(config.config_store_path)
         self._port = 0
@@ -54,7 +57,7 @@ class Settings:
                 return
             data = format_properties(changed.properties()).encode()
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, replace_file, self._path, data)
+            await loop.run_in_executor(self._executor, replace_file, self._files, self._path, data)
             before = self.current.properties()
             for name, value in changed.properties().items():
                 if before.get(name) != value:

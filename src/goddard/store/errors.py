@@ -1,8 +1,14 @@
 """What can go wrong in the store, one type per thing the caller can do about it."""
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from goddard.errors import StoreError
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class MessageIllegalError(StoreError):
@@ -51,3 +57,17 @@ class StoreCorruptError(StoreError):
         super().__init__(message)
         self.path = path
         self.physical_offset = physical_offset
+
+
+@contextmanager
+def disk_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into the store's error for it."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(action, path, error) from error
+
+
+def disk_error(action: str, path: Path, error: OSError) -> StoreDiskError:
+    kind = StoreFullError if error.errno in _FULL else StoreDiskError
+    return kind(f"cannot {action} {path}: {error.strerror or error}", path)

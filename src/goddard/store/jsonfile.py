@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
+from goddard.environment.files import Files, SystemFiles
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
-from goddard.store.files import Files, SystemFiles, disk_errors
+from goddard.store.errors import disk_errors
 
 _log = logging.getLogger("goddard.store")
 

@@ -17,10 +17,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from goddard.clock import Clock, SystemClock
+from goddard.environment import Environment
+from goddard.environment.syncs import Syncs
 from goddard.store.config import FlushMode, StoreConfig
-from goddard.store.errors import StoreCorruptError, StoreDiskError, StoreUnavailableError
-from goddard.store.files import Files, SystemFiles, disk_errors
+from goddard.store.errors import (
+    StoreCorruptError,
+    StoreDiskError,
+    StoreUnavailableError,
+    disk_errors,
+)
 from goddard.store.index.index import KeyIndex
 from goddard.store.log.block import Placed, QueueKey, RecordBlock
 from goddard.store.log.cold import ColdRead, find_cold_read
@@ -53,8 +58,6 @@ from goddard.store.recovery.checkpoint import (
 )
 from goddard.store.recovery.decide import RecoveryReport
 from goddard.store.recovery.restore import Restorer, log_report
-from goddard.store.syncs import Syncs
-from goddard.store.threads import ThreadWorker, Worker
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 4096  # so many gathered are worth a job of the worker
@@ -67,20 +70,18 @@ class MessageStore:
         self,
         config: StoreConfig,
         *,
-        clock: Clock | None = None,
-        files: Files | None = None,
-        flush_worker: Worker | None = None,
-        file_worker: Worker | None = None,
-        upkeep_worker: Worker | None = None,
+        environment: Environment | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
-        self._files = files or SystemFiles()
-        self._flush_worker = flush_worker or ThreadWorker("store-flush")
-        self._file_worker = file_worker or ThreadWorker("store-files")
-        self._upkeep_worker = upkeep_worker or ThreadWorker("store-upkeep")
+        environment = environment or Environment()
+        self._clock = environment.clock
+        self._files = environment.files
+        self._process_id = environment.process_id
+        self._flush_worker = environment.new_worker("store-flush")
+        self._file_worker = environment.new_worker("store-files")
+        self._upkeep_worker = environment.new_worker("store-upkeep")
         self._lock = threading.RLock()
         root = config.root
-        self._directory_lock = DirectoryLock(root / "lock")
+        self._directory_lock = DirectoryLock(root / "lock", self._files)
         self._abort_path = root / "abort"
         self._log = CommitLog(
             self._files,
@@ -96,6 +97,7 @@ class MessageStore:
             root / "consumequeue",
             file_bytes=config.queue_file_bytes,
             open_capacity=config.open_queue_files,
+            new_executor=environment.new_executor,
         )
         self._index = KeyIndex(
             self._files,
@@ -125,6 +127,7 @@ class MessageStore:
             ),
             root / "checkpoint",
             self._clock,
+            self._upkeep_worker,
         )
         self._log.set_on_prepared(self._resume_append)
         # Not the store's lock: with that an append may wait for the worker that calls this.
@@ -171,7 +174,7 @@ class MessageStore:
             self._next_offsets = self._queues.next_offsets()
             self._flusher.flushed_offset = self._opened_at = self._log.end_offset
             self._flusher.flushed_time_ms = self._log.last_store_timestamp_ms
-            mark_running(self._files, self._abort_path)
+            mark_running(self._files, self._abort_path, self._process_id())
         except BaseException:
             try:
                 self._log.close(clean=False)

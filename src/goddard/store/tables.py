@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 import msgspec
 
 from goddard.clock import Clock, SystemClock
+from goddard.environment.files import Files
 from goddard.errors import StoreError
 from goddard.protocol.bodies import DataVersion, TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
-from goddard.store.files import Files
 from goddard.store.jsonfile import DocumentError, JsonFile, Origin, encode_document
 
 TOPIC_GROUP_SEPARATOR: Final = "@"

@@ -77,7 +77,7 @@ class Client:
         self._after: list[AfterHook] = []
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection | ConnectFailedError]] = {}
-        self._unfinished: set[Connection] = set()
+        self._unfinished: dict[Connection, None] = {}
 
     def add_hook(self, before: BeforeHook | None = None, after: AfterHook | None = None) -> None:
         """Call ``before(request, connection)`` and ``after(request, response, connection)``.
@@ -245,7 +245,7 @@ class Client:
 
     def _connection(self, address: str) -> Connection:
         def opened(connection: Connection) -> None:
-            self._unfinished.add(connection)
+            self._unfinished[connection] = None
             self._connections[address] = connection
             if self._on_open is not None:
                 self._on_open(connection)
@@ -264,10 +264,13 @@ class Client:
             self._handlers,
             on_open=opened,
             on_close=lost,
-            on_finished=self._unfinished.discard,
+            on_finished=self._finished,
             on_go_away=refused,
             is_client=True,
         )
+
+    def _finished(self, connection: Connection) -> None:
+        self._unfinished.pop(connection, None)
 
     def _sweep(self) -> None:
         now_ms = self._clock.monotonic_ms()

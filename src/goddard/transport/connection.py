@@ -14,8 +14,6 @@ responses wait too, so only few handlers should send requests to their own peer.
 
 import asyncio
 import logging
-import socket
-import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
@@ -37,6 +35,7 @@ from goddard.protocol.frame import (
 from goddard.transport.handlers import Answer, Handlers, error_response
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.pending import PendingRequest, PendingRequests, Request
+from goddard.transport.sockets import set_acknowledge_timeout
 from goddard.transport.timeouts import PeerState, PeerTimeouts
 from goddard.transport.tls import HANDSHAKE_BYTE
 
@@ -405,14 +404,11 @@ class Connection(asyncio.Protocol):
         self.local = address_text(transport.get_extra_info("sockname"))
         self._pending.remote = self.remote
         transport.set_write_buffer_limits(high=self._options.write_buffer_high_bytes)
-        self._set_acknowledge_timeout(transport.get_extra_info("socket"))
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # Without this, a broken link is noticed only after 15 minutes of retransmission.
+            set_acknowledge_timeout(sock, int(self._options.acknowledge_seconds * 1000))
         self._on_open(self)
-
-    def _set_acknowledge_timeout(self, sock: socket.socket | None) -> None:
-        # Without this, a broken link is noticed only after 15 minutes of retransmission.
-        if sys.platform == "linux" and sock is not None and sock.family != socket.AF_UNIX:
-            milliseconds = int(self._options.acknowledge_seconds * 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def data_received(self, data: bytes) -> None:
         self._saw_bytes = True

@@ -10,8 +10,8 @@ import errno
 import ipaddress
 import logging
 import os
-import socket
 import ssl
+from asyncio.trsock import TransportSocket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -21,8 +21,9 @@ from goddard.errors import ConfigError
 from goddard.transport.connection import BytesHook, Connection, FrameHook, address_text
 from goddard.transport.handlers import Handlers
 from goddard.transport.options import ConnectionOptions
+from goddard.transport.sockets import Socket, listen, peek_byte, resolve
 from goddard.transport.tasks import Tasks
-from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions, peek_byte
+from goddard.transport.tls import HANDSHAKE_BYTE, TlsMode, TlsOptions
 
 _logger: Final = logging.getLogger("goddard.transport")
 
@@ -49,16 +50,13 @@ async def resolve_host(host: str) -> str:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return await resolve(host)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"the host name {host[:80]!r} cannot be resolved; give an IP address or a name that "
             "this machine can look up"
         ) from error
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return str(found[0][4][0])
 
 
 class LimitedWarnings:
@@ -127,12 +125,13 @@ class Server:
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._server: asyncio.Server | None = None
         self._tls: ssl.SSLContext | None = None
-        self._listener: socket.socket | None = None
+        self._listener: Socket | None = None
         self._port: int | None = None
+        self._descriptor = -1
         self._stopping = False
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         # The above, and lost connections whose handlers have not ended yet.
-        self._unfinished: set[Connection] = set()
+        self._unfinished: dict[Connection, None] = {}
         self._handshakes = 0
         self._refused = 0
         self._refused_logged_ms: int | None = None
@@ -153,21 +152,15 @@ class Server:
         options = self._options
         if options.tls is not None:
             self._tls = options.tls.server_context()
-        listener = await self._bind()
-        self._listener = listener
-        self._port = listener.getsockname()[1]
-        if self._tls is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(
-                self._connection, sock=listener, backlog=options.backlog
-            )
-        else:
-            self._tasks.spawn(self._accept(listener), "accept")
+        listening = await self._listen()
+        self._port = listening.getsockname()[1]
+        self._descriptor = listening.fileno()
         self._tasks.periodic("ConnectionSweep", options.sweep_seconds, self._sweep)
 
     async def stop(self, grace_seconds: float = 3.0) -> None:
         """Stop accepting, let running handlers end within the grace time, then close."""
         self._stopping = True
+        self._descriptor = -1
         if self._server is not None:
             self._server.close()
         try:
@@ -225,26 +218,23 @@ class Server:
             await asyncio.wait(waits, timeout=timeout_seconds)
         return not self._unfinished
 
-    async def _bind(self) -> socket.socket:
+    async def _listen(self) -> TransportSocket | Socket:
+        """Returns a listening socket, from which an event loop or ``_accept`` gets connections."""
         options = self._options
         host = await resolve_host(options.host)
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, number, _, address = found[0]
-        sock = socket.socket(family, kind, number)
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(options.backlog)
+            if self._tls is not None:
+                self._listener = await listen(host, options.port, options.backlog)
+                self._tasks.spawn(self._accept(self._listener), "accept")
+                return self._listener
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connection, host, options.port, backlog=options.backlog
+            )
+            return self._server.sockets[0]
         except OSError as error:
-            sock.close()
             where = address_text((options.host, options.port))
-            text = f"cannot listen on {where}: {error.strerror}"
+            text = f"cannot listen on {where}: {os.strerror(error.errno or 0)}"
             raise OSError(error.errno, text) from error
-        return sock
 
     def _connection(self) -> Connection:
         return Connection(
@@ -252,14 +242,17 @@ class Server:
             self._handlers,
             on_open=self._opened,
             on_close=self._lost,
-            on_finished=self._unfinished.discard,
+            on_finished=self._finished,
             on_frames=self._on_frames,
             on_bytes=self._on_bytes,
             warn=self._warnings.warn,
         )
 
+    def _finished(self, connection: Connection) -> None:
+        self._unfinished.pop(connection, None)
+
     def _opened(self, connection: Connection) -> None:
-        self._unfinished.add(connection)
+        self._unfinished[connection] = None
         if self._stopping:
             connection.abort()
             return
@@ -267,13 +260,13 @@ class Server:
             self._warn_refused(connection.remote)
             connection.abort()
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._on_open is not None:
             self._on_open(connection)
 
     def _lost(self, connection: Connection) -> None:
         if connection in self._connections:
-            self._connections.discard(connection)
+            del self._connections[connection]
             if self._on_close is not None:
                 self._on_close(connection)
 
@@ -292,10 +285,10 @@ class Server:
 
     def _warn_if_out_of_descriptors(self, now_ms: int) -> None:
         """The event loop drops connections silently if it has no descriptors: test for that."""
-        if self._listener is None or self._listener.fileno() < 0:
+        if self._descriptor < 0:
             return
         try:
-            os.close(os.dup(self._listener.fileno()))
+            os.close(os.dup(self._descriptor))
         except OSError as error:
             last_ms = self._descriptors_logged_ms
             if last_ms is None or now_ms - last_ms >= _REFUSED_LOG_INTERVAL_MS:
@@ -314,7 +307,7 @@ class Server:
         for connection in list(self._unfinished):
             connection.sweep(now_ms)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept(self, listener: Socket) -> None:
         loop = asyncio.get_running_loop()
         with listener:
             while True:
@@ -333,7 +326,7 @@ class Server:
                 self._handshakes += 1
                 self._tasks.spawn(self._hand_over(sock, address_text(address)), "hand over")
 
-    async def _hand_over(self, sock: socket.socket, remote: str) -> None:
+    async def _hand_over(self, sock: Socket, remote: str) -> None:
         """Pass an accepted socket to the event loop, as TLS or plain by its first byte."""
         options = self._options
         handed_over = False

@@ -8,9 +8,7 @@ the frame limit starts with it. RocketMQ's servers and ours use that byte to dec
     enforcing    TLS only; plain clients are refused
 """
 
-import asyncio
 import enum
-import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,26 +100,3 @@ class TlsOptions:
                 str(path) for path in (self.certificate, self.key, self.trust) if path
             )
             raise ConfigError(f"the TLS files {names} cannot be used: {error}") from error
-
-
-async def peek_byte(sock: socket.socket) -> int | None:
-    """The first byte from the peer, without consuming it; None if the peer sends nothing."""
-    loop = asyncio.get_running_loop()
-    readable: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not readable.done():
-            readable.set_result(None)
-
-    while True:
-        loop.add_reader(sock, wake)
-        try:
-            await readable
-        finally:
-            loop.remove_reader(sock)
-        try:
-            peeked = sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            readable = loop.create_future()
-            continue
-        return peeked[0] if peeked else None

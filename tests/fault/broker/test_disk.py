@@ -10,9 +10,9 @@ import pytest
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.environment import Environment
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.responses import ResponseError, check
-from goddard.store.store import MessageStore
 from goddard.testing.cluster import Cluster
 from goddard.transport.client import Client, ClientOptions
 from tests.support.broker_client import BrokerClient
@@ -94,7 +94,7 @@ async def test_sends_are_refused_above_the_disk_ratio_and_accepted_below(tmp_pat
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
     """The files of the next broker."""
     made = FaultyFiles(tmp_path / "store")
-    monkeypatch.setattr(broker_module, "MessageStore", partial(MessageStore, files=made))
+    monkeypatch.setattr(broker_module, "Environment", partial(Environment, files=made))
     return made
 
 

@@ -14,10 +14,10 @@ import pytest
 from goddard.broker import broker as broker_module
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.environment import Environment
+from goddard.environment.files import Data, SystemFiles
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.store.files import Data, SystemFiles
-from goddard.store.store import MessageStore
 from tests.support.send_harness import send_request
 from tests.support.stream_peer import StreamPeer
 from tests.support.syncs import ThreadSyncs
@@ -53,7 +53,7 @@ class SlowFiles(SystemFiles):
 def files(monkeypatch: pytest.MonkeyPatch) -> SlowFiles:
     """The files of the next broker."""
     made = SlowFiles()
-    monkeypatch.setattr(broker_module, "MessageStore", partial(MessageStore, files=made))
+    monkeypatch.setattr(broker_module, "Environment", partial(Environment, files=made))
     return made
 
 

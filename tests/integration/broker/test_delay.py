@@ -7,6 +7,7 @@ from pathlib import Path
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.environment import Environment
 from goddard.testing.cluster import Cluster
 from goddard.transport.client import Client, ClientOptions
 from tests.support.broker_client import BrokerClient
@@ -42,7 +43,10 @@ async def test_a_message_is_delivered_when_its_delay_is_over(tmp_path: Path) -> 
 
 async def test_levels_are_independent(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
+    async with (
+        Broker(config(tmp_path), environment=Environment(clock=clock)) as broker,
+        Client(ClientOptions()) as client,
+    ):
         talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"two hours", {"DELAY": "18"})
         await talk.send("TopicA", b"beyond the last level", {"DELAY": "99"})
@@ -58,7 +62,7 @@ async def test_levels_are_independent(tmp_path: Path) -> None:
 async def test_a_restart_during_a_delay(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Client(ClientOptions()) as client:
-        async with Broker(config(tmp_path), clock=clock) as broker:
+        async with Broker(config(tmp_path), environment=Environment(clock=clock)) as broker:
             talk = BrokerClient(client, broker.address)
             await talk.send("TopicA", b"early", {"DELAY": "1"})
             await talk.send("TopicA", b"late", {"DELAY": "2"})
@@ -71,7 +75,7 @@ async def test_a_restart_during_a_delay(tmp_path: Path) -> None:
             "2": 0,
         }
         clock.advance(4_000)
-        async with Broker(config(tmp_path), clock=clock) as broker:
+        async with Broker(config(tmp_path), environment=Environment(clock=clock)) as broker:
             records = await BrokerClient(client, broker.address).receive("TopicA", 2)
             assert [record.body for record in records] == [b"early", b"late"]
 

@@ -17,13 +17,14 @@ from goddard.broker import settings
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
 from goddard.config import NameServerConfig
+from goddard.environment import Environment
+from goddard.environment.files import Data
 from goddard.nameserver.server import NameServer
 from goddard.protocol import fastjson
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.cluster import RegisterBrokerRequest
 from goddard.protocol.responses import check
-from goddard.store.files import Data
 from goddard.store.log.segment import Segment
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
@@ -265,7 +266,7 @@ async def test_a_slow_append_is_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000)
-    async with Broker(config(tmp_path), clock=clock) as broker:
+    async with Broker(config(tmp_path), environment=Environment(clock=clock)) as broker:
         write = Segment.write
 
         def write_slowly(segment: Segment, position: int, data: Data) -> None:
@@ -327,7 +328,7 @@ async def test_appends_of_many_clients_leave_no_gap(tmp_path: Path) -> None:
 
 async def test_statistics_count_what_clients_send_and_pull(tmp_path: Path, client: Client) -> None:
     clock = ManualClock(time.time_ns() // 1_000_000)
-    async with Broker(config(tmp_path), clock=clock) as broker:
+    async with Broker(config(tmp_path), environment=Environment(clock=clock)) as broker:
         dialogue = BrokerClient(client, broker.address)
 
         async def runtime(*names: str) -> list[int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.environment import Environment
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import ReplyRequest, SendRequestV2, SendResponse
@@ -35,7 +36,10 @@ def config(folder: Path, **properties: str) -> BrokerConfig:
 
 async def test_from_the_first_attempt_to_the_dead_letter_queue(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with Broker(config(tmp_path), clock=clock) as broker, Client(ClientOptions()) as client:
+    async with (
+        Broker(config(tmp_path), environment=Environment(clock=clock)) as broker,
+        Client(ClientOptions()) as client,
+    ):
         talk = BrokerClient(client, broker.address)
         await talk.send("TopicA", b"poison", {"KEYS": "k1"})
         (record,) = await talk.receive("TopicA", 1)

@@ -8,6 +8,7 @@ import pytest
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.environment import Environment
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
@@ -103,7 +104,7 @@ async def test_a_connected_producer_is_asked_and_its_answer_is_applied(tmp_path:
     clock = ManualClock()
     decisions = {b"commit": int(COMMIT), b"rollback": int(ROLLBACK)}
     async with (
-        Broker(config(tmp_path), clock=clock) as broker,
+        Broker(config(tmp_path), environment=Environment(clock=clock)) as broker,
         Producer(decisions) as producer,
     ):
         talk = BrokerClient(producer.client, broker.address)
@@ -132,7 +133,7 @@ async def test_a_new_producer_of_the_group_is_asked_after_a_restart(
 ) -> None:
     clock = ManualClock()
     async with (
-        Broker(config(tmp_path), clock=clock) as broker,
+        Broker(config(tmp_path), environment=Environment(clock=clock)) as broker,
         Client(ClientOptions()) as client,
     ):
         talk = BrokerClient(client, broker.address)
@@ -141,7 +142,7 @@ async def test_a_new_producer_of_the_group_is_asked_after_a_restart(
         check(await talk.end(decided, COMMIT))
     clock.advance(60_000)
     async with (
-        Broker(config(tmp_path), clock=clock) as broker,
+        Broker(config(tmp_path), environment=Environment(clock=clock)) as broker,
         Producer({b"open": int(COMMIT)}) as producer,
     ):
         talk = BrokerClient(producer.client, broker.address)

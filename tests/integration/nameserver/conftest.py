@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from goddard.config import NameServerConfig
+from goddard.environment import Environment
 from goddard.nameserver.server import NameServer
 from tests.support.clock import ManualClock
 from tests.support.name_server_client import NameServerClient
@@ -33,7 +34,9 @@ async def start(
             "bind_address": "127.0.0.1",
             "listen_port": 0,
         }
-        server = NameServer(NameServerConfig(**{**settings, **changes}), clock=clock)
+        server = NameServer(
+            NameServerConfig(**{**settings, **changes}), environment=Environment(clock=clock)
+        )
         await server.start()
         running.append(server)
         return server

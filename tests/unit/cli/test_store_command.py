@@ -331,9 +331,11 @@ def test_dump_of_an_unknown_topic(root: Path, what: str) -> None:
 def test_repair_without_yes_reports_a_running_broker(root: Path) -> None:
     holder = (
         "import sys;from pathlib import Path;"
+        "from goddard.environment.files import SystemFiles;"
         "from goddard.store.recovery.checkpoint import DirectoryLock"
     )
-    code = f"{holder};DirectoryLock(Path(sys.argv[1])).acquire();print(flush=True);input()"
+    lock = "lock=DirectoryLock(Path(sys.argv[1]),SystemFiles());lock.acquire()"
+    code = f"{holder};{lock};print(flush=True);input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(root / "lock")],
         stdin=subprocess.PIPE,

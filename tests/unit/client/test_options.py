@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,17 +26,19 @@ from goddard.client.errors import (
     already_started,
     start_advice,
 )
-from goddard.client.identity import ProcessGuard, local_ip, process_instance, unique_ids
+from goddard.client.identity import ProcessGuard, process_instance, unique_ids
 from goddard.client.message import Message
 from goddard.client.name_servers import NameServers, parse_name_servers
 from goddard.client.options import Credentials, SessionKeywords, session_options
 from goddard.client.produce.options import RETRY_CODES, ProducerOptions
 from goddard.client.produce.producer import Producer
 from goddard.client.values import ServiceState
+from goddard.environment import Environment
 from goddard.errors import ArgumentTypeError, ConfigError, RemotingError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import CompressionKind
 from goddard.protocol.ids import parse_unique_id
+from goddard.transport.sockets import local_ip
 from goddard.transport.tls import TlsOptions
 
 
@@ -202,7 +205,7 @@ def test_client_id_format() -> None:
     first, second = plain.for_process(), plain.for_process()
     assert first.client_id.startswith(f"10.0.0.1@{os.getpid()}#")
     assert first.client_id != second.client_id
-    assert process_instance() != process_instance()
+    assert process_instance(Environment()) != process_instance(Environment())
     assert session_options("", {}).client_ip == local_ip()
 
 
@@ -243,7 +246,7 @@ def test_name_servers_come_from_the_environment_by_default(monkeypatch: pytest.M
 
 
 def test_next_name_server_is_used_after_a_failure() -> None:
-    names = NameServers()
+    names = NameServers((), random.randrange)
     with pytest.raises(NoNameServerError):
         names.chosen()
     names.failed("x")
@@ -267,7 +270,7 @@ def test_next_name_server_is_used_after_a_failure() -> None:
 
 
 def test_failed_name_server_is_reported_once() -> None:
-    names = NameServers(["a:1", "b:1"])
+    names = NameServers(["a:1", "b:1"], random.randrange)
     assert names.failed("a:1")
     assert names.failed("b:1")
     assert not names.failed("a:1")
@@ -277,7 +280,7 @@ def test_failed_name_server_is_reported_once() -> None:
 
 
 def test_first_name_server_is_random() -> None:
-    assert {NameServers(["a:1", "b:1", "c:1"]).chosen() for _ in range(200)} == {
+    assert {NameServers(["a:1", "b:1", "c:1"], random.randrange).chosen() for _ in range(200)} == {
         "a:1",
         "b:1",
         "c:1",
@@ -285,11 +288,11 @@ def test_first_name_server_is_random() -> None:
 
 
 def test_unique_ids_contain_the_address() -> None:
-    made = parse_unique_id(unique_ids("10.1.2.3").next(1_700_000_000_000))
+    made = parse_unique_id(unique_ids("10.1.2.3", Environment()).next(1_700_000_000_000))
     assert (made.ip, made.pid) == (bytes((10, 1, 2, 3)), os.getpid() & 0xFFFF)
     # client_ip need not be an address.
-    assert len(parse_unique_id(unique_ids("my-host").next(0)).ip) == 4
-    assert len(parse_unique_id(unique_ids("::1").next(0)).ip) == 16
+    assert len(parse_unique_id(unique_ids("my-host", Environment()).next(0)).ip) == 4
+    assert len(parse_unique_id(unique_ids("::1", Environment()).next(0)).ip) == 16
 
 
 def test_process_guard_raises_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,4 +443,4 @@ def test_error_text_has_code_address_and_advice() -> None:
 
 def test_every_session_option_is_a_keyword() -> None:
     made = set(options_module.SessionOptions.__dataclass_fields__)
-    assert made | {"clock"} == set(SessionKeywords.__annotations__) | {"name_servers"}
+    assert made | {"environment"} == set(SessionKeywords.__annotations__) | {"name_servers"}

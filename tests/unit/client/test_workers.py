@@ -9,7 +9,7 @@ from operator import length_hint
 import pytest
 
 from goddard.client.workers import Coroutines, Threads, Worker
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from tests.support.polling import until
 
 TIMEOUT_SECONDS = 30
@@ -22,7 +22,7 @@ def threads(
         assert worker.job == job
         run(job)
 
-    return Threads("work", run_it, done, max_threads=most, clock=SystemClock())
+    return Threads("work", run_it, done, max_threads=most, environment=Environment())
 
 
 class Load:
@@ -198,7 +198,9 @@ async def test_threads_share_a_job_whose_calls_take_long() -> None:
             job.made.append(call)
             worker.calls += 1
 
-    workers = Threads("work", run, seen.extend, max_threads=4, clock=SystemClock(), shares=True)
+    workers = Threads(
+        "work", run, seen.extend, max_threads=4, environment=Environment(), shares=True
+    )
     workers.submit([load])
     await until(lambda: len(workers.busy()) == 4)
     assert workers.running() == [load] * 4
@@ -226,7 +228,7 @@ async def test_ended_calls_are_reported_while_another_of_their_job_hangs() -> No
         for job in jobs:
             told.update(job.made)
 
-    workers = Threads("work", run, done, max_threads=1, clock=SystemClock(), shares=True)
+    workers = Threads("work", run, done, max_threads=1, environment=Environment(), shares=True)
     workers.submit([first, second])
     await until(lambda: told == set(range(9)))
     gate.set()
@@ -246,7 +248,9 @@ async def test_closing_begins_no_further_call_of_a_job() -> None:
             gate.wait(TIMEOUT_SECONDS)
             job.made.append(call)
 
-    workers = Threads("work", run, told.extend, max_threads=1, clock=SystemClock(), shares=True)
+    workers = Threads(
+        "work", run, told.extend, max_threads=1, environment=Environment(), shares=True
+    )
     workers.submit([load])
     await until(lambda: bool(workers.busy()))
     closing = asyncio.create_task(workers.close(TIMEOUT_SECONDS * 1000))

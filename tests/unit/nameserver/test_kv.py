@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from goddard.environment.files import SystemFiles
 from goddard.errors import ConfigError
 from goddard.files import replace_file
 from goddard.nameserver.kv import KvTable, KvWriteError, encode_table, load_table
@@ -40,7 +41,7 @@ async def test_an_acknowledged_write_is_in_the_file(
     await kv.delete("ORDER_TOPIC_CONFIG", "T")
     assert content(path) == {"configTable": {"ORDER_TOPIC_CONFIG": {}}}
     assert kv.namespace("ORDER_TOPIC_CONFIG") == {}
-    assert load_table(path.with_name("kvConfig.json.bak")) == {
+    assert load_table(SystemFiles(), path.with_name("kvConfig.json.bak")) == {
         "ORDER_TOPIC_CONFIG": {"T": "b1:4;b2:4"}
     }
 
@@ -54,7 +55,10 @@ async def test_waiting_writes_are_combined_in_order(
     async with asyncio.timeout(30):
         await asyncio.gather(*writes)
     assert kv.get("n", "same") == "199"
-    assert load_table(path)["n"] == {"same": "199", **{f"k{n}": "v" for n in range(50)}}
+    assert load_table(SystemFiles(), path)["n"] == {
+        "same": "199",
+        **{f"k{n}": "v" for n in range(50)},
+    }
 
 
 async def test_a_write_completes_after_its_caller_is_cancelled(
@@ -66,7 +70,7 @@ async def test_a_write_completes_after_its_caller_is_cancelled(
     task.cancel()
     await asyncio.wait((task,))
     await kv.drain()
-    assert load_table(path) == {"n": {"k": "v"}}
+    assert load_table(SystemFiles(), path) == {"n": {"k": "v"}}
 
 
 async def test_a_disk_error_fails_the_write_and_changes_nothing(
@@ -80,10 +84,10 @@ async def test_a_disk_error_fails_the_write_and_changes_nothing(
     with pytest.raises(KvWriteError, match="was not stored"):
         await kv.put("n", "k", "new")
     assert kv.get("n", "k") == "old"
-    assert load_table(folder / "kvConfig.json") == {"n": {"k": "old"}}
+    assert load_table(SystemFiles(), folder / "kvConfig.json") == {"n": {"k": "old"}}
     (folder / "kvConfig.json.tmp").rmdir()
     await kv.put("n", "k", "newer")
-    assert load_table(folder / "kvConfig.json") == {"n": {"k": "newer"}}
+    assert load_table(SystemFiles(), folder / "kvConfig.json") == {"n": {"k": "newer"}}
 
 
 async def test_the_table_is_bounded(path: Path, executor: ThreadPoolExecutor) -> None:
@@ -145,34 +149,34 @@ async def test_on_change_is_called_after_each_change(
 def test_javas_file_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"configTable":{"NSX":{"k1":"v1"},"EMPTY":{}}}')
-    assert load_table(path) == {"NSX": {"k1": "v1"}, "EMPTY": {}}
+    assert load_table(SystemFiles(), path) == {"NSX": {"k1": "v1"}, "EMPTY": {}}
 
 
 def test_a_missing_file_is_an_empty_table(path: Path) -> None:
-    assert load_table(path) == {}
+    assert load_table(SystemFiles(), path) == {}
 
 
 def test_the_backup_replaces_a_damaged_file(path: Path) -> None:
-    replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
-    replace_file(path, b'{"configTable":{"n":{"k":"new"}}}')
+    replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"old"}}}')
+    replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"new"}}}')
     path.write_bytes(b'{"configTable":{"n":{"k":')
-    assert load_table(path) == {"n": {"k": "old"}}
+    assert load_table(SystemFiles(), path) == {"n": {"k": "old"}}
     path.unlink()
-    assert load_table(path) == {"n": {"k": "old"}}
+    assert load_table(SystemFiles(), path) == {"n": {"k": "old"}}
 
 
 def test_a_damaged_file_without_backup_prevents_the_start(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"\x00\xff garbage")
     with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
-        load_table(path)
+        load_table(SystemFiles(), path)
 
 
 def test_a_damaged_file_never_replaces_a_good_backup(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace_file(path, b'{"configTable":{"n":{"k":"old"}}}')
-    replace_file(path, b'{"configTable":{"n":{"k":"new"}}}')
+    replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"old"}}}')
+    replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"new"}}}')
     path.write_bytes(b"broken")
     real, left = Path.replace, [0]
 
@@ -186,17 +190,17 @@ def test_a_damaged_file_never_replaces_a_good_backup(
         patched.setattr(Path, "replace", crash)
         # A crash before the first rename: the backup is still good.
         with pytest.raises(OSError, match="power cut"):
-            replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
-        assert load_table(path) == {"n": {"k": "old"}}
+            replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"newer"}}}')
+        assert load_table(SystemFiles(), path) == {"n": {"k": "old"}}
         # A crash after it: the file is good.
         left[0] = 1
-        replace_file(path, b'{"configTable":{"n":{"k":"newer"}}}')
-        assert load_table(path) == {"n": {"k": "newer"}}
+        replace_file(SystemFiles(), path, b'{"configTable":{"n":{"k":"newer"}}}')
+        assert load_table(SystemFiles(), path) == {"n": {"k": "newer"}}
 
 
 def test_replacing_a_file_leaves_no_temporary(path: Path) -> None:
-    replace_file(path, b"one")
-    replace_file(path, b"two")
+    replace_file(SystemFiles(), path, b"one")
+    replace_file(SystemFiles(), path, b"two")
     assert path.read_bytes() == b"two"
     assert sorted(file.name for file in path.parent.iterdir()) == [
         "kvConfig.json",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from goddard.store import files
-from goddard.store.files import SystemFiles
+from goddard.environment import files
+from goddard.environment.files import SystemFiles
 
 
 def failing(code: int) -> Callable[[int], int]:

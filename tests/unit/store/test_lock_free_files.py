@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from goddard.store.files import SystemFiles
+from goddard.environment.files import SystemFiles
 from goddard.store.store import MessageStore
 from tests.support.store import SmallStore, prepared
 

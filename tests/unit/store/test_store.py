@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from goddard.environment import Environment
+from goddard.environment.files import SystemFiles
+from goddard.environment.threads import ThreadWorker
 from goddard.errors import StoreError
 from goddard.store.check.inspect import StoreView
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import StoreLockedError, StoreUnavailableError
-from goddard.store.files import SystemFiles
 from goddard.store.log.block import each_entry
 from goddard.store.log.records import LogEntry
 from goddard.store.log.retention import RetentionRules, SegmentAge, plan_retention
 from goddard.store.recovery.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from goddard.store.recovery.decide import SegmentStart, Tail, Verdict, choose_start, judge_tail
 from goddard.store.store import MessageStore
-from goddard.store.threads import ThreadWorker
 from goddard.testing.process import wait_until
 from tests.support.clock import ManualClock
 from tests.support.faulty_files import FaultyFiles
@@ -330,7 +331,7 @@ def test_files_older_than_48_hours_are_deleted_at_4_o_clock(tmp_path: Path) -> N
         delete_when="04",
         retention_interval_ms=10,
     )
-    with MessageStore(config, clock=clock, files=files) as store:
+    with MessageStore(config, environment=Environment(clock=clock, files=files)) as store:
         for _ in range(30):
             store.put(prepared(body=b"x" * 100))
         store.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goddard.store.syncs import Syncs, open_kernel_syncs
+from goddard.environment.syncs import Syncs, open_kernel_syncs
 
 
 @pytest.fixture

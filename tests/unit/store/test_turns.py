@@ -1,36 +1,30 @@
 """Appends continue while the queues of many topics are being written."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from goddard.store.files import Data, SystemFiles
-from goddard.store.log import maintenance as upkeep
+from goddard.environment.files import Data, SystemFiles
+from tests.support.clock import ManualClock
 from tests.support.store import SmallStore, prepared
 
 _QUEUES = 50
-_TURN_SECONDS = 0.002
+_TURN_MS = 2
 
 
-class ScriptedTime:
+class ScriptedTime(ManualClock):
     """Time for the upkeep: a write takes a turn, and another thread appends in each pause.
 
     It has to be another thread, because the store's lock is re-entrant.
     """
 
-    localtime = staticmethod(time.localtime)
-
     def __init__(self) -> None:
+        super().__init__()
         self.small: SmallStore | None = None
-        self.seconds = 0.0
         self.pauses = 0
 
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def sleep(self, _: float) -> None:
+    def pause(self, _: float) -> None:
         assert self.small is not None
         self.pauses += 1
         appending = threading.Thread(target=self.small.store.put, args=(prepared("other"),))
@@ -48,17 +42,23 @@ class SlowFiles(SystemFiles):
         self._time = scripted
 
     def pwrite(self, fd: int, data: Data, position: int) -> None:
-        self._time.seconds += _TURN_SECONDS
+        self._time.advance(_TURN_MS)
         super().pwrite(fd, data, position)
+
+
+def small_store(root: Path, scripted: ScriptedTime, monkeypatch: pytest.MonkeyPatch) -> SmallStore:
+    files = SlowFiles(scripted)
+    small = SmallStore(root, files=files, clock=scripted, segment_bytes=1 << 20)
+    monkeypatch.setattr(small.upkeep_worker, "pause", scripted.pause)
+    scripted.small = small
+    return small
 
 
 def test_an_append_gets_the_lock_between_two_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted = ScriptedTime()
-    monkeypatch.setattr(upkeep, "time", scripted)
-    scripted.small = SmallStore(tmp_path, files=SlowFiles(scripted), segment_bytes=1 << 20)
-    with scripted.small as store:
+    with small_store(tmp_path, scripted, monkeypatch) as store:
         store.put_many([prepared(f"topic{number}") for number in range(_QUEUES)])
         store.tick()
         assert scripted.pauses == _QUEUES - 1
@@ -68,9 +68,7 @@ def test_an_append_gets_the_lock_between_two_queues(
 
 def test_a_closing_store_does_not_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = ScriptedTime()
-    monkeypatch.setattr(upkeep, "time", scripted)
-    scripted.small = SmallStore(tmp_path, files=SlowFiles(scripted), segment_bytes=1 << 20)
-    with scripted.small as store:
+    with small_store(tmp_path, scripted, monkeypatch) as store:
         store.put_many([prepared(f"topic{number}") for number in range(_QUEUES)])
     assert scripted.pauses == 0
     with SmallStore(tmp_path, segment_bytes=1 << 20) as store:

@@ -7,7 +7,6 @@ loop; those that look at every queue let others have their turn in between.
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -20,7 +19,7 @@ from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.settings import Settings
 from goddard.broker.stats import Stats
 from goddard.broker.tables.topics import Groups, Topics
-from goddard.clock import Clock, SystemClock
+from goddard.clock import Clock, SystemClock, format_local_time
 from goddard.errors import GoddardError
 from goddard.protocol.bodies import MessageQueue, TopicConfig, encode_body
 from goddard.protocol.bodies_admin import (
@@ -426,5 +425,4 @@ def _reset_body(table: dict[MessageQueue, int], *, is_list: bool) -> bytes:
 
 
 def _time_text(time_ms: int) -> str:
-    seconds, milliseconds = divmod(time_ms, 1000)
-    return time.strftime("%Y-%m-%d#%H:%M:%S", time.localtime(seconds)) + f":{milliseconds:03d}"
+    return f"{format_local_time('%Y-%m-%d#%H:%M:%S', time_ms)}:{time_ms % 1000:03d}"

@@ -102,7 +102,7 @@ class Clients:
         self._by_id: dict[str, Connection] = {}
         self._sessions: dict[Connection, _Session] = {}
         self._turn = 0
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
         self._notifier: asyncio.TimerHandle | None = None
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -255,15 +255,15 @@ class Clients:
     def scan(self) -> None:
         """Drop clients that stopped sending heartbeats, and close their connections."""
         oldest_ms = self._clock.monotonic_ms() - self._settings.current.channel_expired_ms
-        silent: set[Connection] = set()
+        silent: dict[Connection, None] = {}
         for name, clients in list(self._producers.items()):
             for client in _expired(clients, oldest_ms):
                 self._forget_producer(name, client.connection)
-                silent.add(client.connection)
+                silent[client.connection] = None
         for name, group in list(self._consumers.items()):
             for client in _expired(group.clients, oldest_ms):
                 self._forget_consumer(name, client.connection, always_notify=True)
-                silent.add(client.connection)
+                silent[client.connection] = None
         for connection in silent:
             session = self._sessions[connection]
             # Whoever still sends heartbeats for another group stays.
@@ -431,7 +431,7 @@ class Clients:
         config = self._settings.current
         if not config.notify_consumer_ids_changed:
             return
-        self._changed.add(group)
+        self._changed[group] = None
         if self._notifier is None:
             is_prompt = config.notify_consumers_in_real_time
             self._notifier = asyncio.get_running_loop().call_later(
@@ -440,7 +440,7 @@ class Clients:
 
     def _notify(self) -> None:
         self._notifier = None
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         for group in changed:
             header = NotifyConsumerIdsRequest(consumer_group=group).encode()
             for connection in self.connections_of(group):

@@ -10,7 +10,6 @@ by a thread before.
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -27,6 +26,7 @@ from goddard.broker.consuming.longpoll import ParkedPull, ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
+from goddard.clock import Clock, SystemClock
 from goddard.errors import GoddardError
 from goddard.protocol import names
 from goddard.protocol.bodies import ConsumeType, TopicConfig
@@ -198,6 +198,7 @@ class Pulls:
         parked_pulls: ParkedPulls,
         stats: GetStats | None = None,
         executor: Executor | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -209,6 +210,7 @@ class Pulls:
         self._parked_pulls = parked_pulls
         self._stats = stats
         self._executor = executor
+        self._clock: Clock = clock or SystemClock()
         self._cold_count = 0
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -252,7 +254,7 @@ class Pulls:
         reset = self._offsets.take_reset(group.group_name, fields.topic, fields.queue_id)
         if reset is not None:
             return self._answer_reset(call, group, topic, reset)
-        began = time.monotonic()
+        began_ms = self._clock.monotonic_ms()
         result = self._read(call, filter_)
         code = _CODES.get(result.status)
         remark = result.status.value
@@ -276,7 +278,7 @@ class Pulls:
                 fields.commit_offset,
                 call.connection.remote,
             )
-        self._count(fields, result, int((time.monotonic() - began) * 1000))
+        self._count(fields, result, self._clock.monotonic_ms() - began_ms)
         if code == _NOT_FOUND and can_suspend and fields.sys_flag & _MAY_SUSPEND:
             return self._park(call, filter_)
         if code == _MOVED:

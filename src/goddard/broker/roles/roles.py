@@ -5,7 +5,6 @@ that; it copies the log of its master. Belongs to the loop.
 """
 
 import logging
-import random
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, Protocol
 
@@ -15,7 +14,7 @@ from goddard.broker.roles.master_search import MasterSearch
 from goddard.broker.roles.state_sync import StateSync
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.replication.acknowledgements import Acknowledgements
 from goddard.replication.decisions import SlaveLimits
 from goddard.replication.following import BrokerIdentity, FollowLimits
@@ -61,7 +60,7 @@ class Roles:
         acknowledgements: Acknowledgements,
         executor: Executor,
         readers: Executor,
-        clock: Clock,
+        environment: Environment,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -71,7 +70,8 @@ class Roles:
         self._acknowledgements = acknowledgements
         self._executor = executor
         self._readers = readers
-        self._clock = clock
+        self._clock = environment.clock
+        self._random = environment.random
         self._ha_server: HaServer | None = None
         self._follower: Follower | None = None
         self._state_sync: StateSync | None = None
@@ -128,7 +128,7 @@ class Roles:
             service.start()
 
     def _start_slave(self, config: BrokerConfig) -> None:
-        self._client = Client()
+        self._client = Client(clock=self._clock)
         search = MasterSearch(self._settings, self._client, self._registration.find_master)
         self._follower = Follower(
             self._store,
@@ -139,7 +139,7 @@ class Roles:
             find_master=search.find,
             limits=lambda: _follow_limits(self._settings.current),
             clock=self._clock,
-            random=random.random,
+            random=self._random.random,
             on_level=self.sync_now,
         )
         state = self._slave_state

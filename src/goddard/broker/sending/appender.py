@@ -8,8 +8,8 @@ syncs serve more senders than many small ones. The next sync is under way before
 for the last are answered, so disk and loop work at the same time.
 
 Belongs to the loop thread; the store's flushing thread only ever calls ``call_soon_threadsafe``.
-Where the kernel runs syncs (``goddard.store.syncs``), ``start`` has it do so, and that thread is
-only needed for what the kernel cannot do.
+Where the kernel runs syncs (``goddard.environment.syncs``), ``start`` has it do so, and that thread
+is only needed for what the kernel cannot do.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from typing import Final, Protocol, TypeAlias, cast
 import msgspec
 
 from goddard.clock import Clock, SystemClock
+from goddard.environment.syncs import Syncs
 from goddard.errors import StoreError
 from goddard.store.config import FlushMode
 from goddard.store.errors import MessageIllegalError
 from goddard.store.log.block import Placed, RecordBlock, end_offset
 from goddard.store.log.records import LogEntry, PreparedRecord
 from goddard.store.store import MessageStore
-from goddard.store.syncs import Syncs
 
 _logger: Final = logging.getLogger(__name__)
 

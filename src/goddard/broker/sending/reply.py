@@ -7,14 +7,13 @@ the reply is stored as well, in the cluster's reply topic. Belongs to the loop.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage
 from goddard.broker.sending.send import PutStats, SendRefusedError, Sends, born_host
 from goddard.broker.settings import Settings
-from goddard.clock import Clock, SystemClock
+from goddard.environment import Environment
 from goddard.errors import ProtocolError, RemotingError, StoreError
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -51,14 +50,16 @@ class Replies:
         writer: MessageWriter,
         settings: Settings,
         find_client: FindClient,
-        clock: Clock | None = None,
+        environment: Environment | None = None,
         stats: PutStats | None = None,
     ) -> None:
         self._sends = sends
         self._writer = writer
         self._settings = settings
         self._find_client = find_client
-        self._clock: Clock = clock or SystemClock()
+        environment = environment or Environment()
+        self._clock = environment.clock
+        self._random = environment.random
         self._stats = stats
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -74,7 +75,7 @@ class Replies:
         except SendRefusedError as refused:
             return self._sends.refusal(request, refused.code, refused.remark)
         config = self._settings.current
-        message = _message(request, connection, header, topic)
+        message = self._message(request, connection, header, topic)
         message.properties[PROPERTY_REGION] = config.region_id
         message.properties[PROPERTY_TRACE] = self._sends.common_fields[PROPERTY_TRACE]
         storing = self._store(message) if config.store_replies else None
@@ -153,21 +154,24 @@ class Replies:
             return f"push reply message to {client_id}fail."
         return None
 
-
-def _message(
-    request: RemotingCommand, connection: Connection, header: SendRequest, topic: TopicConfig
-) -> NewMessage:
-    queue_id = header.queue_id
-    if queue_id < 0:
-        queue_id = random.randrange(topic.write_queue_nums)
-    return NewMessage(
-        topic=header.topic,
-        queue_id=queue_id,
-        body=bytes(request.body),
-        born_timestamp_ms=header.born_timestamp,
-        born_host=born_host(connection),
-        properties=decode_properties(header.properties or ""),
-        flag=header.flag,
-        sys_flag=header.sys_flag & ~TRANSACTION_MASK,  # a reply is no half message
-        reconsume_times=header.reconsume_times or 0,
-    )
+    def _message(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        header: SendRequest,
+        topic: TopicConfig,
+    ) -> NewMessage:
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        return NewMessage(
+            topic=header.topic,
+            queue_id=queue_id,
+            body=bytes(request.body),
+            born_timestamp_ms=header.born_timestamp,
+            born_host=born_host(connection),
+            properties=decode_properties(header.properties or ""),
+            flag=header.flag,
+            sys_flag=header.sys_flag & ~TRANSACTION_MASK,  # a reply is no half message
+            reconsume_times=header.reconsume_times or 0,
+        )

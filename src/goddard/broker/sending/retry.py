@@ -6,7 +6,6 @@ RocketMQ's; its order of checks, too. Belongs to the loop.
 """
 
 import logging
-import random
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -16,6 +15,7 @@ from goddard.broker.sending.message_rules import MessageWriter, NewMessage, put_
 from goddard.broker.sending.stored import find_stored, message_of
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
+from goddard.environment import Environment
 from goddard.errors import StoreError
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import Permission, RequestCode, ResponseCode
@@ -71,6 +71,7 @@ class SendBacks:
         topics: Topics,
         groups: Groups,
         settings: Settings,
+        environment: Environment | None = None,
         stats: SendBackStats | None = None,
     ) -> None:
         self._store = store
@@ -78,6 +79,7 @@ class SendBacks:
         self._topics = topics
         self._groups = groups
         self._settings = settings
+        self._random = (environment or Environment()).random
         self._stats = stats
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -108,7 +110,7 @@ class SendBacks:
             message = _again(
                 record,
                 topic=retry_topic(header.group),
-                queue_id=random.randrange(group.retry_queue_nums),
+                queue_id=self._random.randrange(group.retry_queue_nums),
                 delay_level=level,
             )
         with_failure(message.properties, header.consume_failure)
@@ -145,7 +147,7 @@ class SendBacks:
         return _again(
             record,
             topic=topic.topic_name,
-            queue_id=random.randrange(_DLQ_QUEUES),
+            queue_id=self._random.randrange(_DLQ_QUEUES),
             delay_level=0,
         )
 

@@ -8,9 +8,6 @@ same for plain requests only; what it leaves comes here, and this is what it is 
 
 import asyncio
 import logging
-import os
-import random
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -28,7 +25,8 @@ from goddard.broker.sending.new_topics import NewTopics, SaveTopics
 from goddard.broker.sending.overload import Overload, late_remark
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.tables.topics import Groups, Topics, topic_text
-from goddard.clock import Clock, SystemClock
+from goddard.clock import format_local_time
+from goddard.environment import Environment
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import names
 from goddard.protocol.bodies import TopicConfig
@@ -145,7 +143,7 @@ class Sends:
         topics: Topics,
         groups: Groups,
         settings: Settings,
-        clock: Clock | None = None,
+        environment: Environment | None = None,
         stats: PutStats | None = None,
         as_half: AsHalf | None = None,
         has_live_locks: Callable[[str], bool] | None = None,
@@ -159,7 +157,9 @@ class Sends:
         self._topics = topics
         self._groups = groups
         self._settings = settings
-        self._clock: Clock = clock or SystemClock()
+        environment = environment or Environment()
+        self._clock = environment.clock
+        self._random = environment.random
         self._stats = stats
         self._as_half = as_half
         self._has_live_locks = has_live_locks
@@ -167,7 +167,9 @@ class Sends:
         self._failures = 0
         self._next_log_ms = 0
         self._unique_ids = unique_ids or UniqueIds(
-            settings.current.store_host.ip, os.getpid(), random.getrandbits(31)
+            settings.current.store_host.ip,
+            environment.process_id(),
+            self._random.getrandbits(31),
         )
         self._configure(settings.current)
         settings.add_listener(self._configure)
@@ -344,13 +346,13 @@ class Sends:
         properties[PROPERTY_REGION] = config.region_id
         properties[PROPERTY_TRACE] = self.common_fields[PROPERTY_TRACE]
         properties.pop(PROPERTY_POP_CK, None)
-        name, queue_id = header.topic, _queue_id(header, topic)
+        name, queue_id = header.topic, self._queue_id(header, topic)
         if names.is_retry_topic(name):
             group = name.removeprefix(names.RETRY_PREFIX)
             if self._is_dead(group, request, header):
                 properties[PROPERTY_DELAY] = "-1"
                 name = names.dlq_topic(group)
-                queue_id = random.randrange(_DLQ_QUEUES)
+                queue_id = self._random.randrange(_DLQ_QUEUES)
                 topic = self._topics.ensure_topic(name, _DLQ_QUEUES, _READ_WRITE)
         if PROPERTY_UNIQUE_ID not in properties:
             properties[PROPERTY_UNIQUE_ID] = self._unique_ids.next(self._clock.now_ms())
@@ -414,7 +416,7 @@ class Sends:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
             )
-        queue_id = _queue_id(header, topic)
+        queue_id = self._queue_id(header, topic)
         properties = decode_properties(header.properties or "")
         batch = NewMessage(
             topic=name,
@@ -559,6 +561,11 @@ class Sends:
             case _:
                 return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
 
+    def _queue_id(self, header: SendRequest, topic: TopicConfig) -> int:
+        if header.queue_id >= 0:
+            return header.queue_id
+        return self._random.randrange(topic.write_queue_nums)
+
     def _disk_text(self) -> str:
         """How full the disks are; here log, queues and index share one."""
         ratio = self._store.last_disk_ratio
@@ -566,10 +573,6 @@ class Sends:
 
     def refusal(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
         return request.reply(code, remark, dict(self.common_fields))
-
-
-def _queue_id(header: SendRequest, topic: TopicConfig) -> int:
-    return header.queue_id if header.queue_id >= 0 else random.randrange(topic.write_queue_nums)
 
 
 def _sys_flag(header: SendRequest, topic: TopicConfig) -> int:
@@ -583,5 +586,4 @@ def _is_true(text: str | None) -> bool:
 
 
 def _human_time(timestamp_ms: int) -> str:
-    seconds, milliseconds = divmod(timestamp_ms, 1000)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{milliseconds:03d}"
+    return f"{format_local_time('%Y-%m-%d %H:%M:%S', timestamp_ms)},{timestamp_ms % 1000:03d}"

@@ -18,7 +18,8 @@ from goddard.client.identity import ProcessGuard
 from goddard.client.options import SessionKeywords, session_options
 from goddard.client.session import Session
 from goddard.client.values import ServiceState
-from goddard.clock import Clock, SystemClock
+from goddard.clock import Clock
+from goddard.environment import Environment
 
 
 class Admin(OffsetMethods, MessageMethods, ClientMethods, ControllerMethods, AccessMethods):
@@ -44,10 +45,10 @@ class Admin(OffsetMethods, MessageMethods, ClientMethods, ControllerMethods, Acc
         """``timeout_ms`` is for each request; slow kinds of requests get a multiple of it."""
         # Must be the first attribute, because it refuses pickling.
         self._guard = ProcessGuard()
-        self._clock: Clock = options.get("clock") or SystemClock()
+        self._environment = options.get("environment") or Environment()
         self._timeout_ms = check_range("timeout_ms", timeout_ms, 1)
         # Its own session: administration of several clusters from one process is common.
-        self._options = session_options(name_servers, options).for_process()
+        self._options = session_options(name_servers, options).for_process(self._environment)
         self._state = ServiceState.CREATED
         self._session: Session | None = None
 
@@ -64,7 +65,7 @@ class Admin(OffsetMethods, MessageMethods, ClientMethods, ControllerMethods, Acc
     @property
     def clock(self) -> Clock:
         """The source of the time."""
-        return self._clock
+        return self._environment.clock
 
     @property
     def timeout_ms(self) -> int:
@@ -94,7 +95,7 @@ class Admin(OffsetMethods, MessageMethods, ClientMethods, ControllerMethods, Acc
         if self._state is not ServiceState.CREATED:
             raise already_started("admin", self._state.value)
         self._state = ServiceState.START_FAILED
-        session = Session.shared(self._options, clock=self._clock)
+        session = Session.shared(self._options, environment=self._environment)
         await session.start()
         self._session = session
         self._state = ServiceState.RUNNING

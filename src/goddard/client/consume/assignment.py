@@ -10,7 +10,6 @@ released.
 
 import asyncio
 import logging
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Generic, TypeVar
@@ -38,12 +37,12 @@ async def member_ids(session: Session, group: str, topic: str) -> list[str] | No
     if route is None:
         return None
     brokers = list(route.broker_datas)
-    random.shuffle(brokers)
+    session.random.shuffle(brokers)
     for broker in brokers:
         addresses = broker.broker_addrs
         if not addresses:
             continue
-        address = addresses.get(MASTER_ID) or random.choice(list(addresses.values()))
+        address = addresses.get(MASTER_ID) or session.random.choice(list(addresses.values()))
         try:
             return await broker_api.consumer_ids(
                 session, address, group, timeout_ms=session.options.api_timeout_ms

@@ -25,7 +25,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import SessionOptions
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, ServiceState
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.errors import GoddardError
 from goddard.protocol.bodies import ConsumeFromWhere, ConsumeType
 from goddard.protocol.bodies_client import (
@@ -228,14 +228,16 @@ class GroupConsumer(ABC, Generic[M]):
     _kind: ClassVar[str]
     _not_running: ClassVar[str]
 
-    def __init__(self, group: str, session_options: SessionOptions, clock: Clock) -> None:
+    def __init__(
+        self, group: str, session_options: SessionOptions, environment: Environment
+    ) -> None:
         check_consumer_group(group)
         # Must be the first attribute: it refuses pickling.
         self._guard = ProcessGuard()
         self._session_options = session_options
         self._namespace = session_options.namespace
         self._group = with_namespace(group, self._namespace)
-        self._clock = clock
+        self._environment = environment
         self._state = ServiceState.CREATED
         self._subscriptions = Subscriptions()
         self._member: M | None = None
@@ -264,7 +266,7 @@ class GroupConsumer(ABC, Generic[M]):
             raise already_started(self._kind, self._state.value)
         self._check_startable()
         self._state = ServiceState.START_FAILED
-        session = Session.shared(self._session_options, clock=self._clock)
+        session = Session.shared(self._session_options, environment=self._environment)
         await session.start()
         member = await self._add_to(session)
         try:
@@ -342,7 +344,7 @@ class GroupConsumer(ABC, Generic[M]):
         return self._member
 
     def _subscribe(self, name: str, expression: Expression) -> None:
-        self._subscriptions.set(name, expression, self._clock.now_ms())
+        self._subscriptions.set(name, expression, self._environment.clock.now_ms())
 
     def _announce(self) -> None:
         if self._member is not None and self._state is ServiceState.RUNNING:

@@ -41,7 +41,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options, split_options
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, ServiceState
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import ConsumeType
 from goddard.protocol.bodies_client import (
@@ -116,9 +116,11 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         **options: "Unpack[LiteKeywords]",
     ) -> None:
         own, common = split_options(LiteOptions, options)
-        clock = common.get("clock") or SystemClock()
+        environment = common.get("environment") or Environment()
         shared = session_options(name_servers, common)
-        super().__init__(group, shared if own.is_broadcast else shared.for_process(), clock)
+        super().__init__(
+            group, shared if own.is_broadcast else shared.for_process(environment), environment
+        )
         self._options = own
         self._reading = Reading()
         self._subscriptions = self._reading.subscriptions

@@ -21,6 +21,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 from goddard.client import broker_api
 from goddard.client.errors import BrokerNotFoundError
 from goddard.client.values import ConsumeFrom, MessageQueue
+from goddard.environment.files import SystemFiles
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.files import replace_file
 from goddard.protocol.bodies import decode_body, encode_body
@@ -359,7 +360,7 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
 def write_offsets(path: Path, offsets: dict[MessageQueue, int]) -> None:
     """Replace a local offset file; the old content becomes its backup. Blocks."""
     table = {queue.to_body(): offset for queue, offset in offsets.items()}
-    replace_file(path, encode_body(ResetOffsetBody(offset_table=table)))
+    replace_file(SystemFiles(), path, encode_body(ResetOffsetBody(offset_table=table)))
 
 
 def _merge_file(path: Path, changed: dict[MessageQueue, int]) -> None:

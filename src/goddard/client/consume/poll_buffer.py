@@ -82,7 +82,7 @@ class PollBuffer:
         self._thread_batch: ThreadBatch | None = None
         self._seen = 0
         # The queues of messages that were delivered since the user last asked.
-        self._delivered: set[PrefetchQueue] = set()
+        self._delivered: dict[PrefetchQueue, None] = {}
 
     # --- Filling ----------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class PollBuffer:
         """A queue is released or moves: its delivered messages will not be marked consumed."""
         if self._thread_batch is not None and self._thread_batch.batch.buffer is buffer:
             self.put_back()
-        self._delivered.discard(buffer)
+        self._delivered.pop(buffer, None)
 
     def close(self) -> None:
         """No more messages will come: end every wait for them."""
@@ -219,7 +219,7 @@ class PollBuffer:
         buffer = batch.buffer
         buffer.is_partly_delivered = offset != batch.next_offset
         buffer.delivered_offset = offset
-        self._delivered.add(buffer)
+        self._delivered[buffer] = None
 
 
 def _offset_after(thread_batch: ThreadBatch, count: int) -> int:

@@ -32,7 +32,7 @@ from goddard.client.session import Session
 from goddard.client.trace.hooks import ConsumeTracing
 from goddard.client.trace.tracer import Tracer
 from goddard.client.values import MessageQueue, ServiceState
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import ConsumeType
 from goddard.protocol.bodies_client import ConsumeDirectlyResult, ConsumerRunningInfo
@@ -84,9 +84,11 @@ class PushConsumer(GroupConsumer["PushMember"]):
         **options: "Unpack[PushKeywords]",
     ) -> None:
         own, common = split_options(PushOptions, options)
-        clock = common.get("clock") or SystemClock()
+        environment = common.get("environment") or Environment()
         shared = session_options(name_servers, common)
-        super().__init__(group, shared if own.is_broadcast else shared.for_process(), clock)
+        super().__init__(
+            group, shared if own.is_broadcast else shared.for_process(environment), environment
+        )
         self._options = own
         self._listener: Callable[..., Any] | None = None
         if listener is not None:
@@ -203,7 +205,7 @@ class PushMember(GroupMember[ProcessQueue]):
                 locks=locks,
                 owned=self.queues.locked_queues,
                 rates=self._rates,
-                clock=self.session.clock,
+                environment=self.session.environment,
                 released=self._pulls.wake,
             )
         return ConcurrentConsumption(
@@ -213,7 +215,7 @@ class PushMember(GroupMember[ProcessQueue]):
             offsets=self.offsets,
             redelivery=redelivery,
             rates=self._rates,
-            clock=self.session.clock,
+            environment=self.session.environment,
             released=self._pulls.wake,
         )
 

@@ -39,7 +39,7 @@ from goddard.client.listeners.listener import (
 from goddard.client.listeners.redelivery import FIRST_RETRY_LEVEL, Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.workers import Coroutines, Threads, Worker, Workers
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.protocol.bodies import ConsumeResult as DirectResult
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 from goddard.transport.tasks import Tasks
@@ -110,7 +110,7 @@ class ConcurrentConsumption:
         offsets: Offsets,
         redelivery: Redelivery,
         rates: ConsumeRates,
-        clock: Clock,
+        environment: Environment,
         released: Callable[[ProcessQueue], None],
     ) -> None:
         self._listener = listener
@@ -119,7 +119,7 @@ class ConcurrentConsumption:
         self._offsets = offsets
         self._redelivery = redelivery
         self._rates = rates
-        self._clock = clock
+        self._clock = environment.clock
         self._released = released
         self._tasks = Tasks(_logger, logging.DEBUG)
         self._direct_calls = DirectCalls(group)
@@ -142,7 +142,7 @@ class ConcurrentConsumption:
                 self._call_all,
                 self._finished,
                 max_threads=options.consume_threads,
-                clock=clock,
+                environment=environment,
                 shares=True,
             )
         )

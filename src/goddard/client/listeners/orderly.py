@@ -34,7 +34,7 @@ from goddard.client.listeners.listener import (
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.workers import Coroutines, Threads, Worker, Workers
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.protocol.bodies import ConsumeResult as DirectResult
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 from goddard.transport.tasks import Tasks
@@ -111,7 +111,7 @@ class OrderlyConsumption:
         locks: QueueLocks,
         owned: Callable[[], list[ProcessQueue]],
         rates: ConsumeRates,
-        clock: Clock,
+        environment: Environment,
         released: Callable[[ProcessQueue], None],
     ) -> None:
         self._listener = listener
@@ -122,7 +122,7 @@ class OrderlyConsumption:
         self._locks = locks
         self._owned = owned
         self._rates = rates
-        self._clock = clock
+        self._clock = environment.clock
         self._released = released
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(_logger, logging.DEBUG)
@@ -141,7 +141,7 @@ class OrderlyConsumption:
                 self._take_turn,
                 self._finished,
                 max_threads=options.consume_threads,
-                clock=clock,
+                environment=environment,
             )
         )
 

@@ -6,7 +6,6 @@ the retry topic, to any broker that accepts it. Belongs to the event loop.
 """
 
 import logging
-import random
 from typing import Final
 
 from goddard.client import broker_api
@@ -112,7 +111,7 @@ class Redelivery:
         except GoddardError as error:
             queues = []
             reason = error
-        random.shuffle(queues)
+        self._session.random.shuffle(queues)
         for queue in queues[:_SEND_ATTEMPTS]:
             try:
                 await self._send(message, queue, failure)

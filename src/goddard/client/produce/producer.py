@@ -39,7 +39,7 @@ from goddard.client.produce.selectors import Selector
 from goddard.client.queries import FoundMessages
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendResult, ServiceState
-from goddard.clock import Clock, SystemClock
+from goddard.environment import Environment
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, encode_batch
@@ -78,11 +78,12 @@ class Producer:
             raise ConfigError(
                 f"producerGroup can not equal {_DEFAULT_GROUP}, please specify another one."
             )
+        # Must be the first attribute: it refuses pickling.
+        self._guard = ProcessGuard()
         self._group = group
         self.options, common = split_options(ProducerOptions, options)
-        self._clock: Clock = common.get("clock") or SystemClock()
-        self._session_options = session_options(name_servers, common).for_process()
-        self._guard = ProcessGuard()
+        self._environment = common.get("environment") or Environment()
+        self._session_options = session_options(name_servers, common).for_process(self._environment)
         self._state = ServiceState.CREATED
         self._running: RunningProducer | None = None
         self._on_check: TransactionChecker | None = None
@@ -113,7 +114,7 @@ class Producer:
         self._guard.check()
         if self._state is not ServiceState.CREATED:
             raise already_started("producer", self._state.value)
-        session = Session.shared(self._session_options, clock=self._clock)
+        session = Session.shared(self._session_options, environment=self._environment)
         running = RunningProducer(session, self._group, self.options, self._on_check)
         self._state = ServiceState.START_FAILED
         try:
@@ -402,7 +403,7 @@ class Producer:
         """
         running = self._check_running()
         wire_topic = running.session.with_namespace(topic)
-        now_ms = self._clock.now_ms()
+        now_ms = self._environment.clock.now_ms()
         found = await queries.message(running, wire_topic, message_id, now_ms=now_ms)
         found.topic = running.session.without_namespace(found.topic)
         return found

@@ -10,7 +10,6 @@ heartbeat before the first request to a topic.
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -94,7 +93,7 @@ class Requests:
             raise TooManyRequestsError(f"{len(self._waiting)} requests already wait for a reply")
         clock = self._session.clock
         started_ms = clock.monotonic_ms()
-        correlation_id = str(uuid.uuid4())
+        correlation_id = str(self._session.environment.new_uuid())
         message.properties[PROPERTY_CORRELATION_ID] = correlation_id
         message.properties[PROPERTY_REPLY_TO_CLIENT] = self._session.client_id
         message.properties[PROPERTY_TTL] = str(timeout_ms)

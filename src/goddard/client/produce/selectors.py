@@ -1,10 +1,9 @@
-"""Which queue a message goes to: by hash, at random, or by the user's own function. Pure.
+"""Which queue a message goes to: by hash, or by the user's own function. Pure.
 
 A selector gets the queues to choose from, the message and the ``key`` that was given with it, and
 returns one of the queues.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -35,10 +34,6 @@ def queue_of_hash(queues: Sequence[MessageQueue], key: Any) -> MessageQueue:
 def by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
     """By the hash of ``key``; without one, by that of the message's own ``sharding_key``."""
     return by_hash(queues, message, message.sharding_key if key is None else key)
-
-
-def by_random(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
-    return random.choice(queues)
 
 
 def select_queue(

@@ -4,9 +4,11 @@ Belongs to the event loop of its session.
 """
 
 import asyncio
-import random
+from collections.abc import Sequence
+from typing import Any, Final
 
 from goddard.client.errors import BrokerNotFoundError, ClientError, TooManyRequestsError
+from goddard.client.message import Message
 from goddard.client.produce.broker_health import BrokerHealth, next_queue
 from goddard.client.produce.encoding import SendSettings
 from goddard.client.produce.retry import PendingSend
@@ -14,7 +16,15 @@ from goddard.client.produce.selectors import select_queue
 from goddard.client.routes import PublishRoute
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
+from goddard.environment import Environment
 from goddard.errors import RemotingError
+
+_random: Final = Environment().random
+
+
+def by_random(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
+    """A selector: any queue."""
+    return _random.choice(queues)
 
 
 class Targets:
@@ -66,7 +76,7 @@ class Targets:
         topic = route.topic
         position = self._positions.get(topic)
         if position is None:
-            position = random.randrange(1 << 16)
+            position = self._session.random.randrange(1 << 16)
         self._positions[topic] = position + 1
         last_broker = None if pending.queue is None else pending.queue.broker_name
         if self.health is not None:

@@ -33,7 +33,7 @@ from goddard.client.session import Session
 from goddard.client.trace.hooks import TransactionTracing
 from goddard.client.values import SendResult, SendStatus, TransactionState
 from goddard.client.workers import Threads, Worker
-from goddard.clock import Clock
+from goddard.environment import Environment
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest
 from goddard.protocol.ids import parse_offset_message_id
@@ -151,13 +151,15 @@ class ListenerCalls:
         self._calls: set[_Call] = set()
         self._is_closed = False
 
-    async def execute(self, message: Message, argument: Any, clock: Clock) -> TransactionState:
+    async def execute(
+        self, message: Message, argument: Any, environment: Environment
+    ) -> TransactionState:
         call = partial(self._listener.execute, message, argument)
-        return state_of(await self._call("execute", call, clock))
+        return state_of(await self._call("execute", call, environment))
 
-    async def check(self, message: ReceivedMessage, clock: Clock) -> TransactionState:
+    async def check(self, message: ReceivedMessage, environment: Environment) -> TransactionState:
         call = partial(self._listener.check, message)
-        return state_of(await self._call("check", call, clock))
+        return state_of(await self._call("check", call, environment))
 
     async def close(self) -> None:
         """Make no more calls; fail those that do not return at once."""
@@ -170,7 +172,7 @@ class ListenerCalls:
                 call.give_up()
 
     async def _call(
-        self, kind: str, method: "partial[Decision | Awaitable[Decision]]", clock: Clock
+        self, kind: str, method: "partial[Decision | Awaitable[Decision]]", environment: Environment
     ) -> object:
         if self._is_closed:
             raise NotRunningError("the producer was stopped before its listener was called")
@@ -184,7 +186,7 @@ class ListenerCalls:
                 _Call.run,
                 _finish,
                 max_threads=self._max_threads[kind],
-                clock=clock,
+                environment=environment,
             )
         call = _Call(method)
         self._calls.add(call)
@@ -246,7 +248,7 @@ class TransactionChecks:
         failure: Exception | None = None
         async with self._slots:
             try:
-                state = await self._calls.check(message, session.clock)
+                state = await self._calls.check(message, session.environment)
             except Exception as error:
                 _logger.exception(
                     "Broker call checkTransactionState, but checkLocalTransactionState exception"
@@ -346,7 +348,7 @@ class TransactionProducer(Producer):
         failure: Exception | None = None
         if sent.status is SendStatus.SEND_OK:
             try:
-                state = await self._calls.execute(message, argument, self._clock)
+                state = await self._calls.execute(message, argument, self._environment)
             except Exception as error:
                 _logger.exception(
                     "executeLocalTransactionBranch exception, messageTopic: %s transactionId: %s",

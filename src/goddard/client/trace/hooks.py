@@ -4,7 +4,6 @@ As in RocketMQ, a send is traced when it is answered; messages with TRACE_ON=fal
 own messages, are not traced.
 """
 
-import uuid
 from typing import Final
 
 from goddard.client.listeners.hooks import ConsumeHookContext
@@ -79,7 +78,7 @@ class ConsumeTracing:
         if not traced:
             return
         # Not an id of the session: those may be taken only on its loop.
-        request_id = uuid.uuid4().hex.upper()
+        request_id = self._session.environment.new_uuid().hex.upper()
         context.attachments[_STARTED] = (request_id, traced)
         group = self._session.without_namespace(context.group)
         for message in traced:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from goddard.environment.files import SystemFiles
 from goddard.errors import StoreError
 from goddard.store.check.damage import Kind, Report
 from goddard.store.check.inspect import IndexView, StoreFile, StoreView, numbered_files
@@ -62,7 +63,7 @@ def repair(
     that is cut stays in ``commitlog.cut``.
     """
     root = view.directory
-    lock = DirectoryLock(root / "lock")
+    lock = DirectoryLock(root / "lock", SystemFiles())
     try:
         lock.acquire()
     except StoreLockedError as error:

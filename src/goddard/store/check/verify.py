@@ -9,12 +9,13 @@ again, and what is merely not there yet is not damage. After an unclean stop, qu
 be behind the log, which the next start mends: that is a notice, not damage.
 """
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from goddard.clock import SystemClock
+from goddard.environment.threads import pause
 from goddard.errors import ProtocolError
 from goddard.protocol.record import decode_record
 from goddard.store.check.damage import Damage, Kind, Report
@@ -32,7 +33,7 @@ _METADATA_FILES: Final = (
     "consumerFilter.json",
 )
 _CHECKPOINT_NAMES: Final = ("physical", "logical", "index")
-_SETTLE_SECONDS: Final = 2.0
+_SETTLE_MS: Final = 2_000
 _SETTLE_STEP_SECONDS: Final = 0.05
 
 _KINDS: Final = {
@@ -79,7 +80,8 @@ class _Verification:
         self._done_bytes = 0
 
     def run(self) -> Report:
-        began = time.monotonic()
+        clock = SystemClock()
+        began_ms = clock.monotonic_ms()
         report = self._report
         files = self._log_files()
         queues = QueueCheck(self._view, files, report)
@@ -94,7 +96,7 @@ class _Verification:
         self._check_metadata()
         for path in self._view.foreign_files():
             report.add(Damage(Kind.FOREIGN_FILE, path, 0, 0, f"{path.name} is not a store's file"))
-        report.seconds = time.monotonic() - began
+        report.seconds = (clock.monotonic_ms() - began_ms) / 1000
         return report
 
     def _log_files(self) -> list[StoreFile]:
@@ -246,7 +248,8 @@ def _is_begun(file: StoreFile | None) -> bool:
 
 def _has_settled(file: StoreFile, flaw: Flaw) -> bool:
     """Whether what a running broker was about to write has become a record by now."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + _SETTLE_MS
     while True:
         try:
             data = memoryview(file.map())
@@ -261,9 +264,9 @@ def _has_settled(file: StoreFile, flaw: Flaw) -> bool:
                 return True
         if flaw.fault is Fault.TORN_TAIL and not any(data[flaw.position : flaw.position + 8]):
             return True
-        if time.monotonic() > deadline:
+        if clock.monotonic_ms() > deadline_ms:
             return False
-        time.sleep(_SETTLE_STEP_SECONDS)
+        pause(_SETTLE_STEP_SECONDS)
 
 
 def _metadata_problem(path: Path) -> str:

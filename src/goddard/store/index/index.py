@@ -16,7 +16,6 @@ they read entries.
 
 import mmap
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,10 +26,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from goddard.clock import Clock
+from goddard.clock import Clock, format_local_time
+from goddard.environment.files import Files
 from goddard.protocol.hashing import index_hash
-from goddard.store.errors import QueryCancelledError, StoreLayoutError
-from goddard.store.files import Files, disk_errors
+from goddard.store.errors import QueryCancelledError, StoreLayoutError, disk_errors
 from goddard.store.index.keys import hash_columns, hash_keys
 from goddard.store.index.links import (
     ENTRY,
@@ -407,7 +406,7 @@ class KeyIndex:
         self._taken_count = 0
         # Hashes, offsets and times of what was taken from there and could not be entered.
         self._not_written: tuple[Ints, Ints, Ints] | None = None
-        self._unsynced: set[Path] = set()
+        self._unsynced: dict[Path, None] = {}
         self._set_aside: list[IndexFile] = []
 
     @property
@@ -456,7 +455,7 @@ class KeyIndex:
     def delete_set_aside(self) -> None:
         while self._set_aside:
             index_file = self._set_aside.pop()
-            self._unsynced.add(self._directory)
+            self._unsynced[self._directory] = None
             index_file.delete()
 
     def repair(
@@ -479,7 +478,7 @@ class KeyIndex:
             is_last = place == len(self._index_files) - 1
             if index_file.end_time_ms <= trusted_time_ms and not is_last:
                 continue
-            self._unsynced.add(index_file.path)
+            self._unsynced[index_file.path] = None
             is_damaged = index_file.repair(keep_below)
             if is_damaged:
                 missing_from = index_file.end_offset
@@ -568,22 +567,20 @@ class KeyIndex:
             if last is None or last.is_full:
                 last = self._roll(last)
             count = last.add(hashes, offsets, times_ms)
-            self._unsynced.add(last.path)
+            self._unsynced[last.path] = None
             hashes, offsets, times_ms = hashes[count:], offsets[count:], times_ms[count:]
         self._not_written = None
 
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
-        name = int(
-            time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
-        )
+        name = int(format_local_time("%Y%m%d%H%M%S", now_ms) + f"{now_ms % 1000:03d}")
         for other in (before, *self._set_aside):
             if other is not None:
                 name = max(name, int(other.path.name) + 1)
         index_file = self._new_file(self._directory / f"{name:017d}")
         index_file.create(before)
         self._index_files.append(index_file)
-        self._unsynced.add(self._directory)
+        self._unsynced[self._directory] = None
         return index_file
 
     def _new_file(self, path: Path) -> IndexFile:
@@ -623,10 +620,10 @@ class KeyIndex:
                 offsets += slot.find(self._files, key_hash, wanted, begin_ms, end_ms, is_cancelled)
         return KeyMatch(sorted(offsets), last_time_ms, last_offset)
 
-    def take_unsynced(self) -> set[Path]:
+    def take_unsynced(self) -> dict[Path, None]:
         """What was changed or made since the last call; the caller syncs it."""
         with self._lock:
-            paths, self._unsynced = self._unsynced, set()
+            paths, self._unsynced = self._unsynced, {}
         return paths
 
     def delete_before(self, log_min_offset: int) -> int:
@@ -635,7 +632,7 @@ class KeyIndex:
         with self._lock:
             while len(self._index_files) > 1 and self._index_files[0].end_offset < log_min_offset:
                 index_file = self._index_files.pop(0)
-                self._unsynced.discard(index_file.path)
+                self._unsynced.pop(index_file.path, None)
                 gone.append(index_file)
         for index_file in gone:
             index_file.delete()

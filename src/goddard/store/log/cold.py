@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from goddard.store.files import Files
+from goddard.environment.files import Files
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.segment import segment_name
 from goddard.store.queues.entry import ENTRY

@@ -13,10 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from goddard.environment.files import Files
+from goddard.environment.threads import Worker
 from goddard.errors import ProtocolError
 from goddard.protocol.record import BLANK_BYTES, encode_blank
-from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError
-from goddard.store.files import Files, disk_errors
+from goddard.store.errors import MessageIllegalError, StoreDiskError, StoreLayoutError, disk_errors
 from goddard.store.log.block import QueueKey, RecordBlock
 from goddard.store.log.records import (
     Chunk,
@@ -31,7 +32,6 @@ from goddard.store.log.records import (
 )
 from goddard.store.log.segment import Segment, SegmentAllocator, load_offsets, segment_name
 from goddard.store.log.zeroing import ZeroAhead
-from goddard.store.threads import Worker
 
 _CUT_COPY_BYTES: Final = 1 << 20
 _MAX_SPARE_BYTES: Final = 64 << 20

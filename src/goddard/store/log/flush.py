@@ -2,7 +2,7 @@
 
 One sync covers every append before it; whoever waits for an offset is told once that offset is on
 disk (group commit). Flushing runs in the store's worker, or is started by a loop and run by the
-kernel (``goddard.store.syncs``); appends go on meanwhile.
+kernel (``goddard.environment.syncs``); appends go on meanwhile.
 
 After a failed sync the kernel may have dropped the dirty pages and marked them clean, so a second
 sync that succeeds proves nothing. The log then counts as failed: callers that wait get the error,
@@ -17,12 +17,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from goddard.environment.syncs import Syncs
 from goddard.errors import StoreError
-from goddard.store.errors import StoreDiskError, StoreUnavailableError
-from goddard.store.files import disk_error
+from goddard.store.errors import StoreDiskError, StoreUnavailableError, disk_error
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.segment import Segment
-from goddard.store.syncs import Syncs
 
 FlushCallback: TypeAlias = Callable[[StoreError | None], None]
 Tell: TypeAlias = Callable[[], None]

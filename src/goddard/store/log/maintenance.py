@@ -8,17 +8,17 @@ that succeeds proves nothing. The next opening then reads the log again from the
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from goddard.clock import Clock
+from goddard.clock import Clock, local_time
+from goddard.environment.files import Files
+from goddard.environment.threads import Worker
 from goddard.store.config import StoreConfig
-from goddard.store.errors import StoreDiskError
-from goddard.store.files import Files, disk_errors
+from goddard.store.errors import StoreDiskError, disk_errors
 from goddard.store.index.index import KeyIndex
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import Dispatcher
@@ -31,7 +31,7 @@ from goddard.store.recovery.checkpoint import Checkpoint, save_checkpoint
 
 _HOUR_MS: Final = 3_600_000
 # Work on many queues holds the lock for so long, then leaves it to others.
-_TURN_SECONDS: Final = 0.002
+_TURN_MS: Final = 2
 _PAUSE_SECONDS: Final = 0.001
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,11 @@ class StoreParts:
 class Upkeep:
     """The duties; whose turn it is when is the store's to say."""
 
-    def __init__(self, parts: StoreParts, checkpoint_path: Path, clock: Clock) -> None:
+    def __init__(
+        self, parts: StoreParts, checkpoint_path: Path, clock: Clock, worker: Worker
+    ) -> None:
         self._parts = parts
+        self._worker = worker
         self._clock = clock
         self._checkpoint_path = checkpoint_path
         self._saving = threading.Lock()
@@ -117,10 +120,10 @@ class Upkeep:
         place = 0
         while place < len(queues):
             if place and not self.is_closing:
-                time.sleep(_PAUSE_SECONDS)
+                self._worker.pause(_PAUSE_SECONDS)
             with self._parts.lock:
-                end = time.monotonic() + _TURN_SECONDS
-                while place < len(queues) and time.monotonic() < end:
+                end_ms = self._clock.monotonic_ms() + _TURN_MS
+                while place < len(queues) and self._clock.monotonic_ms() < end_ms:
                     action(queues[place])
                     place += 1
 
@@ -177,7 +180,7 @@ class Upkeep:
             rules,
             ages,
             now_ms=now_ms,
-            local_hour=time.localtime(now_ms // 1000).tm_hour,
+            local_hour=local_time(now_ms).tm_hour,
             disk_ratio=self.disk_ratio(),
             is_manual=is_manual,
         )

@@ -11,17 +11,16 @@ the mapping, and with it the bytes, alive until the slice is dropped.
 
 import mmap
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
+from goddard.environment.files import Data, Files
+from goddard.environment.syncs import Syncs
+from goddard.environment.threads import Worker
 from goddard.errors import StoreError
-from goddard.store.errors import StoreDiskError, StoreLayoutError
-from goddard.store.files import Data, Files, disk_error, disk_errors
-from goddard.store.syncs import Syncs
-from goddard.store.threads import Worker
+from goddard.store.errors import StoreDiskError, StoreLayoutError, disk_error, disk_errors
 
 NAME_DIGITS: Final = 20
 _MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
@@ -230,7 +229,7 @@ class SegmentAllocator:
                     # The first sync of an append would have to wait for all of it.
                     self._files.sync_path(segment.path)
                 if end < size:
-                    time.sleep(_ZERO_PAUSE_SECONDS)
+                    self._worker.pause(_ZERO_PAUSE_SECONDS)
         except (StoreDiskError, OSError):
             return  # an append that needs the space will say so
 

@@ -7,13 +7,14 @@ saves the checkpoint.
 """
 
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from goddard.store.files import Files, disk_errors
+from goddard.environment.files import Files
+from goddard.environment.threads import NewExecutor
+from goddard.store.errors import disk_errors
 
 # From so many on, a sync of everything is quicker whatever else the disk has to write.
 MANY_FILES: Final = 64
@@ -39,8 +40,9 @@ class DirectorySync:
     to descriptors that are older than the failure.
     """
 
-    def __init__(self, files: Files, directory: Path) -> None:
+    def __init__(self, files: Files, directory: Path, new_executor: NewExecutor) -> None:
         self._files = files
+        self._new_executor = new_executor
         self._directory = directory
         self._fd = -1
 
@@ -65,6 +67,6 @@ class DirectorySync:
             for path in paths:
                 sync_path(self._files, path)
             return
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="store-sync") as threads:
+        with self._new_executor(_THREADS, "store-sync") as threads:
             for _ in threads.map(partial(sync_path, self._files), paths):
                 pass

@@ -11,13 +11,12 @@ the lock early, and waits for it only if it could not have it all that while.
 """
 
 import threading
-import time
 from typing import Final
 
+from goddard.environment.files import Files
+from goddard.environment.threads import Worker
 from goddard.store.errors import StoreDiskError
-from goddard.store.files import Files
 from goddard.store.log.segment import Segment
-from goddard.store.threads import Worker
 
 _PORTION_BYTES: Final = 1 << 20
 _SYNC_PORTIONS: Final = 8
@@ -103,7 +102,7 @@ class ZeroAhead:
             portions += 1
             if portions % _SYNC_PORTIONS == 0:
                 self._files.sync(fd)
-            time.sleep(_PAUSE_SECONDS)
+            self._worker.pause(_PAUSE_SECONDS)
         if portions:
             self._files.sync(fd)
 

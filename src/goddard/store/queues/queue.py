@@ -17,8 +17,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from goddard.environment.files import Files
 from goddard.store.config import QUEUE_ENTRY_BYTES
-from goddard.store.files import Files, disk_error, disk_errors
+from goddard.store.errors import disk_error, disk_errors
 from goddard.store.log.records import LogEntry
 from goddard.store.log.segment import load_offsets, segment_name
 from goddard.store.queues.entry import (
@@ -75,10 +76,10 @@ class QueueFiles:
         # By the text of the path: a Path takes ten times as long to look up.
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         # Queues with entries in memory.
-        self.waiting: set[ConsumeQueue] = set()
+        self.waiting: dict[ConsumeQueue, None] = {}
         # What was written since the last sync: each file as its queue and base, which are quicker
         # to remember than paths, and by NAMES the directories in which a queue is found.
-        self.unsynced: set[tuple[ConsumeQueue, int]] = set()
+        self.unsynced: dict[tuple[ConsumeQueue, int], None] = {}
 
     def get(self, path: Path) -> int:
         name = str(path)
@@ -310,7 +311,7 @@ class ConsumeQueue:
         position = queue_offset * QUEUE_ENTRY_BYTES
         if position == end:
             if not pending:
-                self._shared.waiting.add(self)
+                self._shared.waiting[self] = None
             pending += ENTRY.pack(physical_offset, size, tags_code)
             self.max_physical_offset = physical_offset + size
             if len(pending) >= _PENDING_BYTES:
@@ -321,7 +322,7 @@ class ConsumeQueue:
             return known is None or known.physical_offset in (physical_offset, 0)
         if physical_offset < self.max_physical_offset:
             return False  # such a one again, when the log is dispatched once more
-        self._shared.waiting.add(self)
+        self._shared.waiting[self] = None
         is_beginning = end == 0 and position <= MAX_OFFSET
         if is_beginning:
             self._begin_at(position)
@@ -343,7 +344,7 @@ class ConsumeQueue:
         ) != list(range(first, first + len(entries))):
             return False
         if not pending:
-            self._shared.waiting.add(self)
+            self._shared.waiting[self] = None
         pending += b"".join(starmap(ENTRY.pack, map(_PLACE, entries)))
         self.max_physical_offset = entries[-1].end_offset
         if len(pending) >= _PENDING_BYTES:
@@ -356,7 +357,7 @@ class ConsumeQueue:
         if queue_offset * QUEUE_ENTRY_BYTES != self._written + len(pending):
             return False
         if not pending:
-            self._shared.waiting.add(self)
+            self._shared.waiting[self] = None
         pending += data
         self.max_physical_offset = end_offset
         if len(pending) >= _PENDING_BYTES:
@@ -388,11 +389,11 @@ class ConsumeQueue:
             chunk = self._pending[: self._file_bytes - position]
             with disk_errors("write", path):
                 self._files.pwrite(self._shared.get(path), chunk, position)
-            self._shared.unsynced.add((self, base))
+            self._shared.unsynced[(self, base)] = None
             self._written += len(chunk)
             del self._pending[: len(chunk)]
         if not self._pending:
-            self._shared.waiting.discard(self)
+            self._shared.waiting.pop(self, None)
 
     def _has_file(self, position: int) -> bool:
         return bool(self._bases) and position < self._bases[-1] + self._file_bytes
@@ -422,7 +423,7 @@ class ConsumeQueue:
 
     def _mark_directories(self) -> None:
         """Have the names made durable by which the files are found again."""
-        self._shared.unsynced.add((self, NAMES))
+        self._shared.unsynced[(self, NAMES)] = None
 
     # Reading
 
@@ -566,7 +567,7 @@ class ConsumeQueue:
             del self._pending[end - self._written :]
         else:
             self._pending.clear()
-            self._shared.waiting.discard(self)
+            self._shared.waiting.pop(self, None)
             self._written = end
         self.max_physical_offset = 0
         self._restore_last(last)
@@ -597,7 +598,7 @@ class ConsumeQueue:
         for start, size in self._rest_of(self._bases[-1], self._written):
             with disk_errors("write", path):
                 self._files.pwrite(self._shared.get(path), bytes(size), start)
-            self._shared.unsynced.add((self, self._bases[-1]))
+            self._shared.unsynced[(self, self._bases[-1])] = None
 
     def _delete_files_past_end(self) -> None:
         while len(self._bases) > 1 and self._bases[-1] >= self._written:
@@ -641,13 +642,13 @@ class ConsumeQueue:
             self._forget_file(base)
         self._bases = []
         self._pending.clear()
-        self._shared.waiting.discard(self)
-        self._shared.unsynced.discard((self, NAMES))
+        self._shared.waiting.pop(self, None)
+        self._shared.unsynced.pop((self, NAMES), None)
 
     def _forget_file(self, base: int) -> Path:
         path = self._directory / segment_name(base)
         self._shared.forget(path)
-        self._shared.unsynced.discard((self, base))
+        self._shared.unsynced.pop((self, base), None)
         return path
 
     def _delete_file(self, base: int) -> None:

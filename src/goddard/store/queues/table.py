@@ -5,8 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from goddard.store.errors import StoreLayoutError
-from goddard.store.files import Files, disk_errors
+from goddard.environment.files import Files
+from goddard.environment.threads import NewExecutor
+from goddard.store.errors import StoreLayoutError, disk_errors
 from goddard.store.log.block import QueueKey
 from goddard.store.log.syncing import MANY_FILES, DirectorySync
 from goddard.store.queues.queue import ConsumeQueue, HasRecord, QueueFiles
@@ -26,7 +27,13 @@ class QueueTable:
     """The queues by topic and id. The store's lock guards calls that do not say otherwise."""
 
     def __init__(
-        self, files: Files, directory: Path, *, file_bytes: int, open_capacity: int
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        file_bytes: int,
+        open_capacity: int,
+        new_executor: NewExecutor,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -35,7 +42,7 @@ class QueueTable:
         self._moved_count = 0
         self._file_bytes = file_bytes
         self._shared = QueueFiles(files, open_capacity)
-        self._syncing = DirectorySync(files, directory)
+        self._syncing = DirectorySync(files, directory, new_executor)
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
 
     def load(
@@ -180,17 +187,16 @@ class QueueTable:
         """The queues that have entries in memory to be written."""
         return list(self._shared.waiting)
 
-    def take_unsynced(self) -> set[tuple[ConsumeQueue, int]]:
+    def take_unsynced(self) -> dict[tuple[ConsumeQueue, int], None]:
         """What was written or created since the last call; the caller syncs it."""
-        unsynced, self._shared.unsynced = self._shared.unsynced, set()
+        unsynced, self._shared.unsynced = self._shared.unsynced, {}
         return unsynced
 
     def sync(self, unsynced: Collection[tuple[ConsumeQueue, int]]) -> None:
         """Put what was taken on the disk. The one call here that needs no lock: it takes long."""
         if len(unsynced) < MANY_FILES or not self._syncing.sync_everything():
-            self._syncing.sync(
-                {path for queue, base in unsynced for path in queue.unsynced_paths(base)}
-            )
+            paths = (path for queue, base in unsynced for path in queue.unsynced_paths(base))
+            self._syncing.sync(dict.fromkeys(paths))
 
     def close(self) -> None:
         self._shared.close()

@@ -7,16 +7,13 @@ that counts for RocketMQ; here its text may also say that it was an opening that
 ``lock`` has a POSIX lock on its first byte, which excludes Java as well (flock would not).
 """
 
-import fcntl
-import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from goddard.store.errors import StoreLockedError
-from goddard.store.files import Files, disk_errors
+from goddard.environment.files import Files
+from goddard.store.errors import StoreLockedError, disk_errors
 
 CHECKPOINT_BYTES: Final = 4096
 _VALUES: Final = Struct(">5q")
@@ -78,12 +75,17 @@ def save_checkpoint(files: Files, path: Path, checkpoint: Checkpoint) -> None:
             files.close(fd)
 
 
-def mark_running(files: Files, path: Path, *, is_remaking: bool = False) -> None:
-    """Create the abort marker, with our process id in it as RocketMQ 5 has it.
+def mark_running(files: Files, path: Path, process_id: int) -> None:
+    """Create the abort marker, with our process id in it as RocketMQ 5 has it."""
+    _write_marker(files, path, str(process_id).encode())
 
-    ``is_remaking``: the log is as a clean stop left it, only queues and index may not be.
-    """
-    text = _REMAKING if is_remaking else str(os.getpid()).encode()
+
+def mark_remaking(files: Files, path: Path) -> None:
+    """Create it for a log that is as a clean stop left it: only queues and index may not be."""
+    _write_marker(files, path, _REMAKING)
+
+
+def _write_marker(files: Files, path: Path, text: bytes) -> None:
     with disk_errors("create", path):
         fd = files.open(path, create=True)
         try:
@@ -115,39 +117,26 @@ def mark_stopped(files: Files, path: Path) -> None:
 
 
 class DirectoryLock:
-    """Holds a store directory for one opener, in this process and among others.
+    """Holds a store directory for one opener, in this process and among others."""
 
-    A POSIX lock belongs to the process and goes with any descriptor of the file, so a second store
-    of this process is turned away by a table before it can open the file.
-    """
-
-    _held: Final[set[Path]] = set()
-    _guard: Final = threading.Lock()
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
         self._fd = -1
 
     def acquire(self) -> None:
-        with self._guard:
-            if self._path in self._held:
-                raise StoreLockedError(f"{self._path.parent} is open in this process already")
-            with disk_errors("open", self._path):
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with disk_errors("open", self._path):
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            except OSError as error:
-                os.close(fd)
-                raise StoreLockedError(
-                    f"{self._path.parent} is in use by another broker: its lock is taken"
-                ) from error
-            os.pwrite(fd, b"lock", 0)
-            self._fd = fd
-            self._held.add(self._path)
+                self._fd = self._files.lock(self._path)
+            except BlockingIOError as error:
+                raise StoreLockedError(f"{self._path.parent} is {error.strerror}") from error
+            try:
+                self._files.pwrite(self._fd, b"lock", 0)
+            except OSError:
+                self.release()
+                raise
 
     def release(self) -> None:
-        with self._guard:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-                self._held.discard(self._path)
+        if self._fd >= 0:
+            self._files.unlock(self._fd)
+            self._fd = -1

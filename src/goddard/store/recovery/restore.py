@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from goddard.environment.files import Files
 from goddard.errors import ProtocolError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
-from goddard.store.errors import StoreCorruptError
-from goddard.store.files import Files, disk_errors
+from goddard.store.errors import StoreCorruptError, disk_errors
 from goddard.store.index.index import IndexDamage, KeyIndex
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import Dispatcher
@@ -28,7 +28,7 @@ from goddard.store.log.segment import Segment, segment_name
 from goddard.store.queues.table import QueueDamage, QueueTable
 from goddard.store.recovery.checkpoint import (
     Checkpoint,
-    mark_running,
+    mark_remaking,
     save_checkpoint,
     was_remaking,
 )
@@ -88,7 +88,7 @@ class _Remaking:
             save_checkpoint(self._files, self._root / "checkpoint", unknown)
             self._repeated_from = 0
         if not self._is_marked:
-            mark_running(self._files, self._root / "abort", is_remaking=True)
+            mark_remaking(self._files, self._root / "abort")
             self._is_marked = True
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from goddard.core import IS_COMPILED
+from goddard.environment.files import SystemFiles
 from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.store.files import SystemFiles
 from tests.support.consumer_harness import ConsumerHarness, bodies_of, pull_fields, tags
 from tests.support.polling import until
 

@@ -13,6 +13,7 @@ from goddard.broker.rules import register
 from goddard.broker.sending.overload import Overload
 from goddard.broker.sending.reply import Replies
 from goddard.broker.sending.send import Sends
+from goddard.environment import Environment
 from goddard.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.headers.message import ReplyRequest, SendRequest, SendRequestV2
@@ -90,7 +91,7 @@ async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
             topics=parts.topics,
             groups=parts.groups,
             settings=parts.settings,
-            clock=parts.clock,
+            environment=Environment(clock=parts.clock),
         )
         clients: dict[str, Connection] = {}
         replies = Replies(
@@ -98,7 +99,7 @@ async def open_harness(root: Path, **options: Any) -> AsyncIterator[Harness]:
             writer=parts.writer,
             settings=parts.settings,
             find_client=clients.get,
-            clock=parts.clock,
+            environment=Environment(clock=parts.clock),
         )
         handlers = Handlers()
         register(handlers, replies.handlers())

@@ -1,5 +1,6 @@
 """Taking and releasing queues: which ones, in which order, and when not."""
 
+import random
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -129,6 +130,7 @@ class World:
 
     def __init__(self, *, orderly: bool) -> None:
         self.clock = ManualClock()
+        self.random = random.Random(1)
         self.options = type("Options", (), {"api_timeout_ms": 1_000})
         self.members = ["me"]
         self.has_route = True

@@ -9,7 +9,7 @@ from goddard.client.consume.subscriptions import Subscriptions
 from goddard.client.options import session_options
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.protocol.bodies import ConsumeFromWhere, ConsumeType
 
 QUEUE = MessageQueue("space%T", "b", 0)
@@ -19,7 +19,7 @@ QUEUE = MessageQueue("space%T", "b", 0)
 async def session() -> Session:
     """One that is not started: nobody is connected to."""
     options = session_options("127.0.0.1:1", {"namespace": "space", "unit_mode": True})
-    return Session(options, clock=SystemClock())
+    return Session(options, environment=Environment())
 
 
 def listener(messages: object, context: object) -> None: ...

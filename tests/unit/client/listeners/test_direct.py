@@ -14,7 +14,7 @@ from goddard.client.listeners.concurrent import ConcurrentConsumption
 from goddard.client.listeners.orderly import OrderlyConsumption
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.protocol.record import Host, Record
 from goddard.protocol.responses import ResponseError
 
@@ -64,7 +64,7 @@ def consumption_of(listener: SlowListener, worker: str, *, orderly: bool) -> Con
         "offsets": BrokerOffsets(cast("Any", None), "G"),
         "redelivery": cast("Redelivery", None),
         "rates": ConsumeRates(),
-        "clock": SystemClock(),
+        "environment": Environment(),
         "released": lambda _: None,
     }
     if orderly:

@@ -17,6 +17,7 @@ from goddard.client.listeners.orderly import ListenerCall, OrderlyConsumption, l
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
+from goddard.environment import Environment
 from goddard.protocol.record import Host, Record
 from tests.support.clock import ManualClock
 from tests.support.polling import until
@@ -82,7 +83,7 @@ class World:
             locks=cast("QueueLocks", self.locks),
             owned=lambda: [self.held],
             rates=ConsumeRates(),
-            clock=self.clock,
+            environment=Environment(clock=self.clock),
             released=lambda _: None,
         )
 

@@ -9,12 +9,12 @@ from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.produce.selectors import (
     by_hash,
-    by_random,
     by_sharding_key,
     check_choice,
     check_target,
     select_queue,
 )
+from goddard.client.produce.targets import by_random
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError

@@ -15,7 +15,7 @@ from goddard.client.produce.transactions import (
 )
 from goddard.client.session import Session
 from goddard.client.values import TransactionState
-from goddard.clock import SystemClock
+from goddard.environment import Environment
 from goddard.errors import ConfigError
 from goddard.protocol.headers.message import CheckTransactionRequest
 from goddard.protocol.record import Host, Record
@@ -51,7 +51,7 @@ async def test_checks_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureFixt
     listener = Waiting()
     calls = ListenerCalls(listener, execute_threads=1, check_threads=2)
     checks = TransactionChecks(calls, [], max_running=2, max_waiting=5)
-    session = Session(session_options("127.0.0.1:9876", {}), clock=SystemClock())
+    session = Session(session_options("127.0.0.1:9876", {}), environment=Environment())
     for _ in range(7):
         checks.submit(session, half(), HEADER, "127.0.0.1:1")
     await asyncio.sleep(0)

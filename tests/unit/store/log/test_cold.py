@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from goddard.store.files import SystemFiles
+from goddard.environment.files import SystemFiles
 from tests.support.store import SmallStore, prepared
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from goddard.environment.files import Data, DiskUsage, SystemFiles
+from goddard.environment.threads import ThreadWorker
 from goddard.store.errors import StoreFullError, StoreLayoutError
-from goddard.store.files import Data, DiskUsage, SystemFiles
 from goddard.store.log.segment import Segment, SegmentAllocator, create_segment, load_offsets
-from goddard.store.threads import ThreadWorker
 from tests.support.faulty_files import FaultyFiles
 from tests.support.store import InlineWorker
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from goddard.store.files import Data, SystemFiles
+from goddard.environment.files import Data, SystemFiles
+from goddard.environment.threads import ThreadWorker, Worker
 from goddard.store.log.segment import Segment, create_segment
 from goddard.store.log.zeroing import ZeroAhead
-from goddard.store.threads import ThreadWorker, Worker
 from tests.support.faulty_files import FaultyFiles
 from tests.support.store import InlineWorker
 

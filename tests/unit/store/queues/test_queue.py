@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from goddard.environment.files import SystemFiles
 from goddard.store.config import StoreConfig
-from goddard.store.files import SystemFiles
 from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import SCHEDULE_TOPIC
 from goddard.store.queues.entry import BLANK_SIZE, ENTRY, QueueEntry, count_valid, count_valid_bulk

@@ -1,30 +1,28 @@
-"""The file layer: every call through which the store touches a disk.
+"""The file layer: every call through which servers touch a disk.
 
-It is injected, so that tests can fail the n-th call or forget what was never synced. Errors leave
-it as StoreDiskError (StoreFullError for a full disk or quota) that names the file. Descriptors are
-plain integers; whoever opened one closes it.
+It is injected, so that tests can fail the n-th call or forget what was never synced. Descriptors
+are plain integers; whoever opened one closes it.
 """
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from goddard.store.errors import StoreDiskError, StoreFullError
-from goddard.store.syncs import Syncs, open_kernel_syncs
+from goddard.environment.syncs import Syncs, open_kernel_syncs
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What sandboxes and strange file systems answer to a call that they do not offer.
 _NOT_OFFERED: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP})
 
@@ -47,20 +45,6 @@ class DiskUsage(NamedTuple):
         if reachable <= 0:
             return 0.0
         return -(-self.used_bytes * 100 // reachable) / 100
-
-
-@contextmanager
-def disk_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into the store's error for it."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_error(action, path, error) from error
-
-
-def disk_error(action: str, path: Path, error: OSError) -> StoreDiskError:
-    kind = StoreFullError if error.errno in _FULL else StoreDiskError
-    return kind(f"cannot {action} {path}: {error.strerror or error}", path)
 
 
 class Files(Protocol):
@@ -114,6 +98,9 @@ class Files(Protocol):
 
     def rename(self, source: Path, target: Path) -> None: ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+
     def unlink(self, path: Path) -> None: ...
 
     def remove_directory(self, path: Path) -> None: ...
@@ -131,6 +118,24 @@ class Files(Protocol):
         """The first position from ``position`` on that is not in a hole; ``end`` when none is."""
 
     def usage(self, path: Path) -> DiskUsage: ...
+
+    def lock(self, path: Path) -> int:
+        """Open a file, which is created, and hold its POSIX lock: no other process, and nobody in
+        this one, can do the same before ``unlock``. BlockingIOError if somebody has it."""
+
+    def unlock(self, fd: int) -> None: ...
+
+
+def read_file(files: Files, path: Path) -> bytes | None:
+    """The content of a small file; None if there is none."""
+    facts = files.facts(path)
+    if facts is None:
+        return None
+    fd = files.open(path, writable=False)
+    try:
+        return files.pread(fd, facts.size, 0)
+    finally:
+        files.close(fd)
 
 
 @cache
@@ -165,6 +170,12 @@ def _open_nameless(directory: Path) -> int | None:
 
 def _facts_of(status: os.stat_result) -> FileFacts:
     return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000, stat.S_ISDIR(status.st_mode))
+
+
+# A POSIX lock belongs to the process and goes with any descriptor of the file, so a second opener
+# in this process is refused before it opens the file.
+_locked: Final[dict[Path, int]] = {}
+_locking: Final = threading.Lock()
 
 
 class SystemFiles:
@@ -279,6 +290,9 @@ class SystemFiles:
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        target.hardlink_to(source)
+
     def unlink(self, path: Path) -> None:
         path.unlink()
 
@@ -322,3 +336,24 @@ class SystemFiles:
     def usage(self, path: Path) -> DiskUsage:
         usage = shutil.disk_usage(path)
         return DiskUsage(usage.total, usage.used, usage.free)
+
+    def lock(self, path: Path) -> int:
+        path = path.resolve()
+        with _locking:
+            if path in _locked:
+                raise BlockingIOError(errno.EAGAIN, "open in this process already")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as error:
+                os.close(fd)
+                text = "in use by another broker: its lock is taken"
+                raise BlockingIOError(errno.EAGAIN, text) from error
+            _locked[path] = fd
+            return fd
+
+    def unlock(self, fd: int) -> None:
+        with _locking:
+            for path in [path for path, held in _locked.items() if held == fd]:
+                del _locked[path]
+            os.close(fd)

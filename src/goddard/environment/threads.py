@@ -1,7 +1,8 @@
-"""The store's own threads: one worker runs short jobs in order and others at intervals.
+"""Threads: workers of a store, and threads that clients start for listeners.
 
-The store owns its workers and stops them when it closes; tests give it a worker that runs jobs in
-the calling thread (``tests.support.store.InlineWorker``).
+A worker runs short jobs in order and others at intervals. A store owns its workers and stops them
+when it closes; tests give it a worker that runs jobs in the calling thread
+(``tests.support.store.InlineWorker``).
 """
 
 import logging
@@ -9,11 +10,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 
 Job: TypeAlias = Callable[[], None]
+# Makes an executor of at most so many threads; gives them a name.
+NewExecutor: TypeAlias = Callable[[int, str], Executor]
+# Starts a daemon thread that calls a function; gives it a name.
+StartThread: TypeAlias = Callable[[Job, str], threading.Thread]
 
 logger = logging.getLogger(__name__)
+
+
+def new_thread_pool(threads: int, name: str) -> Executor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+def start_thread(target: Job, name: str) -> threading.Thread:
+    """A daemon thread: a listener that hangs must not keep the process from ending."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def pause(seconds: float) -> None:
+    """Block this thread."""
+    time.sleep(seconds)
 
 
 class Worker(Protocol):
@@ -22,6 +44,9 @@ class Worker(Protocol):
 
     def every(self, interval_ms: int, job: Job) -> None:
         """Run a job at intervals until the worker stops."""
+
+    def pause(self, seconds: float) -> None:
+        """Block; for jobs, which call it between portions of their work."""
 
     def stop(self) -> None:
         """Finish what was submitted, then end. Jobs submitted later run in the caller."""
@@ -54,6 +79,9 @@ class ThreadWorker:
             self._start()
             self._wakeup.notify()
 
+    def pause(self, seconds: float) -> None:
+        pause(seconds)
+
     def stop(self) -> None:
         with self._wakeup:
             self._is_stopping = True
@@ -63,8 +91,7 @@ class ThreadWorker:
 
     def _start(self) -> None:
         if self._thread is None and not self._is_stopping:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._run, self._name)
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
