@@ -276,6 +276,10 @@ class Configuration:
         """Whether peers may not set this property."""
         return is_protected(name)
 
+    def changes_at_run_time(self, name: str) -> bool:
+        """Whether a file of changed settings counts for this property at the next start."""
+        return not self.protects(name)
+
     def known_names(self) -> frozenset[str]:
         """The names of the properties of Goddard and RocketMQ."""
         return frozenset(settings_of(type(self))) | frozenset(self.unused_properties)

@@ -76,10 +76,16 @@ class BrokerClient:
     async def send(
         self, topic: str, body: bytes, properties: dict[str, str] | None = None, **fields: Any
     ) -> SendResponse:
-        header = self.send_header(topic, properties or {}, **fields)
-        fields = SendRequestV2.from_v1(header).encode()
-        answer = check(await self.ask(RequestCode.SEND_MESSAGE_V2, fields, body))
+        answer = check(await self.ask_to_send(topic, body, properties, **fields))
         return SendResponse.decode(answer.fields)
+
+    async def ask_to_send(
+        self, topic: str, body: bytes, properties: dict[str, str] | None = None, **fields: Any
+    ) -> RemotingCommand:
+        """As ``send``; returns the answer, whatever its code."""
+        header = self.send_header(topic, properties or {}, **fields)
+        encoded = SendRequestV2.from_v1(header).encode()
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, encoded, body)
 
     async def send_half(self, topic: str, body: bytes, **properties: str) -> SendResponse:
         marks = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"U-{body.decode()}"}

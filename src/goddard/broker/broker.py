@@ -20,6 +20,7 @@ from goddard.broker.admin.clients import AdminClients
 from goddard.broker.admin.groups import AdminGroups
 from goddard.broker.admin.messages import Queries
 from goddard.broker.admin.offsets import AdminOffsets
+from goddard.broker.admin.roles import AdminRoles
 from goddard.broker.admin.topics import AdminTopics
 from goddard.broker.consuming.clients import SCAN_SECONDS, Clients
 from goddard.broker.consuming.filters import ConsumerFilters
@@ -183,7 +184,7 @@ class Broker:
         changed_ms = self.topic_table.data_version.timestamp
         self.topics.add_system_topics()
         if not self.store.report.is_clean:
-            self.topics.restore(self._queues_since(changed_ms))
+            self._restore_topics(changed_ms)
         self.topics.add_listener(lambda _: self._saver.save_soon(self.topic_table))
         self.groups = Groups(self.group_table, self.settings)
         self.groups.add_system_groups()
@@ -221,6 +222,8 @@ class Broker:
             master_services=(self.delays, self.transactions),
             slave_state=SlaveState(self.topics, self.groups, self.offsets, self.delay_table),
             acknowledgements=self.acknowledgements,
+            drain=self.appender.drain,
+            restore_topics=lambda: self._restore_topics(self.topic_table.data_version.timestamp),
             executor=self._executor,
             readers=self._readers,
             environment=self._environment,
@@ -235,14 +238,18 @@ class Broker:
         stack.push_async_callback(self.registration.stop)
         await self.registration.start()
 
-    def _queues_since(self, time_ms: int) -> Iterator[tuple[str, int]]:
-        """The queues of unknown topics whose last message was stored at a time or later."""
-        for queue in self.store.queues:
-            if queue.topic not in self.topics:
-                topic, queue_id, last = queue.topic, queue.queue_id, queue.max_offset - 1
-                stored_ms = self.store.message_store_time(topic, queue_id, last)
-                if stored_ms is not None and stored_ms >= time_ms:
-                    yield topic, queue_id
+    def _restore_topics(self, changed_ms: int) -> None:
+        """Add topics that have messages of this time or later, but are not in the table."""
+
+        def queues() -> Iterator[tuple[str, int]]:
+            for queue in self.store.queues:
+                if queue.topic not in self.topics:
+                    topic, queue_id, last = queue.topic, queue.queue_id, queue.max_offset - 1
+                    stored_ms = self.store.message_store_time(topic, queue_id, last)
+                    if stored_ms is not None and stored_ms >= changed_ms:
+                        yield topic, queue_id
+
+        self.topics.restore(queues())
 
     async def _load_tables(self) -> None:
         directory = self.store.config.root / "config"
@@ -423,10 +430,11 @@ class Broker:
             store=self.store,
             stats=self.stats,
             queued_sends=lambda: self.appender.queued_requests,
-            slaves=lambda: self.roles.slaves,
+            connected_slaves=lambda: len(self.roles.acknowledged_offsets),
             executor=self._executor,
             clock=self._clock,
         )
+        roles = AdminRoles(settings=self.settings, store=self.store, roles=self.roles)
         queries = Queries(
             settings=self.settings,
             store=self.store,
@@ -434,7 +442,7 @@ class Broker:
             filters=self.filters,
             executor=self._readers,
         )
-        for part in (topics, groups, offsets, clients, broker, queries):
+        for part in (topics, groups, offsets, clients, broker, roles, queries):
             register(handlers, self._saved(part.handlers()))
 
     def _saved(self, answered: Mapping[int, Handler]) -> dict[int, Handler]:

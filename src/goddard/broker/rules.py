@@ -114,7 +114,9 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.CLEAN_UNUSED_TOPIC: _read(Action.DELETE, Cluster()),
     RequestCode.DELETE_EXPIRED_COMMITLOG: _read(Action.DELETE, Cluster()),
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _read(Action.LIST, Cluster()),
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _read(Action.UPDATE, Cluster()),
     RequestCode.GET_BROKER_HA_STATUS: _read(Action.GET, Cluster()),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: _read(Action.UPDATE, Cluster()),
 }
 
 

@@ -72,6 +72,8 @@ _FIXED_AT_START: Final = frozenset(
         "useTLS",
     }
 )
+# Nor may a peer set these by an update; a promotion or a demotion does.
+_ROLE_PROPERTIES: Final = frozenset({"brokerId", "brokerRole"})
 # Properties that are refused because ignoring them would be unsafe: which values (a pattern for the
 # whole text, in lower case), and what the broker would do instead.
 _OPEN_TO_ALL: Final = "the broker would take requests from anyone"
@@ -353,6 +355,9 @@ class BrokerConfig(Configuration):
         listed = {entry.strip().lower() for entry in self.config_black_list.split(";")}
         return name in _FIXED_AT_START or name.lower() in listed
 
+    def changes_at_run_time(self, name: str) -> bool:
+        return name in _ROLE_PROPERTIES or not self.protects(name)
+
     def known_names(self) -> frozenset[str]:
         return Configuration.known_names(self) | frozenset(_UNSUPPORTED)
 
@@ -442,6 +447,14 @@ class Settings:
         updating = asyncio.create_task(self._update(properties, peer, now_ms))
         await asyncio.shield(updating)
 
+    async def change_role(self, role: str, broker_id: int) -> None:
+        """Become another broker of the group, also after a restart: the file is written first."""
+        async with self._one_at_a_time:
+            changed = dataclasses.replace(self.current, broker_role=role, broker_id=broker_id)
+            if changed.config_path is not None:
+                await self._write(changed)
+            self.replace(changed)
+
     async def drain(self) -> None:
         """Wait until no update is under way."""
         async with self._one_at_a_time:
@@ -454,10 +467,7 @@ class Settings:
             if changed == before:
                 return
             if before.config_path is not None:
-                data = format_properties(changed.properties()).encode()
-                path = local_path(before.config_path)
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._executor, replace_file, self._files, path, data)
+                await self._write(changed)
             shown = before.properties()
             for name, value in changed.properties().items():
                 if shown.get(name) != value:
@@ -470,6 +480,12 @@ class Settings:
                     )
             self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=now_ms)
             self.replace(changed)
+
+    async def _write(self, config: BrokerConfig) -> None:
+        data = format_properties(config.properties()).encode()
+        path = local_path(self.current.config_path or "")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, replace_file, self._files, path, data)
 
     def shown(self) -> str:
         """Every property, as a peer that asks sees it."""

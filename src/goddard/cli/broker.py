@@ -81,6 +81,11 @@ def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--cluster", help="The cluster of this broker.  [default: brokerClusterName, or DefaultCluster]"
 )
+@click.option(
+    "--slave-id",
+    type=click.IntRange(1),
+    help="Run as a slave with this id, unless the configuration or a promotion says otherwise.",
+)
 @click.option("--host", help="Address to listen on.  [default: bindAddress, or 127.0.0.1]")
 @click.option(
     "--port",
@@ -105,6 +110,7 @@ def broker(
     namesrv_addr: str | None,
     name: str | None,
     cluster: str | None,
+    slave_id: int | None,
     host: str | None,
     port: int | None,
     data: Path | None,
@@ -128,6 +134,7 @@ def broker(
         "rocketmqHome": str(home_folder),
         "storePathRootDir": str(home_folder / "store"),
         **_addresses(local_address() if bind in ("0.0.0.0", "::") else bind),
+        **({} if slave_id is None else {"brokerRole": "SLAVE", "brokerId": str(slave_id)}),
     }
     given = {
         "namesrvAddr": namesrv_addr,

@@ -103,10 +103,10 @@ def serve(
         if config_file is not None:
             config = _with_file(daemon, config, config_file, warnings)
         elif saved_settings is not None and saved_settings.exists():
-            # Protected settings (paths, ports) cannot change at run time: ignore those in the file.
+            # Other settings (paths, ports) cannot change at run time: ignore those in the file.
             found = read_properties(saved_settings).items()
             config = config.updated(
-                {name: text for name, text in found if not config.protects(name)}
+                {name: text for name, text in found if config.changes_at_run_time(name)}
             )
         config = daemon.check(config.updated(overrides))
         properties = config.properties()

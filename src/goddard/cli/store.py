@@ -22,6 +22,7 @@ from goddard.cli.render import (
 )
 from goddard.cli.store_items import has_topic, index_entries, queue_entries, records
 from goddard.errors import StoreError
+from goddard.store.check.compare import compare as compare_stores
 from goddard.store.check.damage import Damage, Report
 from goddard.store.check.inspect import IndexView, StoreView
 from goddard.store.check.repair import RepairReport, refusal
@@ -74,6 +75,50 @@ def _stores_below(directory: Path) -> list[Path]:
     """Stores one or two levels below, for example of the brokers of a cluster."""
     found = (path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/commitlog"))
     return sorted(path.parent for path in islice(found, _MAX_HINTS) if path.is_dir())
+
+
+# --- compare --------------------------------------------------------------------------------------
+
+
+@store.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@_JSON
+def compare(first: Path, second: Path, as_json: bool) -> None:
+    """Compare the logs of two stores, such as of a master and its slave.
+
+    Exit code 1 if a byte that both have differs, or if one log is longer.
+    """
+    found = compare_stores(_open(first), _open(second))
+    difference = found.difference
+    if as_json:
+        print_json(
+            {
+                "isEqual": found.is_equal,
+                "first": found.first._asdict(),
+                "second": found.second._asdict(),
+                "compared": found.compared._asdict(),
+                "difference": None if difference is None else difference._asdict(),
+            }
+        )
+    else:
+        for directory, bounds in ((first, found.first), (second, found.second)):
+            click.echo(f"{directory}: offsets {bounds.min_offset} to {bounds.end_offset}")
+        low, high = found.compared
+        if difference is not None:
+            click.echo(
+                f"the logs are equal from {low} to {difference.physical_offset}, and differ in the "
+                f"record at {difference.record_offset}"
+            )
+        elif low == high and not found.is_equal:
+            click.echo("the logs have nothing in common")
+        else:
+            click.echo(f"the logs are equal from {low} to {high}")
+            more = found.first.end_offset - found.second.end_offset
+            if more:
+                longer = first if more > 0 else second
+                click.echo(f"{longer} has {bytes_text(abs(more))} more, from {high} on")
+    sys.exit(0 if found.is_equal else 1)
 
 
 # --- info -----------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ from typing import Final
 
 import click
 
+from goddard.aio import Admin as AsyncAdmin
 from goddard.cli.daemon import EXIT_WRONG_CONFIG, HELP_OPTIONS, OWN_OPTIONS, error_text
+from goddard.cli.replicas import replica_rows
 from goddard.config import NameServerConfig, read_properties
 from goddard.errors import ConfigError
 from goddard.logs import logging_to
@@ -33,9 +35,13 @@ from goddard.transport.loop import run
 _FIRST_BROKER_PORT: Final = 10911
 # Each broker also has a VIP port two below and a replication port one above its own.
 _PORT_STEP: Final = 10
+_MAX_SLAVES: Final = 3
 _START_SECONDS: Final = 60.0
+# How long to wait for slaves to follow before the table of replicas is printed.
+_FOLLOW_SECONDS: Final = 10.0
 # A broker needs less than two seconds; it is killed after this time.
 _STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.1
 _BOOT: Final = re.compile(r"The broker\[(?P<name>[^,]+), (?P<address>\S+)\] boot success")
 
 
@@ -56,9 +62,13 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """``broker_port`` is the first broker's; a port of 0 means any free port."""
+    """``broker_port`` is the first broker's; a port of 0 means any free port.
+
+    ``slaves`` is the number for each of the masters, of which there are ``brokers``.
+    """
 
     brokers: int
+    slaves: int = 0
     data: Path
     host: str
     port: int
@@ -69,10 +79,18 @@ class ClusterOptions:
 @click.command(context_settings=HELP_OPTIONS)
 @click.option(
     "--brokers",
+    "--masters",
     type=click.IntRange(1, len(string.ascii_lowercase)),
     default=1,
     show_default=True,
-    help="Number of brokers; each broker uses at most one core.",
+    help="Number of brokers that are masters; each broker uses at most one core.",
+)
+@click.option(
+    "--slaves",
+    type=click.IntRange(0, _MAX_SLAVES),
+    default=0,
+    show_default=True,
+    help="Number of slaves of each master.",
 )
 @click.option(
     "--data",
@@ -98,13 +116,19 @@ class ClusterOptions:
 )
 @click.option(
     "--broker-port",
-    type=click.IntRange(0, 65535 - _PORT_STEP * len(string.ascii_lowercase)),
+    type=click.IntRange(0, 65535 - _PORT_STEP * len(string.ascii_lowercase) * (1 + _MAX_SLAVES)),
     default=_FIRST_BROKER_PORT,
     show_default=True,
     help=f"Port of the first broker, the next is {_PORT_STEP} higher; 0 for any free ones.",
 )
 def up(
-    brokers: int, data: Path, config: Path | None, host: str, port: int, broker_port: int
+    brokers: int,
+    slaves: int,
+    data: Path,
+    config: Path | None,
+    host: str,
+    port: int,
+    broker_port: int,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
@@ -113,7 +137,13 @@ def up(
     client can use the name server's address.
     """
     options = ClusterOptions(
-        brokers=brokers, data=data, host=host, port=port, broker_port=broker_port, config=config
+        brokers=brokers,
+        slaves=slaves,
+        data=data,
+        host=host,
+        port=port,
+        broker_port=broker_port,
+        config=config,
     )
     try:
         for text in ignored_properties(config):
@@ -137,6 +167,8 @@ async def _run_cluster(options: ClusterOptions) -> None:
         children = await stack.enter_async_context(_brokers(options, server.port))
         if not await _all_ready(children, stop):
             return
+        if options.slaves:
+            await _print_replicas(options, server.port)
         seconds = time.monotonic() - began
         click.echo(f"ready in {seconds:.1f} s, data in {options.data}; Ctrl-C stops it")
         sys.stdout.flush()
@@ -244,23 +276,55 @@ class _Child:
 async def _brokers(options: ClusterOptions, name_server_port: int) -> AsyncIterator[list[_Child]]:
     children: list[_Child] = []
     try:
-        for number, name in enumerate(broker_names(options.brokers)):
-            arguments = broker_arguments(options, name, number, name_server_port)
+        for number, (name, slave_id) in enumerate(_members(options)):
+            arguments = broker_arguments(options, name, number, name_server_port, slave_id)
             # All brokers have the same properties, so they have the same warnings.
             process = await _launch(arguments)
-            children.append(_Child(name, process, prints_warnings=number == 0))
+            children.append(
+                _Child(_home_name(name, slave_id), process, prints_warnings=number == 0)
+            )
         yield children
     finally:
         await asyncio.gather(*(child.stop() for child in children))
 
 
-def broker_arguments(
-    options: ClusterOptions, name: str, number: int, name_server_port: int
-) -> list[str]:
-    home = options.data / name
-    port = options.broker_port + number * _PORT_STEP if options.broker_port else 0
+def _members(options: ClusterOptions) -> list[tuple[str, int]]:
+    """The name of each broker, and its id as a slave; 0 for a master. Masters come first."""
+    names = broker_names(options.brokers)
+    return [(name, slave_id) for slave_id in range(options.slaves + 1) for name in names]
+
+
+def _home_name(name: str, slave_id: int) -> str:
+    return f"{name}-{slave_id}" if slave_id else name
+
+
+async def _print_replicas(options: ClusterOptions, name_server_port: int) -> None:
+    """Say who follows whom; slaves that do not follow soon are shown as they are."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _FOLLOW_SECONDS
+    async with AsyncAdmin(name_servers=_name_server_address(options, name_server_port)) as admin:
+        while True:
+            rows = [row for row in await replica_rows(admin) if row[3] == "slave"]
+            is_done = len(rows) == options.brokers * options.slaves and all(row[4] for row in rows)
+            if is_done or loop.time() > deadline:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+    for name, slave_id, _, _, follows, _, behind in rows:
+        state = f"follows {follows}, {behind} bytes behind" if follows else "does not follow yet"
+        click.echo(f"{name}-{slave_id} {state}")
+
+
+def _name_server_address(options: ClusterOptions, port: int) -> str:
     # A name server that listens on all addresses is reached through loopback.
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::") else options.host
+    return address_text((host, port))
+
+
+def broker_arguments(
+    options: ClusterOptions, name: str, number: int, name_server_port: int, slave_id: int = 0
+) -> list[str]:
+    home = options.data / _home_name(name, slave_id)
+    port = options.broker_port + number * _PORT_STEP if options.broker_port else 0
     return [
         *(() if options.config is None else ("--configFile", str(options.config))),
         *("--name", name),
@@ -268,7 +332,8 @@ def broker_arguments(
         *("--port", str(port)),
         *("--home", str(home)),
         *("--data", str(home / "store")),
-        *("--namesrv", address_text((host, name_server_port))),
+        *("--namesrv", _name_server_address(options, name_server_port)),
+        *(("--slave-id", str(slave_id)) if slave_id else ()),
         "--with-parent",
     ]
 

@@ -44,6 +44,15 @@ class ReplicaPolicy(NamedTuple):
     max_gap_bytes: int = 256 << 20
     timeout_ms: int = 3_000
 
+    @property
+    def replicas_per_message(self) -> int:
+        """How many brokers have a message, at least, when it is acknowledged."""
+        if not self.is_synchronous:
+            return 1
+        if self.in_sync_replicas == 1:
+            return 2
+        return self.min_in_sync_replicas if self.is_auto else self.in_sync_replicas
+
 
 Done: TypeAlias = Callable[[StoreError | None], None]
 

@@ -93,6 +93,36 @@ def acknowledged_offset(in_sync_replicas: int, reports: Iterable[int], end_offse
     return min(highest[-1], end_offset) if len(highest) == needed else 0
 
 
+class ByteRate:
+    """How many bytes there were in this second and in the last one."""
+
+    __slots__ = ("_before", "_now", "_second")
+
+    def __init__(self, now_ms: int) -> None:
+        self._second = now_ms // _SECOND_MS
+        self._now = self._before = 0
+
+    def add(self, count: int, now_ms: int) -> None:
+        self._turn_to(now_ms)
+        self._now += count
+
+    def in_this_second(self, now_ms: int) -> int:
+        self._turn_to(now_ms)
+        return self._now
+
+    def in_last_second(self, now_ms: int) -> int:
+        """In the last whole second."""
+        self._turn_to(now_ms)
+        return self._before
+
+    def _turn_to(self, now_ms: int) -> None:
+        second = now_ms // _SECOND_MS
+        if second != self._second:
+            self._before = self._now if second == self._second + 1 else 0
+            self._now = 0
+            self._second = second
+
+
 class SlaveProgress:
     """One connection to the HA port: what the slave has, and what to send it next.
 
@@ -103,9 +133,7 @@ class SlaveProgress:
         "_last_report_ms",
         "_last_sent_ms",
         "_limits",
-        "_second",
-        "_sent_in_second",
-        "_sent_in_second_before",
+        "_rate",
         "acknowledged_offset",
         "next_offset",
     )
@@ -113,8 +141,7 @@ class SlaveProgress:
     def __init__(self, limits: SlaveLimits, now_ms: int) -> None:
         self._limits = limits
         self._last_report_ms = self._last_sent_ms = now_ms
-        self._second = now_ms // _SECOND_MS
-        self._sent_in_second = self._sent_in_second_before = 0
+        self._rate = ByteRate(now_ms)
         # None before the first report: not a slave yet.
         self.acknowledged_offset: int | None = None
         self.next_offset = 0
@@ -168,27 +195,16 @@ class SlaveProgress:
 
     def sent(self, chunk: Chunk, now_ms: int) -> None:
         """Call this for each chunk that is on its way."""
-        self._turn_to(now_ms)
         self.next_offset = chunk.physical_offset + chunk.size
         self._last_sent_ms = now_ms
-        self._sent_in_second += chunk.size
+        self._rate.add(chunk.size, now_ms)
 
     def sent_in_last_second(self, now_ms: int) -> int:
         """How many bytes were sent in the last whole second."""
-        self._turn_to(now_ms)
-        return self._sent_in_second_before
+        return self._rate.in_last_second(now_ms)
 
     def _allowance(self, now_ms: int) -> int:
         """How many bytes may still be sent in this second."""
         if self._limits.bytes_per_second is None:
             return self._limits.batch_bytes
-        self._turn_to(now_ms)
-        return self._limits.bytes_per_second - self._sent_in_second
-
-    def _turn_to(self, now_ms: int) -> None:
-        second = now_ms // _SECOND_MS
-        if second != self._second:
-            is_next = second == self._second + 1
-            self._sent_in_second_before = self._sent_in_second if is_next else 0
-            self._sent_in_second = 0
-            self._second = second
+        return self._limits.bytes_per_second - self._rate.in_this_second(now_ms)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, cast
 from goddard.clock import Clock
 from goddard.errors import GoddardError, ProtocolError, StoreError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
-from goddard.replication.decisions import LogRange
+from goddard.replication.decisions import ByteRate, LogRange
 from goddard.replication.following import (
     COMPARED_BYTES,
     Backoff,
@@ -64,6 +64,10 @@ class FollowStatus(NamedTuple):
     # The end of the master's log as last heard of; what it appended since is not in it.
     master_end_offset: int
     reason: str
+    # Wall times, 0 if never; and bytes in the last whole second.
+    last_received_ms: int = 0
+    last_reported_ms: int = 0
+    received_in_last_second: int = 0
 
 
 class Connect(Protocol):
@@ -110,6 +114,8 @@ class Follower:
         self._compared_bytes = COMPARED_BYTES
         self._ha_address = ""
         self._reason = "it has not started"
+        self._rate = ByteRate(clock.monotonic_ms())
+        self._last_received_ms = self._last_reported_ms = 0
         self._master_end_offset = 0
         self._connection: _MasterConnection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -144,6 +150,9 @@ class Follower:
             end_offset,
             max(self._master_end_offset, end_offset if is_following else 0),
             "" if is_following else self._reason,
+            self._last_received_ms,
+            self._last_reported_ms,
+            self._rate.in_last_second(self._clock.monotonic_ms()),
         )
 
     async def _run(self) -> None:
@@ -219,8 +228,13 @@ class Follower:
         _logger.info("following the master at %s from %d on", self._ha_address, offset)
         self._on_level()
 
-    def received(self, master_end_offset: int) -> None:
+    def reported(self) -> None:
+        self._last_reported_ms = self._clock.now_ms()
+
+    def received(self, master_end_offset: int, size: int) -> None:
         """All is well: the next failure is a new one."""
+        self._last_received_ms = self._clock.now_ms()
+        self._rate.add(size, self._clock.monotonic_ms())
         self._master_end_offset = master_end_offset
         self._reasons.forget()
         self._backoff.reset()
@@ -369,7 +383,7 @@ class _MasterConnection(asyncio.Protocol):
             self._store.append_raw(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         self._note_level()
         if self.is_level:
-            self._follower.received(end_offset)
+            self._follower.received(end_offset, size)
         return size
 
     def _note_level(self) -> None:
@@ -409,6 +423,7 @@ class _MasterConnection(asyncio.Protocol):
         offset = self._following.report(stored_offset, self._clock.monotonic_ms())
         if offset is not None:
             self._transport.write(encode_report(offset))
+            self._follower.reported()
 
     def _await_flush(self, end_offset: int) -> None:
         """Report again when the log is on disk up to an offset; one wait at a time."""

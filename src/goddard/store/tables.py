@@ -177,7 +177,9 @@ class _ConfigTable(_Table, Generic[Config]):
 
     def _copy(self, configs: Mapping[str, Config], data_version: DataVersion) -> None:
         """Become what another broker has, in its version."""
-        self._configs = dict(configs)
+        before, self._configs = self._configs, dict(configs)
+        self._changed.update(dict.fromkeys(before))
+        self._changed.update(dict.fromkeys(configs))
         self._raw = {name: raw for name, raw in self._raw.items() if name in configs}
         self.data_version = data_version
         self.is_changed = True

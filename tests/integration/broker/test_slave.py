@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from goddard.broker.broker import Broker
+from goddard.protocol.bodies import KvTable, decode_body
+from goddard.protocol.bodies_admin import HaStatus
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.testing.wire import query_brokers
@@ -116,7 +119,48 @@ async def test_a_master_that_lost_its_store_is_not_followed(group: BrokerGroup) 
     assert "T" in slave.topics
 
 
+async def test_master_and_slave_show_how_far_they_are(group: BrokerGroup) -> None:
+    async def status(broker: Broker) -> HaStatus:
+        answer = await group.client(broker).ask(RequestCode.GET_BROKER_HA_STATUS, {})
+        return decode_body(answer.body, HaStatus)
+
+    master = await group.start(0)
+    assert (await status(master)).master
+    assert (await status(master)).in_sync_slave_nums == 0
+    slave = await group.start(1)
+    await group.client(master).send("T", b"one")
+    await group.level(slave)
+    end_offset = master.store.log_max_offset
+    await until(lambda: master.roles.acknowledged_offsets == [end_offset])
+    of_master = await status(master)
+    assert of_master.master_commit_log_max_offset == end_offset
+    assert of_master.in_sync_slave_nums == 1
+    (connection,) = of_master.ha_connection_info
+    assert (connection.in_sync, connection.diff) == (True, 0)
+    assert connection.slave_ack_offset == connection.transfer_from_where == end_offset
+
+    answer = await group.client(slave).ask(
+        RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": 7}
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    of_slave = await status(slave)
+    assert not of_slave.master
+    client = of_slave.ha_client_runtime_info
+    assert client.activated
+    assert client.master_addr == f"127.0.0.1:{master.settings.current.ha_port}"
+    assert (client.max_offset, client.master_flush_offset) == (end_offset, 7)
+    assert 0 < client.last_read_timestamp <= client.last_write_timestamp
+    info = await group.client(slave).ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+    table = decode_body(info.body, KvTable).table
+    assert table["commitLogMaxOffset"] == str(end_offset)
+
+
 # What a slave copies besides the log
+
+
+async def restarted(group: BrokerGroup, broker_id: int) -> Broker:
+    await group.stop(broker_id)
+    return await group.start(broker_id)
 
 
 async def test_a_slave_copies_topics_groups_and_offsets(group: BrokerGroup) -> None:
@@ -133,6 +177,8 @@ async def test_a_slave_copies_topics_groups_and_offsets(group: BrokerGroup) -> N
     assert slave.topics.data_version == master.topics.data_version
     assert slave.groups.configs == master.groups.configs
     assert slave.group_table.forbidden("G", "T") == 4
+    slave = await restarted(group, 1)
+    assert slave.topics.configs == master.topics.configs
 
     master.topics.delete("T")
     master.groups.delete("G")
@@ -142,6 +188,9 @@ async def test_a_slave_copies_topics_groups_and_offsets(group: BrokerGroup) -> N
     assert "T" not in slave.topics
     assert "G" not in slave.groups
     assert slave.group_table.forbidden("G", "T") == 0
+    slave = await restarted(group, 1)
+    assert "T" not in slave.topics
+    assert "G" not in slave.groups
 
 
 async def test_configuration_is_never_gone_in_between(group: BrokerGroup) -> None:

@@ -175,3 +175,53 @@ def test_warnings_about_the_properties_are_printed_once(tmp_path: Path) -> None:
         warnings
     )
     assert sum("unknown key no in" in line for line in warnings) == 1
+
+
+def goddard(process: Process, *arguments: str) -> str:
+    name_server = addresses(process)["name server"]
+    ended = run_to_end(
+        [sys.executable, "-m", "goddard.cli.main", *arguments, "--namesrv", name_server]
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def test_slaves_follow_and_change_places_with_their_masters(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--masters", "2", "--slaves", "1").start() as process:
+        follows = re.compile(r"^(broker-\w-1) follows (\S+:\d+), 0 bytes behind$", re.MULTILINE)
+        assert [name for name, _ in follows.findall(process.output())] == [
+            "broker-a-1",
+            "broker-b-1",
+        ]
+        before = query_brokers(addresses(process)["name server"])
+        master, slave = before["broker-a"][0], before["broker-a"][1]
+        refused = run_to_end(
+            [
+                *(sys.executable, "-m", "goddard.cli.main", "broker", "promote", slave, "--yes"),
+                *("--namesrv", addresses(process)["name server"]),
+            ]
+        )
+        assert refused.returncode == 1
+        assert f"{master} is the master of this group and answers: demote it" in refused.stderr
+        text = goddard(process, "broker", "demote", "broker-a", "--yes")
+        assert f"{master} is a slave with the id 2" in text
+        goddard(process, "broker", "promote", slave, "--yes")
+        after = query_brokers(addresses(process)["name server"])["broker-a"]
+        assert after == {0: slave, 2: master}
+        wait_until(
+            lambda: (
+                f"{master} slave 127.0.0.1:"
+                in re.sub(" +", " ", goddard(process, "broker", "replicas"))
+            ),
+            30,
+            "the old master follows the new one",
+        )
+    # The roles are those of before at the next start.
+    with cluster(tmp_path, "--masters", "2", "--slaves", "1").start() as process:
+        homes = {"broker-a": "SLAVE", "broker-a-1": "ASYNC_MASTER"}
+        for home, role in homes.items():
+            file = tmp_path / "data" / home / "store" / "config" / "broker.properties"
+            assert f"brokerRole={role}" in file.read_text()
+        members = query_brokers(addresses(process)["name server"])
+        assert set(members["broker-a"]) == {0, 2}
+        assert set(members["broker-b"]) == {0, 1}

@@ -14,8 +14,9 @@ from goddard.protocol.headers.header import Header
 from goddard.protocol.headers.message import PullRequest, SendRequest, SendRequestV2, decode_send
 from tests.support.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
-# Base classes, which no request code has.
+# Base classes, which no request code has, and a variant of a request.
 SHARED = {
+    headers_cluster.ChangeRoleRequest,
     headers_message.RpcRequest,
     headers_message.TopicRequest,
     headers_message.QueueRequest,

@@ -1,14 +1,14 @@
 """Requests about the broker as a whole: configuration, figures, cleaning up.
 
 Handled: 25 and 26 configuration, 28 runtime information, 315 a statistic, 306, 316 and 329
-cleaning, 402 which groups are to pop (none), 907 the state of replication. Belongs to the loop;
-whatever asks or changes the disk runs in the executor.
+cleaning, 402 which groups are to pop (none). Belongs to the loop; whatever asks or changes the disk
+runs in the executor.
 """
 
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -20,14 +20,11 @@ from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_prope
 from goddard.errors import ConfigError, StoreError
 from goddard.protocol import names
 from goddard.protocol.bodies import KvTable, encode_body
-from goddard.protocol.bodies_admin import HaConnection, HaStatus
 from goddard.protocol.bodies_client import RequestModeTable
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.admin import GetBrokerConfigResponse, ViewBrokerStatsRequest
 from goddard.protocol.responses import NoPermissionError, SystemFailedError
-from goddard.replication.decisions import is_in_sync
-from goddard.replication.master import SlaveStatus
 from goddard.store.store import MessageStore
 from goddard.store.tables import DelayOffsetTable
 from goddard.transport.connection import Connection
@@ -68,7 +65,7 @@ class AdminBroker:
         store: MessageStore,
         stats: Stats,
         queued_sends: Callable[[], int] = lambda: 0,
-        slaves: Callable[[], Sequence[SlaveStatus]] = tuple,
+        connected_slaves: Callable[[], int] = lambda: 0,
         executor: Executor | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -78,7 +75,7 @@ class AdminBroker:
         self._store = store
         self._stats = stats
         self._queued_sends = queued_sends
-        self._slaves = slaves
+        self._connected_slaves = connected_slaves
         self._executor = executor
         self._clock = clock or SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -96,7 +93,6 @@ class AdminBroker:
             RequestCode.CLEAN_UNUSED_TOPIC: self.handle_clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.handle_clean_log,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.handle_request_modes,
-            RequestCode.GET_BROKER_HA_STATUS: self.handle_replication,
         }
 
     # Configuration
@@ -186,6 +182,10 @@ class AdminBroker:
             "sendThreadPoolQueueSize": str(self._queued_sends()),
             **_timer_info(),
         }
+        if config.broker_role == "SYNC_MASTER":
+            # Beyond RocketMQ: what a slave has to know before it becomes the master.
+            info["replicasPerMessage"] = str(config.replica_policy.replicas_per_message)
+            info["connectedSlaves"] = str(self._connected_slaves())
         for level, offset in self._delays.offsets.items():
             end = self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
@@ -263,30 +263,6 @@ class AdminBroker:
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
         return request.reply(body=encode_body(RequestModeTable()))
-
-    def handle_replication(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand:
-        end_offset = self._store.log_max_offset
-        max_gap_bytes = self._settings.current.ha_max_gap_bytes
-        connections = [
-            HaConnection(
-                addr=f"/{slave.address}",
-                diff=end_offset - slave.acknowledged_offset,
-                in_sync=is_in_sync(slave.acknowledged_offset, end_offset, max_gap_bytes),
-                slave_ack_offset=slave.acknowledged_offset,
-                transfer_from_where=slave.next_offset,
-                transferred_byte_in_second=slave.sent_in_last_second,
-            )
-            for slave in self._slaves()
-        ]
-        body = HaStatus(
-            master=True,
-            master_commit_log_max_offset=end_offset,
-            ha_connection_info=connections,
-            in_sync_slave_nums=sum(connection.in_sync for connection in connections),
-        )
-        return request.reply(body=encode_body(body))
 
 
 def _queue_info(config: BrokerConfig) -> dict[str, str]:

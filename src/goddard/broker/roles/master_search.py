@@ -5,18 +5,20 @@ that off: then only the HA address is known. A master, ours or RocketMQ's, is as
 the size of its segments and the range of its log, so that the slave can compare before it follows.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from goddard.broker.settings import Settings
 from goddard.config import parse_properties
 from goddard.errors import ConfigError, GoddardError, ProtocolError
-from goddard.protocol.bodies import KvTable, decode_body
+from goddard.protocol.bodies import ClusterInfo, KvTable, decode_body
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.responses import check
 from goddard.replication.decisions import LogRange
 from goddard.replication.following import BrokerIdentity, MasterRefusedError
+from goddard.replication.promotion import LastMaster, Replica, replicas_per_message
 from goddard.replication.slave import Master
 from goddard.transport.client import Client, split_address
 
@@ -40,9 +42,10 @@ class MasterSearch:
         self._settings = settings
         self._client = client
         self._ask_name_servers = ask_name_servers
-        # The master that was asked last, and its configuration.
+        # The master that was asked last, its configuration, and what it acknowledges.
         self.address = ""
         self.properties: Mapping[str, str] = {}
+        self.last: LastMaster | None = None
 
     async def find(self) -> Master | None:
         """The master to follow now; None if no name server knows one."""
@@ -57,8 +60,9 @@ class MasterSearch:
         if not address:
             return Master(ha_address)
         properties = await self._properties(address)
+        identity = _identity(address, properties)
         self.properties = properties
-        return Master(ha_address, _identity(address, properties), await self.log_range(address))
+        return Master(ha_address, identity, await self.log_range(address))
 
     async def _properties(self, address: str) -> dict[str, str]:
         answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
@@ -68,13 +72,52 @@ class MasterSearch:
             raise MasterRefusedError(f"its configuration cannot be read: {error}") from error
 
     async def log_range(self, address: str) -> LogRange:
-        """Which bytes the log of a master has."""
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        info = decode_body(answer.body, KvTable).table
-        segment_bytes = _number(self.properties, "mappedFileSizeCommitLog")
+        """Which bytes the log of the master has."""
+        info = await self._figures(address)
+        self._note_master(address, info)
         low, high = _number(info, "commitLogMinOffset"), _number(info, "commitLogMaxOffset")
         # RocketMQ has a minimum of -1 as long as its log is empty.
+        segment_bytes = _number(self.properties, "mappedFileSizeCommitLog")
         return LogRange(max(0, low), max(0, low, high), segment_bytes)
+
+    async def _figures(self, address: str) -> Mapping[str, str]:
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(answer.body, KvTable).table
+
+    async def find_others(self) -> list[Replica]:
+        """The other brokers of the group, as far as the name servers know them."""
+        config = self._settings.current
+        own_address = config.broker_address
+        addresses: set[str] = set()
+        for name_server in config.name_servers:
+            request = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            with contextlib.suppress(GoddardError):
+                answer = check(await self._client.request(name_server, request, _TIMEOUT_MS))
+                known = decode_body(answer.body, ClusterInfo).broker_addr_table
+                if config.broker_name in known:
+                    addresses.update(known[config.broker_name].broker_addrs.values())
+        if self.address:
+            addresses.add(self.address)
+        return [await self._look_at(address) for address in sorted(addresses - {own_address})]
+
+    async def _look_at(self, address: str) -> Replica:
+        try:
+            is_slave = (await self._properties(address)).get("brokerRole") == "SLAVE"
+            end_offset = _number(await self._figures(address), "commitLogMaxOffset")
+        except (MasterRefusedError, ProtocolError):
+            return Replica(address, is_slave=True, end_offset=None)
+        return Replica(address, is_slave, end_offset)
+
+    def _note_master(self, address: str, info: Mapping[str, str]) -> None:
+        """Keep what a promotion has to know when the master is gone."""
+        if "replicasPerMessage" in info:  # only Goddard's masters say so
+            replicas = _number(info, "replicasPerMessage")
+            slave_count = _number(info, "connectedSlaves")
+        else:
+            replicas, slave_count = replicas_per_message(self.properties), 1
+        if self.last is not None and self.last.address == address:
+            slave_count = max(slave_count, self.last.slave_count)
+        self.last = LastMaster(address, replicas, slave_count)
 
     async def _ask(self, address: str, code: int) -> RemotingCommand:
         try:

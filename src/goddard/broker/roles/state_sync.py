@@ -130,18 +130,8 @@ class StateSync:
             await asyncio.sleep(_LEAST_SECONDS)
 
     async def _sync(self, address: str) -> None:
-        topics = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable)
-        if self._is_following() and topics.data_version != self._topics.data_version:
-            self._topics.copy(topics.topic_config_table, topics.data_version)
-        groups = await self._ask(
-            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
-        )
-        if self._is_following() and groups.data_version != self._groups.data_version:
-            self._groups.copy(
-                groups.subscription_group_table, groups.forbidden_table, groups.data_version
-            )
-        offsets = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable)
-        delays = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetTable)
+        await self._copy_configs(address, self._is_following)
+        offsets, delays = await self._ask_for_offsets(address)
         # Asked for after the offsets, so this is a log that has everything they stand for.
         log = await self._search.log_range(address)
         table = {pair: dict(of_pair) for pair, of_pair in offsets.offset_table.items()}
@@ -149,6 +139,31 @@ class StateSync:
         if await self._has_log(log.end_offset) and self._is_following():
             self._offsets.copy(table)
             self._delays.copy(delays.offset_table, delays.data_version)
+
+    async def copy_last(self, address: str) -> None:
+        """Copy from a master that is a slave now and has no more log than this broker."""
+        await self._copy_configs(address, lambda: True)
+        offsets, delays = await self._ask_for_offsets(address)
+        self._offsets.copy(offsets.offset_table)
+        self._delays.copy(delays.offset_table, delays.data_version)
+
+    async def _copy_configs(self, address: str, is_wanted: Callable[[], bool]) -> None:
+        topics = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable)
+        if is_wanted() and topics.data_version != self._topics.data_version:
+            self._topics.copy(topics.topic_config_table, topics.data_version)
+        groups = await self._ask(
+            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
+        )
+        if is_wanted() and groups.data_version != self._groups.data_version:
+            self._groups.copy(
+                groups.subscription_group_table, groups.forbidden_table, groups.data_version
+            )
+
+    async def _ask_for_offsets(self, address: str) -> tuple[ConsumerOffsetTable, DelayOffsetTable]:
+        return (
+            await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable),
+            await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetTable),
+        )
 
     async def _ask(self, address: str, code: int, kind: type[_Body]) -> _Body:
         request = RemotingCommand(code)

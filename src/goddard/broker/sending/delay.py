@@ -127,16 +127,21 @@ class DelayDelivery:
         self._appender = appender
         self._clock: Clock = clock or SystemClock()
         self._stats = stats
-        self._levels = [
-            _Level(level, delay_ms, max(0, table.offsets.get(level, 0)))
-            for level, delay_ms in enumerate(store.config.delay_times_ms(), 1)
-        ]
+        self._levels = self._read_levels()
         self._delivered: deque[_Delivered] = deque()
         self._end_offset = 0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    def _read_levels(self) -> list[_Level]:
+        return [
+            _Level(level, delay_ms, max(0, self._table.offsets.get(level, 0)))
+            for level, delay_ms in enumerate(self._store.config.delay_times_ms(), 1)
+        ]
+
     def start(self) -> None:
+        self._stopping.clear()
+        self._levels = self._read_levels()  # a slave copied the table since
         self._task = asyncio.get_running_loop().create_task(self._run(), name="delay delivery")
 
     async def stop(self) -> None:

@@ -166,6 +166,8 @@ class Transactions:
         }
 
     def start(self) -> None:
+        self._stopping.clear()
+        self._checks.is_stopping = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name="transaction check")
 
     async def stop(self) -> None:

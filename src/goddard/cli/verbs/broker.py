@@ -2,12 +2,14 @@
 
 import asyncio
 import importlib
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from goddard.cli.terminal.completion import broker_argument, cluster_option
+from goddard.cli.replicas import REPLICA_COLUMNS, replica_rows
+from goddard.cli.terminal.completion import broker_argument, cluster_option, complete_broker
 from goddard.cli.terminal.groups import Group, did_you_mean
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs
@@ -196,6 +198,76 @@ def set_config(target: Target, broker: str, pairs: tuple[str, ...], **options: A
     if kept:
         raise FailedError(f"{broker} did not take {kept[0]}; it has {now.get(kept[0])}")
     target.output.done(f"{broker} is changed: {changes}")
+
+
+@broker.command()
+@cluster_options
+@click.argument("broker", required=False, shell_complete=complete_broker)
+def replicas(target: Target, broker: str | None) -> None:
+    """Show masters and slaves: who follows whom, and how far behind a slave is, in bytes."""
+
+    async def work(admin: "Admin") -> list[tuple[object, ...]]:
+        return await replica_rows(admin, broker)
+
+    target.output.table(Table(REPLICA_COLUMNS, target.run(work), empty="no brokers are registered"))
+
+
+@broker.command()
+@cluster_options
+@click.argument("address")
+@click.option(
+    "--role",
+    type=click.Choice(["SYNC_MASTER", "ASYNC_MASTER"]),
+    help="The role of the new master.  [default: that of the last master]",
+)
+@click.option("--force", is_flag=True, help="Also if messages that were acknowledged are lost.")
+@yes_option
+def promote(target: Target, address: str, role: str | None, **options: bool) -> None:
+    """Make the slave at ADDRESS the master of its group.
+
+    The slave refuses as long as the master answers (see 'demote'), and if messages that were
+    acknowledged could be lost: unless it has all of them, or the last master is a slave now.
+    """
+    lost = ", and messages may be lost" if options["force"] else ""
+    confirm(f"{address} will become the master of its group{lost}", yes=options["yes"])
+
+    async def work(admin: "Admin") -> None:
+        await admin.promote_broker(address, role=role, force=options["force"])
+
+    target.run(work)
+    target.output.done(f"{address} is the master of its group")
+
+
+@broker.command()
+@cluster_options
+@broker_argument
+@click.option("--id", "broker_id", type=click.IntRange(1), help="Its id.  [default: a free one]")
+@click.option("--force", is_flag=True, help="Also if no slave has its whole log.")
+@yes_option
+def demote(target: Target, broker: str, broker_id: int | None, **options: bool) -> None:
+    """Make the master of BROKER a slave, so that a slave can be promoted.
+
+    From then on it refuses writes. It stays the master if no slave has its whole log.
+    """
+    confirm(f"the master of {broker} will become a slave and refuse writes", yes=options["yes"])
+
+    async def work(admin: "Admin") -> tuple[str, int]:
+        places = await admin.brokers()
+        masters = [one for one in places if one.is_master and broker in (one.name, one.address)]
+        if not masters:
+            raise FailedError(f"no master of {broker} is registered")
+        master = masters[0]
+        taken = {one.broker_id for one in places if one.name == master.name}
+        free = next(number for number in itertools.count(1) if number not in taken)
+        chosen = broker_id or free
+        await admin.demote_broker(master.address, broker_id=chosen, force=options["force"])
+        return master.address, chosen
+
+    address, chosen = target.run(work)
+    target.output.done(
+        f"{address} is a slave with the id {chosen}; now promote one of its slaves with "
+        "'goddard broker promote ADDRESS'"
+    )
 
 
 @broker.group(cls=Group)

@@ -125,6 +125,8 @@ class Admin(BlockingClient[AsyncAdmin]):
     delete_expired_commit_logs = blocking(AsyncAdmin.delete_expired_commit_logs)
     ha_status = blocking(AsyncAdmin.ha_status)
     broker_epochs = blocking(AsyncAdmin.broker_epochs)
+    promote_broker = blocking(AsyncAdmin.promote_broker)
+    demote_broker = blocking(AsyncAdmin.demote_broker)
     reset_master_flush_offset = blocking(AsyncAdmin.reset_master_flush_offset)
     add_broker = blocking(AsyncAdmin.add_broker)
     remove_broker = blocking(AsyncAdmin.remove_broker)

@@ -233,6 +233,18 @@ class NotifyBrokerRoleRequest(Header):
     master_broker_id: Int64 | None = None
 
 
+class ChangeRoleRequest(NotifyBrokerRoleRequest):
+    """The same request, to a broker of Goddard by an operator.
+
+    The broker at ``master_address`` becomes the master, any other a slave with ``broker_id``; with
+    ``force`` also if messages could be lost.
+    """
+
+    broker_id: Int64 | None = None
+    broker_role: str | None = None
+    force: bool = False
+
+
 class CleanBrokerDataRequest(Header):
     cluster_name: str | None = None
     broker_name: str

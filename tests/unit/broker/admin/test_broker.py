@@ -3,7 +3,6 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -266,14 +265,9 @@ class TestCleaning:
             assert harness.store.max_offset("New", 0) == 4
 
 
-async def test_replication_and_request_modes(tmp_path: Path) -> None:
+async def test_request_modes(tmp_path: Path) -> None:
     with AdminHarness(tmp_path) as harness:
-        harness.put("T", b"1")
         admin = harness.connect()
-        status: dict[str, Any] = body_of(await admin.ask(RequestCode.GET_BROKER_HA_STATUS))
-        assert status["master"] is True
-        assert status["masterCommitLogMaxOffset"] == harness.store.log_max_offset
-        assert (status["inSyncSlaveNums"], status["haConnectionInfo"]) == (0, [])
         modes = body_of(await admin.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
         assert modes == {"messageRequestModeMap": {}}
         for code in (RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE):
