@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
 
-from bench import broker, client, nameserver, official, store
+from bench import broker, client, growth, nameserver, official, store
 from bench.loadgen import BenchError
 from bench.report import Report, save, show
 
@@ -16,6 +16,7 @@ _SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
     "broker": lambda options: [broker.run(options.seconds, options.rows, options.columns)],
     "official": lambda _: [official.run()],
     "client": lambda options: client.run(options.seconds, options.broker),
+    "growth": lambda options: [growth.run(options.seconds, options.growth, options.log_gb)],
     # Imported on use, because Spark is an optional dependency.
     "spark": lambda options: [import_module("bench.spark").run(options.seconds, options.parts)],
 }
@@ -59,6 +60,16 @@ def main() -> int:
         default=_SPARK_PARTS,
         metavar="NAME[,NAME...]",
         help=f"of the suite spark: {', '.join(_SPARK_PARTS)} (all); numbers are bytes of a body",
+    )
+    parser.add_argument(
+        "--growth",
+        type=_some_of(growth.PARTS),
+        default=growth.PARTS,
+        metavar="NAME[,NAME...]",
+        help=f"of the suite growth: {', '.join(growth.PARTS)} (all)",
+    )
+    parser.add_argument(
+        "--log-gb", type=int, default=4, help="of the suite growth: the longest log to write"
     )
     options = parser.parse_args()
     unknown = [name for name in options.suites if name not in _SUITES]

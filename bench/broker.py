@@ -133,7 +133,7 @@ def _seconds_to_listen(start: Start, folder: Path) -> float:
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     start: Start, folder: Path, properties: Mapping[str, str]
 ) -> Iterator[tuple[Process, int]]:
     """A new broker with the topic."""
@@ -262,7 +262,7 @@ def _measure(
         needs_memory = not is_synced and not {"memory", "memory-loaded"}.isdisjoint(rows)
         if not chosen and not needs_memory:
             continue
-        with _running(start, folder, properties) as (process, port):
+        with running(start, folder, properties) as (process, port):
             results.setdefault("memory", _private_mb(process.pid))
             if start is start_java:
                 for key in ("64x1", "4x256"):

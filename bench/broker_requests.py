@@ -30,16 +30,17 @@ def send(
     number: int,
     kind: SerializeType,
     *,
+    topic: str = TOPIC,
     body: bytes = _BODY,
     code: RequestCode = RequestCode.SEND_MESSAGE_V2,
 ) -> RemotingCommand:
     is_batch = code is RequestCode.SEND_BATCH_MESSAGE
     header = SendRequest(
         producer_group="BenchProducers",
-        topic=TOPIC,
+        topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=QUEUES,
-        queue_id=number % QUEUES,
+        queue_id=number % QUEUES if topic == TOPIC else 0,
         sys_flag=0,
         born_timestamp=int(time.time() * 1000),
         flag=0,
@@ -74,17 +75,18 @@ def batches() -> list[bytes]:
     return frames
 
 
-def pulls(available: int, count: int) -> list[bytes]:
-    """Pulls of ``count`` messages each, spread over the messages of all queues."""
+def pulls(available: int, messages: int, *, groups: int = 1, count: int = _FRAMES) -> list[bytes]:
+    """Pulls of so many messages each, spread over the messages of all queues and the groups."""
     frames = []
-    steps = max(available // count, 1)
-    for number in range(_FRAMES):
+    steps = max(available // messages, 1)
+    for number in range(count):
+        group = number % groups
         header = PullRequest(
-            consumer_group="BenchConsumers",
+            consumer_group=f"BenchConsumers{group or ''}",
             topic=TOPIC,
             queue_id=number % QUEUES,
-            queue_offset=number * 7919 % steps * count,
-            max_msg_nums=count,
+            queue_offset=number * 7919 % steps * messages,
+            max_msg_nums=messages,
             sys_flag=4,  # the subscription is in this header
             commit_offset=0,
             suspend_timeout_millis=0,
