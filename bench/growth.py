@@ -22,6 +22,7 @@ from bench.broker_requests import BATCH, TOPIC, batches, call, pulls, send, send
 from bench.growth_plot import Curve, plot
 from bench.loadgen import BenchError, Load, load
 from bench.report import Report, Row
+from goddard.errors import GoddardError
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_admin import TopicConfigList
 from goddard.protocol.codes import RequestCode, SerializeType
@@ -160,7 +161,7 @@ class _Growth:
         try:
             for curve, point in steps[part]():
                 results.setdefault(curve, []).append(point)
-        except (BenchError, OSError) as error:
+        except (BenchError, GoddardError, OSError) as error:
             self._notes.append(f"{self._process.name}, {part}: stopped: {error}")
 
     def _measure(
@@ -198,6 +199,8 @@ class _Growth:
         available = min(int(answer.fields["offset"]) // 2, 50_000)
         for count in GROUPS:
             frames = pulls(available, BATCH, groups=count, count=max(count, 1024))
+            # Each group is created before.
+            _load(self._process, self._port, frames, 4, 16, self._seconds)
             yield "groups", self._measure(count, frames, 4, 16)
 
     def _log(self) -> Iterator[tuple[str, Point]]:
