@@ -83,15 +83,23 @@ _UNSUPPORTED: Final[Mapping[str, tuple[str, str]]] = {
     "allAckInSyncStateSet": ("true", _UNREPLICATED),
     "authenticationEnabled": ("true", _OPEN_TO_ALL),
     "authorizationEnabled": ("true", _OPEN_TO_ALL),
+    "defaultMessageRequestMode": ("pop", "consumers would pull"),
     "enableControllerMode": ("true", _UNREPLICATED),
     "enableDLegerCommitLog": ("true", _UNREPLICATED),
+    "enableLmq": ("true", "light queues would stay empty"),
+    "enableMultiDispatch": ("true", "messages would be in one queue each"),
+    "messageIndexEnable": ("false", "the key index would be written nevertheless"),
     "messageStorePlugIn": (".+", "messages would be kept without that plug-in"),
+    "metricsExporterType": ("(?!(disable|0)$).+", "nobody would get metrics"),
+    "recallMessageEnable": ("true", "recalled messages would be delivered"),
     "storeType": ("defaultrocksdb", "messages would be kept in other files"),
     "tls.enable": ("true", "the broker would talk to others in the clear"),
     "tls.server.mode": ("enforcing", "the broker would talk to clients in the clear"),
     "tls.server.need.client.auth": ("require", _OPEN_TO_ALL),
     "useTLS": ("true", "the broker would talk to others in the clear"),
 }
+# Other places where RocketMQ finds its name servers, if namesrvAddr is not set.
+_NAME_SERVER_SOURCES: Final = ("fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 _SWITCHES: Final = ("true", "false")
 
@@ -342,7 +350,15 @@ class BrokerConfig(Configuration):
 
     def check_supported(self) -> None:
         """ConfigError when a broker of this configuration would do less than it was asked for."""
-        _check_supported(self.properties())
+        properties = self.properties()
+        _check_supported(properties)
+        if not self.name_servers:
+            for name in _NAME_SERVER_SOURCES:
+                if properties.get(name, "").strip().lower() == "true":
+                    raise ConfigError(
+                        f"{name}=true is not supported yet: the broker would not register "
+                        "anywhere; set namesrvAddr, or remove the line to run without"
+                    )
 
     def protects(self, name: str) -> bool:
         """Whether no peer may set this property: a list of what is safe, not of what is not.

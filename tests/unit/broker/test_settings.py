@@ -340,6 +340,13 @@ UNSUPPORTED = [
     "enableControllerMode=true",
     "enableDLegerCommitLog=true",
     "allAckInSyncStateSet=true",
+    "defaultMessageRequestMode=POP",
+    "enableLmq=true",
+    "enableMultiDispatch=true",
+    "messageIndexEnable=false",
+    "metricsExporterType=PROM",
+    "metricsExporterType=2",
+    "recallMessageEnable=true",
     "messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore",
     "storeType=defaultRocksDB",
     "tls.enable=true",
@@ -347,6 +354,23 @@ UNSUPPORTED = [
     "tls.server.need.client.auth=require",
     "useTLS=true",
 ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["metricsExporterType=DISABLE", "metricsExporterType=0", "defaultMessageRequestMode=PULL"],
+)
+def test_settings_that_ask_for_nothing_more_are_accepted(line: str) -> None:
+    BrokerConfig.from_properties(parse_properties(line)).check_supported()
+
+
+@pytest.mark.parametrize("name", ["fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"])
+def test_name_servers_have_to_be_given(name: str) -> None:
+    asked = {name: "true"}
+    with pytest.raises(ConfigError, match=f"{name}=true is not supported yet: .*set namesrvAddr"):
+        BrokerConfig.from_properties(asked).check_supported()
+    BrokerConfig.from_properties(asked | {"namesrvAddr": "127.0.0.1:9876"}).check_supported()
+    BrokerConfig.from_properties({name: "false"}).check_supported()
 
 
 @pytest.mark.parametrize("line", UNSUPPORTED)
