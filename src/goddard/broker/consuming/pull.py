@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from goddard.broker.consuming.clients import Clients, unsupported_filter
 from goddard.broker.consuming.filters import (
@@ -24,6 +24,7 @@ from goddard.broker.consuming.filters import (
 )
 from goddard.broker.consuming.longpoll import ParkedPull, ParkedPulls
 from goddard.broker.consuming.offsets import Offsets
+from goddard.broker.consuming.pull_call import PullCall, PullFields
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
 from goddard.clock import Clock, SystemClock
@@ -32,24 +33,18 @@ from goddard.protocol import names
 from goddard.protocol.bodies import ConsumeType, TopicConfig
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import (
-    CommandFlag,
     Permission,
     RequestCode,
     ResponseCode,
-    SerializeType,
 )
 from goddard.protocol.filters.expression import FilterSyntaxError, is_tag_type
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.headers.message import PullRequest, PullResponse
-from goddard.protocol.templates import ResponseTemplate
+from goddard.protocol.headers.message import PullRequest
 from goddard.store.log.cold import ColdRead
 from goddard.store.log.reading import FoundMessages, GetResult, GetStatus, is_bulk_read
 from goddard.store.store import MessageStore
 from goddard.transport.connection import Connection
 from goddard.transport.handlers import Handler, error_response
-
-if TYPE_CHECKING:
-    from goddard.core.pulls import Pull
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -60,7 +55,6 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
-_RESPONSE: Final = int(CommandFlag.RESPONSE)
 _READ: Final = int(Permission.READ)
 
 # Messages of a bulk read; each takes a queue entry to look at.
@@ -91,21 +85,6 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
-# The response with messages; its fields are those of PullResponse that are never left out.
-_FOUND_TEMPLATE: Final = ResponseTemplate(
-    _FOUND,
-    GetStatus.FOUND.value,
-    {
-        "suggestWhichBrokerId": None,
-        "nextBeginOffset": None,
-        "minOffset": None,
-        "maxOffset": None,
-        "topicSysFlag": None,
-        "groupSysFlag": None,
-    },
-)
-# Longer ones are checked against the limit of frames.
-_MAX_TEMPLATE_BYTES: Final = 1 << 20
 _RESET_REMARK: Final = "OFFSET_RESET"
 
 
@@ -117,59 +96,6 @@ class GetStats(Protocol):
     def get_took(self, queue_id: int, topic: str, group: str, took_ms: int) -> None: ...
 
     def miss(self) -> None: ...
-
-
-# What a pull asks for. A plain one, read by compiled code, has the same attributes.
-PullFields: TypeAlias = "PullRequest | Pull"
-
-
-class PullCall:
-    """A pull and where its response goes; ``is_plain`` if compiled code has read it."""
-
-    __slots__ = (
-        "code",
-        "connection",
-        "fields",
-        "is_plain",
-        "is_warm",
-        "opaque",
-        "serialize_type",
-    )
-
-    def __init__(
-        self,
-        code: int,
-        opaque: int,
-        serialize_type: SerializeType,
-        fields: PullFields,
-        connection: Connection,
-        *,
-        is_plain: bool = False,
-    ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.serialize_type = serialize_type
-        self.fields = fields
-        self.connection = connection
-        self.is_plain = is_plain
-        self.is_warm = False  # whether a thread has read the messages into the page cache
-
-    def reply(
-        self,
-        code: int,
-        remark: str,
-        ext_fields: dict[str, str] | None = None,
-        body: bytes = b"",
-    ) -> RemotingCommand:
-        return RemotingCommand(
-            code=code,
-            ext_fields=ext_fields or {},
-            body=body,
-            opaque=self.opaque,
-            flag=_RESPONSE,
-            remark=remark,
-            serialize_type=self.serialize_type,
-        )
 
 
 class _RefusedError(Exception):
@@ -575,42 +501,6 @@ class Pulls:
             broker_id = group.which_broker_when_consume_slowly
         else:
             broker_id = group.broker_id
-        topic_flag, group_flag = topic.topic_sys_flag, group.group_sys_flag
-        if not isinstance(result, GetResult):
-            if not call.connection.is_closed:
-                call.connection.send_encoded(
-                    result.answer(
-                        call.serialize_type is SerializeType.JSON,
-                        call.opaque,
-                        code,
-                        remark.encode(),
-                        broker_id,
-                        topic_flag,
-                        group_flag,
-                    )
-                )
-            return None
-        if code == _FOUND and result.total_bytes <= _MAX_TEMPLATE_BYTES:
-            if not call.connection.is_closed:
-                values = (
-                    str(broker_id),
-                    str(result.next_offset),
-                    str(result.min_offset),
-                    str(result.max_offset),
-                    str(topic_flag),
-                    str(group_flag),
-                )
-                head = _FOUND_TEMPLATE.head(
-                    call.serialize_type, call.opaque, values, result.total_bytes
-                )
-                call.connection.send_encoded(b"".join((head, *result.records)))
-            return None
-        header = PullResponse(
-            suggest_which_broker_id=broker_id,
-            next_begin_offset=result.next_offset,
-            min_offset=result.min_offset,
-            max_offset=result.max_offset,
-            topic_sys_flag=topic_flag,
-            group_sys_flag=group_flag,
+        return call.answer(
+            code, remark, result, broker_id, topic.topic_sys_flag, group.group_sys_flag
         )
-        return call.reply(code, remark, header.encode(), b"".join(result.records))

@@ -6,7 +6,8 @@ by ``goddard.broker.consuming.pull``, as for every other pull. Belongs to the lo
 
 from typing import Final
 
-from goddard.broker.consuming.pull import PULL, PullCall, Pulls
+from goddard.broker.consuming.pull import PULL, Pulls
+from goddard.broker.consuming.pull_call import PullCall
 from goddard.broker.rules import RULES
 from goddard.core.pulls import read_pull
 from goddard.protocol.codes import SerializeType
