@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _PACKAGE = Path("src", "goddard", "core")
 _MODULES = (
+    "client_sends",
     "columns",
     "entries",
     "index",

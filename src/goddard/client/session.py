@@ -34,7 +34,9 @@ from goddard.client.members import (
 from goddard.client.name_servers import NameServers, fetch_name_servers
 from goddard.client.options import SessionOptions
 from goddard.client.routes import MASTER_ID, KnownRoutes, PublishRoute, vip_address
+from goddard.client.send_results import take_results
 from goddard.client.values import MessageQueue
+from goddard.core import IS_COMPILED
 from goddard.environment import Environment
 from goddard.errors import (
     ConfigError,
@@ -102,6 +104,7 @@ class Session:
             ClientOptions(connect_seconds=options.connect_timeout_ms / 1000, tls=options.tls),
             handlers,
             on_open=self._connected,
+            on_bytes=take_results if IS_COMPILED else None,
             clock=environment.clock,
         )
         self._known = KnownRoutes()
@@ -368,6 +371,16 @@ class Session:
         """The master's address to send to, with the VIP port if ``vip_channel`` is set."""
         address = self._known.brokers.get(broker_name, {}).get(MASTER_ID)
         return None if address is None else self.vip(address)
+
+    def master_connection(self, broker_name: str) -> Connection | None:
+        """The connection to ``broker_address``, if it is open."""
+        addresses = self._known.brokers.get(broker_name)
+        address = None if addresses is None else addresses.get(MASTER_ID)
+        if address is None:
+            return None
+        if self.options.vip_channel:
+            address = vip_address(address)
+        return self._client.open_connection(address)
 
     def find_broker(
         self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False

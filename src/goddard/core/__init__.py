@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Final
 
 _MODULES: Final = (
+    "client_sends",
     "columns",
     "entries",
     "index",

@@ -23,7 +23,7 @@ from goddard.errors import (
     ServerShuttingDownError,
 )
 from goddard.protocol.frame import RemotingCommand
-from goddard.transport.connection import Connection
+from goddard.transport.connection import BytesHook, Connection
 from goddard.transport.handlers import AfterHook, BeforeHook, Handlers
 from goddard.transport.options import ConnectionOptions
 from goddard.transport.pending import PendingRequest
@@ -62,12 +62,15 @@ class Client:
         *,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        on_bytes: BytesHook | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """``on_bytes``: see Connection."""
         self._options = options or ClientOptions()
         self._handlers = handlers or Handlers()
         self._on_open = on_open
         self._on_close = on_close
+        self._on_bytes = on_bytes
         self._clock: Clock = clock or SystemClock()
         self._tls = self._options.tls.client_context() if self._options.tls is not None else None
         self._tasks = Tasks(_logger, logging.DEBUG)
@@ -265,6 +268,7 @@ class Client:
             on_open=opened,
             on_close=lost,
             on_finished=self._finished,
+            on_bytes=self._on_bytes,
             on_go_away=refused,
             is_client=True,
         )

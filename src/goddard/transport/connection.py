@@ -222,6 +222,11 @@ class Connection(asyncio.Protocol):
         return self._out_bytes + queued
 
     @property
+    def pending(self) -> PendingRequests:
+        """Our requests without a response, for ``on_bytes``."""
+        return self._pending
+
+    @property
     def requests_in_flight(self) -> int:
         return len(self._pending.waiting)
 

@@ -19,14 +19,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias
 
-from goddard.client.errors import InvalidMessageError, NotRunningError
+from goddard.client.errors import NotRunningError
 from goddard.client.message import Message
-from goddard.client.produce.encoding import encoded_properties, split_result
+from goddard.client.produce.encoding import split_result
+from goddard.client.produce.frames import batch_entry
 from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.produce.ordering import Lines, Place
 from goddard.client.values import MessageQueue, SendResult
 from goddard.clock import Clock
-from goddard.errors import GoddardError, ProtocolError
+from goddard.errors import GoddardError
 from goddard.protocol.message import (
     DELAY_PROPERTIES,
     PROPERTY_INSTANCE_ID,
@@ -36,7 +37,6 @@ from goddard.protocol.message import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_ID,
     PROPERTY_WAIT,
-    encode_batch_entry,
 )
 from goddard.protocol.names import RETRY_PREFIX
 from goddard.transport.tasks import Tasks
@@ -49,8 +49,6 @@ _ALONE: Final = DELAY_PROPERTIES | {
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_MESSAGE_TYPE,
 }
-_UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode() + b"\x01"
-_PAIR_END: Final = b"\x02"
 
 BatchKey: TypeAlias = tuple[str, MessageQueue | None, str | None, str | None]
 """Topic, queue, WAIT and TAGS of the messages that share a batch."""
@@ -71,7 +69,6 @@ class Batch:
         "messages",
         "opened_ms",
         "parts",
-        "plain_properties",
         "size_bytes",
     )
 
@@ -84,9 +81,6 @@ class Batch:
         # For hooks; ``parts`` are what is sent.
         self.messages: list[Message] = []
         self.futures: list[asyncio.Future[SendResult]] = []
-        # The encoded properties, up to the unique id, of a message that has only those of the key.
-        shared = {PROPERTY_WAIT: key[2] or "", PROPERTY_TAGS: key[3] or ""}
-        self.plain_properties = encoded_properties(shared) + _UNIQUE_ID
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -130,12 +124,8 @@ class OpenBatches:
         self._open: dict[BatchKey, Batch] = {}
         # A chosen queue has at most one open batch, so that messages of another kind follow it.
         self._of_queue: dict[MessageQueue, Batch] = {}
+        # Of messages that have no result yet.
         self._pending_bytes = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of messages that have no result yet."""
-        return self._pending_bytes
 
     @property
     def next_due_ms(self) -> int | None:
@@ -166,11 +156,10 @@ class OpenBatches:
         batch: Batch,
         message: Message,
         message_id: str,
-        properties: bytes,
+        entry: bytes,
         future: "asyncio.Future[SendResult]",
     ) -> bool:
-        """Add a message to an open batch; true if the batch is full and was closed."""
-        entry = encode_batch_entry(message.body, properties, message.flag)
+        """Add an encoded message to an open batch; true if the batch is full and was closed."""
         size = len(entry)
         batch.parts.append(entry)
         batch.messages.append(message)
@@ -286,26 +275,18 @@ class Accumulator:
             return None
         properties = message.properties
         message_id = properties.get(PROPERTY_UNIQUE_ID)
-        has_id, others = message_id is not None, len(properties)
         if message_id is None:
             message_id = properties[PROPERTY_UNIQUE_ID] = self._unique_id()
-        _, _, wait, tags = key
-        encoded = None
-        if has_id or self._namespace or others != (wait is not None) + (tags is not None):
-            own = {**properties, PROPERTY_INSTANCE_ID: self._namespace}
-            encoded = encoded_properties(own)
+        if self._namespace:
+            properties = {**properties, PROPERTY_INSTANCE_ID: self._namespace}
+        entry = batch_entry(message.body, properties, message.flag)
         batch = batches.find(key)
         if batch is None:
             batch = batches.open(key, self._clock.monotonic_ms())
             if self._timer is None:
                 self._set_timer()
-        if encoded is None:
-            encoded = batch.plain_properties + message_id.encode() + _PAIR_END
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        try:
-            is_full = batches.add(batch, message, message_id, encoded, future)
-        except ProtocolError as error:
-            raise InvalidMessageError(f"the message cannot be sent: {error}") from error
+        is_full = batches.add(batch, message, message_id, entry, future)
         if is_full:
             self._dispatch(batch)
         return future
@@ -336,10 +317,9 @@ class Accumulator:
         self._set_timer()
 
     def _dispatch(self, batch: Batch) -> None:
-        """Send a closed batch; it is empty if its only message could not be encoded."""
-        if len(batch):
-            send = partial(self._send_batch, batch)
-            self._begin(send, batch.topic, batch.queue, batch.futures)
+        """Send a closed batch."""
+        send = partial(self._send_batch, batch)
+        self._begin(send, batch.topic, batch.queue, batch.futures)
 
     def _send_in_line(self, message: Message, queue: MessageQueue) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = self._loop.create_future()

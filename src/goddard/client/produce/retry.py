@@ -146,11 +146,11 @@ class PendingSend:
     def begin(self, now_ms: int) -> int:
         """Count an attempt; the milliseconds that it may take."""
         self.attempts += 1
-        left_ms = max(1, self.left_ms(now_ms))
+        left_ms = self.started_ms + self.timeout_ms - now_ms
         limit_ms = self.policy.max_timeout_per_attempt_ms
         if limit_ms is not None and self.attempts < self.policy.max_attempts:
-            return min(left_ms, limit_ms)
-        return left_ms
+            left_ms = min(left_ms, limit_ms)
+        return left_ms if left_ms > 0 else 1
 
     def answered(self, result: SendResult) -> bool:
         """An attempt has a result; True if that ends the send."""

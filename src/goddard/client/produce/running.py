@@ -61,6 +61,7 @@ class RunningProducer:
         self._on_check = on_check
         # Whether the session knows this producer, or did.
         self.is_member = False
+        self._max_bytes = options.max_message_bytes
         self._clock = session.clock
         self._tasks = Tasks(_logger, logging.DEBUG)
         # Topics that were sent to: the user's name, and the brokers'.
@@ -180,11 +181,14 @@ class RunningProducer:
         """Check a message; the brokers' name of its topic."""
         try:
             topic = self._topics.get(message.topic)
+            body = message.body
         except AttributeError:
             raise TypeError(f"a Message is required, not {message!r:.200}") from None
         if topic is None:
             topic = self.wire_topic(message.topic)
-        check_body(message.body, self.options.max_message_bytes)
+        # Without a call for what nearly all messages are.
+        if type(body) is not bytes or not 0 < len(body) <= self._max_bytes:
+            check_body(body, self._max_bytes)
         return topic
 
     def wire_topic(self, topic: str) -> str:

@@ -1,15 +1,16 @@
 """Sends messages to queues, attempt by attempt, until a broker has them.
 
-``send`` waits for the result; ``submit`` returns a future. A submitted message is sent immediately
-if its route, its connection and a permit are ready: then it costs one object and one future, and
-its answer is handled when it arrives. Otherwise a task waits for what is missing. Messages are sent
-in the order of submission; only retries may change it. Belongs to the event loop of its session.
+``send`` waits for the result; ``submit`` returns a future. A message is sent immediately if its
+route, its connection and a permit are ready: then it costs one object and one future, and its
+answer is handled when it arrives. Otherwise the caller of ``send``, or a task, waits for what is
+missing. Messages are submitted in order; only retries may change it. Belongs to the event loop of
+its session.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,23 +18,24 @@ from goddard.client.errors import BrokerError, BrokerNotFoundError, ClientError,
 from goddard.client.message import Message
 from goddard.client.produce.backpressure import SendPermits
 from goddard.client.produce.encoding import (
-    FrameTemplate,
+    DEFAULT_REGION,
     Outgoing,
     SendSettings,
     compress_body,
-    has_template,
     prepare,
     read_result,
     send_command,
 )
+from goddard.client.produce.frames import FrameTemplate, has_template, properties_text
 from goddard.client.produce.hooks import SendContext, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.ordering import Lines
 from goddard.client.produce.retry import ATTEMPT_ERRORS, PendingSend, RetryPolicy
 from goddard.client.produce.selectors import Selector, check_choice
 from goddard.client.produce.targets import Targets
+from goddard.client.send_results import SendRequest
 from goddard.client.session import Session
-from goddard.client.values import MessageQueue, SendMode, SendResult
+from goddard.client.values import MessageQueue, SendMode, SendResult, SendStatus
 from goddard.errors import GoddardError, ProtocolError, RemotingError
 from goddard.protocol.frame import RemotingCommand, encode_frame
 from goddard.protocol.message import PROPERTY_DELAY, PROPERTY_UNIQUE_ID
@@ -49,14 +51,14 @@ _MAX_DEFAULT_DELAY_LEVEL: Final = 18
 _MAX_WARNED_LEVELS: Final = 1_000
 _CHOSEN_QUEUE: Final = RetryPolicy()
 _STOPPED: Final = "the producer was stopped before the answer came"
+_SEND_OK: Final = SendStatus.SEND_OK
 
 
-class SubmittedSend(PendingSend):
-    """A send whose result is the future's."""
+class RequestedSend(PendingSend, SendRequest):
+    """A send whose first attempt is made immediately; the result is the future's."""
 
-    __slots__ = ("address", "context", "future", "has_permit", "sender")
+    __slots__ = ("context", "future", "has_permit", "sender")
 
-    address: str
     context: SendContext | None
     future: "asyncio.Future[SendResult]"
     has_permit: bool
@@ -67,6 +69,38 @@ class SubmittedSend(PendingSend):
 
     def done(self, outcome: RemotingCommand | RemotingError) -> None:
         self.sender.answered(self, outcome)
+
+    def stored(
+        self,
+        offset_message_id: str,
+        queue_id: int,
+        queue_offset: int,
+        transaction_id: str | None,
+        region_id: str | None,
+        is_traced: bool,
+        recall_handle: str | None,
+    ) -> None:
+        out, queue = self.out, self.queue
+        assert out is not None
+        assert queue is not None
+        if queue_id != queue.queue_id or out.user_topic != out.topic:
+            queue = MessageQueue(out.user_topic, queue.broker_name, queue_id)
+        # Faster than SendResult(...).
+        result = tuple.__new__(
+            SendResult,
+            (
+                _SEND_OK,
+                out.message_id,
+                offset_message_id,
+                queue,
+                queue_offset,
+                transaction_id,
+                region_id or DEFAULT_REGION,
+                is_traced,
+                recall_handle,
+            ),
+        )
+        self.sender.succeeded(self, result)
 
 
 class Sender:
@@ -101,7 +135,7 @@ class Sender:
         limits = options.back_pressure
         self._permits = None if limits is None else SendPermits(limits)
         self._signs = session.signs
-        self._templates: dict[tuple[str, MessageQueue], FrameTemplate] = {}
+        self._templates: dict[MessageQueue, FrameTemplate] = {}
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._lines = Lines()
         # Each is logged once.
@@ -144,20 +178,19 @@ class Sender:
         queue: MessageQueue | None,
         selector: Selector | None,
         key: Any,
-    ) -> Coroutine[Any, Any, SendResult]:
+    ) -> Awaitable[SendResult]:
         """Send a valid message; ``topic`` is the brokers' name of its topic.
 
         A message whose queue is chosen is tried once.
         """
-        is_chosen = queue is not None or selector is not None or key is not None
-        if is_chosen:
+        policy = self._policy
+        if queue is not None or selector is not None or key is not None:
             queue = check_choice(queue, selector, key, message.topic, topic)
-        started_ms = self._clock.monotonic_ms()
-        policy = _CHOSEN_QUEUE if is_chosen else self._policy
-        pending = PendingSend(
-            policy, SendMode.SYNC, (message,), topic, started_ms, timeout_ms, queue, selector, key
+            policy = _CHOSEN_QUEUE
+        pending = self._begin(
+            policy, SendMode.SYNC, (message,), topic, timeout_ms, queue, selector, key
         )
-        return self._complete(pending)
+        return self._send(pending)
 
     def send_prepared(
         self,
@@ -165,17 +198,17 @@ class Sender:
         messages: Sequence[Message],
         timeout_ms: int,
         queue: MessageQueue | None,
-    ) -> Coroutine[Any, Any, SendResult]:
+    ) -> Awaitable[SendResult]:
         """Send what is encoded already; ``messages`` are for hooks."""
+        policy = self._policy
         if queue is not None:
             queue = check_choice(queue, None, None, out.user_topic, out.topic)
-        started_ms = self._clock.monotonic_ms()
-        policy = self._policy if queue is None else _CHOSEN_QUEUE
-        pending = PendingSend(
-            policy, SendMode.SYNC, messages, out.topic, started_ms, timeout_ms, queue
+            policy = _CHOSEN_QUEUE
+        pending = self._begin(
+            policy, SendMode.SYNC, messages, out.topic, timeout_ms, queue, None, None
         )
         pending.out = out
-        return self._complete(pending)
+        return self._send(pending)
 
     async def send_oneway(
         self,
@@ -221,22 +254,11 @@ class Sender:
         """
         if queue is not None or selector is not None or key is not None:
             queue = check_choice(queue, selector, key, message.topic, topic)
-        pending = SubmittedSend(
-            self._submit_policy,
-            SendMode.ASYNC,
-            (message,),
-            topic,
-            self._clock.monotonic_ms(),
-            timeout_ms,
-            queue,
-            selector,
-            key,
+        policy = self._submit_policy
+        pending = self._begin(
+            policy, SendMode.ASYNC, (message,), topic, timeout_ms, queue, selector, key
         )
-        pending.sender = self
-        future = pending.future = self._loop.create_future()
-        pending.has_permit = False
-        pending.context = None
-        self._in_progress += 1
+        future = pending.future
         try:
             is_sent = not self._waiting and self._send_now(pending)
         except Exception as error:
@@ -248,16 +270,45 @@ class Sender:
             self._spawn(pending, self._send_when_ready(pending))
         return future
 
+    def _begin(
+        self,
+        policy: RetryPolicy,
+        mode: SendMode,
+        messages: Sequence[Message],
+        topic: str,
+        timeout_ms: int,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: Any,
+    ) -> RequestedSend:
+        """Begin a send; ``_finish`` must follow."""
+        now_ms = self._clock.monotonic_ms()
+        pending = RequestedSend(
+            policy, mode, messages, topic, now_ms, timeout_ms, queue, selector, key
+        )
+        pending.sender = self
+        pending.future = self._loop.create_future()
+        pending.has_permit = False
+        pending.context = None
+        self._in_progress += 1
+        return pending
+
     # Sends that are waited for
 
-    async def _complete(self, pending: PendingSend) -> SendResult:
-        self._in_progress += 1
+    def _send(self, pending: RequestedSend) -> Awaitable[SendResult]:
         try:
-            if not self._resolve_now(pending):
-                await self._resolve(pending)
+            is_sent = self._send_now(pending)
+        except BaseException:
+            self._finish(pending)
+            raise
+        return pending.future if is_sent else self._send_when_resolved(pending)
+
+    async def _send_when_resolved(self, pending: RequestedSend) -> SendResult:
+        try:
+            await self._resolve(pending)
             return await self._send_with_retries(pending)
         finally:
-            self._end()
+            self._finish(pending)
 
     def _end(self) -> None:
         self._in_progress -= 1
@@ -349,9 +400,9 @@ class Sender:
 
     # Submitted sends: sent immediately
 
-    def _send_now(self, pending: SubmittedSend) -> bool:
+    def _send_now(self, pending: RequestedSend) -> bool:
         """Send if nothing has to be waited for."""
-        if self._permits is not None:
+        if self._permits is not None and pending.mode is SendMode.ASYNC:
             if not self._permits.try_acquire(len(pending.messages[0].body)):
                 return False
             pending.has_permit = True
@@ -360,23 +411,18 @@ class Sender:
         out, queue = pending.out, pending.queue
         assert out is not None
         assert queue is not None
-        address = self._session.broker_address(queue.broker_name)
-        if address is None:
-            return False
-        connection = self._session.connection(address)
+        connection = self._session.master_connection(queue.broker_name)
         if connection is None:
             return False
-        pending.address = address
         if self._has_hooks:
-            pending.context = self._hooks.before(pending, address)
-        pending.attempts = 1
+            pending.context = self._hooks.before(pending, self._address_of(queue))
         try:
-            connection.submit(pending, out.code, pending.timeout_ms)
+            connection.submit(pending, out.code, pending.begin(pending.started_ms))
         except RemotingError as error:
             self._first_failed(pending, error)
         return True
 
-    def answered(self, pending: SubmittedSend, outcome: RemotingCommand | RemotingError) -> None:
+    def answered(self, pending: RequestedSend, outcome: RemotingCommand | RemotingError) -> None:
         """The outcome of the first attempt, if that was made immediately."""
         out, queue = pending.out, pending.queue
         assert out is not None
@@ -385,42 +431,60 @@ class Sender:
             self._first_failed(pending, outcome)
             return
         try:
-            result = read_result(out, queue, outcome, pending.address)
+            result = read_result(out, queue, outcome, self._address_of(queue))
         except (BrokerError, ProtocolError) as error:
             self._first_failed(pending, error)
             return
+        self.succeeded(pending, result)
+
+    def _address_of(self, queue: MessageQueue) -> str:
+        return self._session.broker_address(queue.broker_name) or ""
+
+    def succeeded(self, pending: RequestedSend, result: SendResult) -> None:
+        """The first attempt has a result."""
         if self._records_health:
-            self._targets.record_success(queue, pending.started_ms)
+            assert pending.queue is not None
+            self._targets.record_success(pending.queue, pending.started_ms)
         if pending.context is not None:
             self._hooks.after(pending.context, result=result)
-        self._succeed(pending, result)
+        if result.status is SendStatus.SEND_OK or pending.answered(result):
+            self._succeed(pending, result)
+        else:
+            self._try_again(pending)
 
-    def _first_failed(self, pending: SubmittedSend, error: GoddardError) -> None:
+    def _first_failed(self, pending: RequestedSend, error: GoddardError) -> None:
         assert pending.queue is not None
         self._targets.record_failure(pending.queue, error, pending.started_ms)
         self._hooks.after(pending.context, error=error)
         pending.failed(error)
+        self._log_failure(pending, error, pending.started_ms)
+        self._try_again(pending)
+
+    def _try_again(self, pending: RequestedSend) -> None:
+        """Make the other attempts after the first one, if there are any."""
         now_ms = self._clock.monotonic_ms()
         may_try = pending.may_try(now_ms)
         if may_try and not self._is_closed and not pending.future.done():
             self._spawn(pending, self._send_with_retries(pending))
-            return
-        failure = NotRunningError(_STOPPED) if may_try else pending.failure(now_ms)
-        if failure is not error:
-            failure.__cause__ = error
-        self._fail(pending, failure)
+        elif pending.result is not None:
+            self._succeed(pending, pending.result)
+        else:
+            failure = NotRunningError(_STOPPED) if may_try else pending.failure(now_ms)
+            # The broker's own refusal has no other cause.
+            failure.__cause__ = pending.error if failure is not pending.error else None
+            self._fail(pending, failure)
 
-    def _succeed(self, pending: SubmittedSend, result: SendResult) -> None:
+    def _succeed(self, pending: RequestedSend, result: SendResult) -> None:
         if not pending.future.done():
             pending.future.set_result(result)
         self._finish(pending)
 
-    def _fail(self, pending: SubmittedSend, error: BaseException) -> None:
+    def _fail(self, pending: RequestedSend, error: BaseException) -> None:
         if not pending.future.done():
             pending.future.set_exception(error)
         self._finish(pending)
 
-    def _finish(self, pending: SubmittedSend) -> None:
+    def _finish(self, pending: RequestedSend) -> None:
         if pending.has_permit and self._permits is not None:
             pending.has_permit = False
             self._permits.release(len(pending.messages[0].body))
@@ -428,12 +492,14 @@ class Sender:
 
     # Submitted sends: sent by a task
 
-    def _spawn(self, pending: SubmittedSend, sending: Coroutine[Any, Any, SendResult]) -> None:
+    def _spawn(self, pending: RequestedSend, sending: Coroutine[Any, Any, SendResult]) -> None:
         task = self._loop.create_task(sending, name=f"send to {pending.topic}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._task_done, pending))
+        # A caller that gives up also gives up the other attempts.
+        pending.future.add_done_callback(lambda future: future.cancelled() and task.cancel())
 
-    def _task_done(self, pending: SubmittedSend, task: "asyncio.Task[SendResult]") -> None:
+    def _task_done(self, pending: RequestedSend, task: "asyncio.Task[SendResult]") -> None:
         self._tasks.discard(task)
         if task.cancelled():
             self._fail(pending, NotRunningError(_STOPPED))
@@ -442,7 +508,7 @@ class Sender:
         else:
             self._succeed(pending, task.result())
 
-    async def _send_when_ready(self, pending: SubmittedSend) -> SendResult:
+    async def _send_when_ready(self, pending: RequestedSend) -> SendResult:
         try:
             # A large body takes longer to prepare than a small one that follows.
             with self._lines.join(pending.topic) as place:
@@ -463,7 +529,7 @@ class Sender:
             self._waiting -= 1
         return await self._send_with_retries(pending)
 
-    async def _acquire_permit(self, pending: SubmittedSend) -> None:
+    async def _acquire_permit(self, pending: RequestedSend) -> None:
         if self._permits is not None and not pending.has_permit:
             left_ms = max(1, pending.left_ms(self._clock.monotonic_ms()))
             await self._permits.acquire(len(pending.messages[0].body), left_ms)
@@ -473,16 +539,15 @@ class Sender:
 
     def _resolve_now(self, pending: PendingSend) -> bool:
         """Prepare the message and choose its queue; False if that has to be waited for."""
-        if pending.out is not None:
-            return pending.queue is not None
-        message = pending.messages[0]
-        size = len(message.body)
-        if size >= _COMPRESS_IN_THREAD_BYTES and size >= self._settings.compress_from_bytes:
-            return False
         route = self._session.known_publish_route(pending.topic)
         if route is None:
             return False
-        pending.out = self._prepare(message, pending.topic)
+        if pending.out is None:
+            message = pending.messages[0]
+            compress_from = self._settings.compress_from_bytes
+            if len(message.body) >= max(compress_from, _COMPRESS_IN_THREAD_BYTES):
+                return False
+            pending.out = self._prepare_now(message, pending.topic)
         if pending.queue is None:
             pending.queue = self._targets.choose(route, pending)
         return True
@@ -497,24 +562,28 @@ class Sender:
                 await self._targets.route(pending.topic, left_ms), pending
             )
 
-    def _prepare(self, message: Message, topic: str) -> Outgoing:
-        settings = self._settings
-        if PROPERTY_DELAY in message.properties:
-            self._warn_of_level(message.delay_level)
-        compressed = None
-        if len(message.body) >= settings.compress_from_bytes:
-            compressed = compress_body(message.body, settings)
-        return prepare(message, topic, self._message_id(message), settings, compressed)
-
     async def prepare(self, message: Message, topic: str) -> Outgoing:
         """Encode a valid message, which gets its id here; a thread compresses large bodies."""
         settings = self._settings
         if len(message.body) < max(_COMPRESS_IN_THREAD_BYTES, settings.compress_from_bytes):
-            return self._prepare(message, topic)
-        if PROPERTY_DELAY in message.properties:
-            self._warn_of_level(message.delay_level)
+            return self._prepare_now(message, topic)
         compressed = await asyncio.to_thread(compress_body, message.body, settings)
-        return prepare(message, topic, self._message_id(message), settings, compressed)
+        return self._prepare(message, topic, compressed)
+
+    def _prepare_now(self, message: Message, topic: str) -> Outgoing:
+        compressed = None
+        if len(message.body) >= self._settings.compress_from_bytes:
+            compressed = compress_body(message.body, self._settings)
+        return self._prepare(message, topic, compressed)
+
+    def _prepare(self, message: Message, topic: str, compressed: bytes | None) -> Outgoing:
+        properties = message.properties
+        message_id = properties.get(PROPERTY_UNIQUE_ID)
+        if message_id is None:
+            message_id = properties[PROPERTY_UNIQUE_ID] = self._session.unique_id()
+        if PROPERTY_DELAY in properties:
+            self._warn_of_level(message.delay_level)
+        return prepare(message, topic, message_id, self._settings, compressed, properties_text)
 
     def _warn_of_level(self, level: int) -> None:
         if level > _MAX_DEFAULT_DELAY_LEVEL and level not in self._warned_levels:
@@ -526,28 +595,19 @@ class Sender:
                 *(level, _MAX_DEFAULT_DELAY_LEVEL),
             )
 
-    def _message_id(self, message: Message) -> str:
-        properties = message.properties
-        message_id = properties.get(PROPERTY_UNIQUE_ID)
-        if message_id is None:
-            message_id = properties[PROPERTY_UNIQUE_ID] = self._session.unique_id()
-        return message_id
-
     def frame(self, pending: PendingSend, opaque: int) -> bytes:
         """The bytes of a send."""
         out, queue = pending.out, pending.queue
         assert out is not None
         assert queue is not None
-        born_ms = self._clock.now_ms()
         if self._signs or not has_template(out):
-            command = send_command(out, queue, born_ms, self._settings)
+            command = send_command(out, queue, self._clock.now_ms(), self._settings)
             self._session.prepare(command)
             command.opaque = opaque
             return encode_frame(command)
-        key = (out.topic, queue)
-        template = self._templates.get(key)
+        template = self._templates.get(queue)
         if template is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            template = self._templates[key] = FrameTemplate(out.topic, queue, self._settings)
-        return template.frame(out, born_ms, opaque)
+            template = self._templates[queue] = FrameTemplate(out.topic, queue, self._settings)
+        return template.frame(out, self._clock.now_ms(), opaque)

@@ -13,7 +13,7 @@ from goddard.client.produce.batching import (
     OpenBatches,
     batch_key,
 )
-from goddard.client.produce.encoding import encoded_properties
+from goddard.client.produce.frames import batch_entry
 from goddard.client.produce.options import AccumulatorOptions
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.clock import SystemClock
@@ -53,8 +53,8 @@ class Batches:
         batch = self.open.find(key)
         if batch is None:
             batch = self.open.open(key, self.clock.monotonic_ms())
-        encoded = encoded_properties(message.properties)
-        is_full = self.open.add(batch, message, message_id, encoded, future)
+        entry = batch_entry(message.body, message.properties, message.flag)
+        is_full = self.open.add(batch, message, message_id, entry, future)
         return batch if is_full else None
 
     def due(self) -> list[Batch]:
@@ -160,18 +160,25 @@ def test_halves_and_replies_are_sent_alone(loop: asyncio.AbstractEventLoop, name
 def test_bytes_without_result_are_limited(loop: asyncio.AbstractEventLoop) -> None:
     opened = Batches(loop, AccumulatorOptions(max_batch_bytes=300, max_held_bytes=500))
     message = Message("T", bytes(200))
-    sent: list[Batch] = []
-    while opened.open.accepts(message):
-        batch = opened.add(message)
-        if batch is not None:
-            sent.append(batch)
-    assert opened.open.pending_bytes >= 500
+
+    def add_all() -> list[Batch]:
+        """Add messages until no more are accepted; the batches that became full."""
+        sent: list[Batch] = []
+        while opened.open.accepts(message):
+            batch = opened.add(message)
+            if batch is not None:
+                sent.append(batch)
+        return sent
+
+    sent = add_all()
     assert len(sent) == 1
     opened.open.finished(sent[0])
     assert opened.open.accepts(message)
     for batch in opened.open.close():
         opened.open.finished(batch)
-    assert opened.open.pending_bytes == 0
+    # All bytes are free again.
+    assert len(add_all()) == 1
+    assert len(opened.open.close()) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ from goddard.client.errors import BrokerError, InvalidMessageError
 from goddard.client.message import Message
 from goddard.client.produce.encoding import (
     MAX_BATCH_MESSAGES,
-    FrameTemplate,
     Outgoing,
     SendSettings,
     check_batch,
     compress_body,
-    has_template,
     prepare,
     prepare_batch,
     read_result,
@@ -22,6 +20,7 @@ from goddard.client.produce.encoding import (
     split_batch,
     split_result,
 )
+from goddard.client.produce.frames import FrameTemplate, has_template
 from goddard.client.produce.hooks import MessageType, message_type
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import ProtocolError
