@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from goddard import Message, Producer
-from goddard.protocol.bodies import KvTable, decode_body
-from goddard.protocol.bodies_admin import HaStatus
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.frame import RemotingCommand
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
-from goddard.testing.wire import ask, query_brokers
+from goddard.testing.wire import query_brokers
 from tests.support.java import JavaPeers
+from tests.support.replicas import log_end, replication
 
 pytestmark = pytest.mark.java
 
@@ -36,25 +33,9 @@ def send(namesrv: str, count: int = COUNT) -> None:
             )
 
 
-def replication(master: Process) -> HaStatus:
-    answer = ask(master.address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return decode_body(answer.body, HaStatus)
-
-
 def is_level(master: Process) -> bool:
     status = replication(master)
     return [slave.diff for slave in status.ha_connection_info] == [0]
-
-
-def runtime_info(broker: Process) -> dict[str, str]:
-    answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return decode_body(answer.body, KvTable).table
-
-
-def log_end(broker: Process) -> int:
-    return int(runtime_info(broker)["commitLogMaxOffset"])
 
 
 def log_of(store: Path, end_offset: int) -> bytes:

@@ -36,7 +36,7 @@ class KeyedSender:
         self, client: Client, address: str, topic: str, *, queues: int, keys: int = 16
     ) -> None:
         self._client = client
-        self._address = address
+        self.address = address
         self._topic = topic
         self._queues = queues
         self._keys = [f"key-{number}" for number in range(keys)]
@@ -77,7 +77,7 @@ class KeyedSender:
     async def _is_acknowledged(self, request: RemotingCommand) -> bool:
         self.attempts += 1
         try:
-            answer = await self._client.request(self._address, request, REQUEST_TIMEOUT_MS)
+            answer = await self._client.request(self.address, request, REQUEST_TIMEOUT_MS)
         except (GoddardError, OSError):
             return False
         if answer.code != ResponseCode.SUCCESS:
@@ -86,13 +86,24 @@ class KeyedSender:
 
 
 class KeyedReader:
-    """A consumer that reads every queue with long polling and commits offsets."""
+    """A consumer that reads every queue with long polling and commits offsets.
 
-    def __init__(self, client: Client, address: str, topic: str, *, queues: int) -> None:
+    It begins at the committed offsets, or at ``first_offset``.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        address: str,
+        topic: str,
+        *,
+        queues: int,
+        first_offset: int | None = None,
+    ) -> None:
         self._client = client
-        self._address = address
+        self.address = address
         self._topic = topic
-        self._offsets: dict[int, int | None] = dict.fromkeys(range(queues))
+        self._offsets: dict[int, int | None] = dict.fromkeys(range(queues), first_offset)
         self._next: dict[str, int] = defaultdict(int)
         self.bodies: dict[tuple[int, int], bytes] = {}
         self.received = 0
@@ -167,7 +178,7 @@ class KeyedReader:
     async def _ask(self, code: int, fields: dict[str, object]) -> RemotingCommand:
         texts = {name: str(value) for name, value in fields.items()}
         command = RemotingCommand(code, texts)
-        return await self._client.request(self._address, command, REQUEST_TIMEOUT_MS + _WAIT_MS)
+        return await self._client.request(self.address, command, REQUEST_TIMEOUT_MS + _WAIT_MS)
 
     def _take(self, queue_id: int, queue_offset: int, body: bytes) -> None:
         self.received += 1

@@ -1,0 +1,21 @@
+"""The state of replication, as a broker tells it."""
+
+from goddard.protocol.bodies import KvTable, decode_body
+from goddard.protocol.bodies_admin import HaStatus
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.testing.process import Process
+from goddard.testing.wire import ask
+
+
+def replication(broker: Process) -> HaStatus:
+    answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return decode_body(answer.body, HaStatus)
+
+
+def log_end(broker: Process) -> int:
+    """Of a broker of any version."""
+    answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return int(decode_body(answer.body, KvTable).table["commitLogMaxOffset"])
