@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
 
-from bench import broker, client, growth, nameserver, official, store
+from bench import broker, client, growth, nameserver, official, replication, store
 from bench.loadgen import BenchError
 from bench.report import Report, save, show
 
@@ -15,6 +15,7 @@ _SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
     "store": lambda options: [store.run(options.seconds)],
     "broker": lambda options: [broker.run(options.seconds, options.rows, options.columns)],
     "official": lambda _: [official.run()],
+    "replication": lambda options: [replication.run(options.seconds)],
     "client": lambda options: client.run(options.seconds, options.broker),
     "growth": lambda options: [growth.run(options.seconds, options.growth, options.log_gb)],
     # Imported on use, because Spark is an optional dependency.
