@@ -1,4 +1,4 @@
-"""docs/FEATURES.md and docs/NAMES.md are complete, and every name in them exists."""
+"""docs/FEATURES.md and docs/NAMES.md are complete; names in them and RELIABILITY.md exist."""
 
 import ast
 import importlib.util
@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FEATURES = ROOT / "docs" / "FEATURES.md"
+RELIABILITY = ROOT / "docs" / "RELIABILITY.md"
 NAMES = ROOT / "docs" / "NAMES.md"
 BEHAVIOURS = 126
 # The rows of the client library, without those of the broker or the protocol only.
@@ -62,6 +63,11 @@ def named_tests(path: Path) -> set[str]:
     return {name for name in found if name.rpartition("::")[2].startswith("test_")}
 
 
+def is_test(text: str) -> bool:
+    path, _, name = text.partition("::")
+    return (ROOT / path).is_file() and name in named_tests(ROOT / path)
+
+
 def exists(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -77,15 +83,18 @@ def test_every_row_that_works_names_tests_and_modules_that_exist() -> None:
         named = re.findall(r"`([^`]+)`", tests)
         if not named and not status.startswith("planned"):
             wrong.append(f"{number}: {status}, and no test")
-        for test in named:
-            path, _, name = test.partition("::")
-            if not (ROOT / path).is_file() or name not in named_tests(ROOT / path):
-                wrong.append(f"{number}: there is no {test}")
+        wrong += [f"{number}: there is no {test}" for test in named if not is_test(test)]
         modules = re.findall(r"`(goddard[\w.]*)`", where)
         wrong += [f"{number}: there is no {name}" for name in modules if not exists(name)]
         if not modules and not status.startswith("planned"):
             wrong.append(f"{number}: no module")
     assert wrong == []
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[^`]+)`", RELIABILITY.read_text())
+    assert len(named) > 20
+    assert [test for test in named if not is_test(test)] == []
 
 
 def test_what_is_left_for_later() -> None:
