@@ -86,6 +86,9 @@ class Source:
         """The value of a constant, if it is written out."""
         node = self.defined.get(name)
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        match value:
+            case ast.Call(func=ast.Name(id="int"), args=[number]):
+                return number
         return value if isinstance(value, ast.Constant | ast.UnaryOp | ast.BinOp) else None
 
     def _top_level(self, body: list[ast.stmt]) -> Iterator[ast.stmt]:

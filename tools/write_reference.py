@@ -189,14 +189,18 @@ def signature(source: Source, name: str, node: Function, *, is_method: bool = Tr
 def _write_defaults_out(source: Source, arguments: ast.arguments) -> None:
     """Replace constants that are defaults by their values."""
 
-    def value(node: ast.expr | None) -> ast.expr | None:
-        origin = source.origin(node.id) if isinstance(node, ast.Name) else None
-        if origin is None or origin.name is None or not origin.module.startswith("goddard."):
-            return node
-        return source_of(origin.module).constant(origin.name) or node
+    arguments.defaults = [_written_out(source, node) for node in arguments.defaults]
+    arguments.kw_defaults = [
+        None if node is None else _written_out(source, node) for node in arguments.kw_defaults
+    ]
 
-    arguments.defaults = [value(node) or node for node in arguments.defaults]
-    arguments.kw_defaults = [value(node) for node in arguments.kw_defaults]
+
+def _written_out(source: Source, node: ast.expr) -> ast.expr:
+    """The value of a constant, if the expression names one."""
+    origin = source.origin(node.id) if isinstance(node, ast.Name) else None
+    if origin is None or origin.name is None or not origin.module.startswith("goddard."):
+        return node
+    return source_of(origin.module).constant(origin.name) or node
 
 
 def fill_in(text: str) -> str:
@@ -280,7 +284,8 @@ def describe_class(source: Source, node: ast.ClassDef) -> Iterator[str]:
         yield paragraphs(made[1])
     # Of a body, the fields that all bodies have are left out.
     values = list(describe_values(source, node))
-    for home, parent in parents(source, node):
+    # An error refers to its base class for the others.
+    for home, parent in () if is_error else parents(source, node):
         if not home.module.startswith("goddard.protocol.bodies") or parent.bases:
             values += [line for line in describe_values(home, parent) if line not in values]
     if values:
@@ -346,11 +351,11 @@ def describe_values(source: Source, node: ast.ClassDef) -> Iterator[str]:
                 yield f"- `{name}`"
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
                 if not name.startswith("_"):
-                    yield f"- `{name}: {annotation(source, kind)}{_default(value)}`"
+                    yield f"- `{name}: {annotation(source, kind)}{_default(source, value)}`"
 
 
-def _default(value: ast.expr | None) -> str:
-    match value:
+def _default(source: Source, value: ast.expr | None) -> str:
+    match None if value is None else _written_out(source, value):
         case None:
             return ""
         case ast.Call(
@@ -358,10 +363,11 @@ def _default(value: ast.expr | None) -> str:
         ):
             return {"dict": " = {}", "list": " = []", "set": " = set()"}[kind]
         case ast.Call(func=ast.Name(id="written"), args=[default]):
-            return f" = {ast.unparse(default)}"
+            return f" = {ast.unparse(_written_out(source, default))}"
         case ast.Call(func=ast.Name(id="field"), keywords=[ast.keyword(value=factory)]):
             return f" = {ast.unparse(factory)}()"
-    return f" = {ast.unparse(value)}"
+        case default:
+            return f" = {ast.unparse(default)}"
 
 
 # --- Pages ----------------------------------------------------------------------------------------

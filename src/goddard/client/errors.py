@@ -51,7 +51,15 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 class ClientError(GoddardError):
-    """The base class of client errors. ``code`` is 0 if there is none."""
+    """The base class of client errors.
+
+    ``code`` is 0, and ``address`` and ``advice`` are empty, if there is none.
+    """
+
+    message: str
+    code: int
+    address: str
+    advice: str
 
     def __init__(
         self, message: str, *, code: int = 0, address: str = "", advice: str | None = None
@@ -99,6 +107,8 @@ class NameServerError(ClientError):
 class NoRouteError(ClientError):
     """The name servers know no broker with the topic; or the request failed, for a ``reason``."""
 
+    topic: str
+
     def __init__(self, topic: str, reason: GoddardError | None = None) -> None:
         text = f"No route info of this topic: {topic}"
         address, advice = "", None
@@ -114,6 +124,8 @@ class NoRouteError(ClientError):
 class BrokerNotFoundError(ClientError):
     """No route has an address of a queue's broker."""
 
+    broker_name: str
+
     def __init__(self, broker_name: str) -> None:
         super().__init__(f"The broker[{broker_name}] not exist", code=ClientCode.BROKER_NOT_EXIST)
         self.broker_name = broker_name
@@ -125,6 +137,8 @@ _SQL92_DISABLED: Final = "does not support consumer to filter message by SQL92"
 
 class BrokerError(ClientError):
     """A broker or name server rejected a request; ``code`` and ``remark`` are from its response."""
+
+    remark: str
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         self.remark = remark or ""
@@ -146,6 +160,8 @@ class BrokerError(ClientError):
 class SendFailedError(ClientError):
     """No broker acknowledged the message. The cause is the failure of the last attempt."""
 
+    tries: int
+
     def __init__(self, message: str, *, code: int, tries: int, address: str = "") -> None:
         super().__init__(message, code=code, address=address)
         self.tries = tries
@@ -158,6 +174,8 @@ class BatchFailedError(SendFailedError):
     requests were not sent. If the failed request had no response, its messages may be stored. The
     cause is its failure.
     """
+
+    results: list[SendResult]
 
     def __init__(self, failure: ClientError, results: Sequence[SendResult]) -> None:
         tries = failure.tries if isinstance(failure, SendFailedError) else 1
@@ -217,6 +235,8 @@ class ForkedError(ClientError):
 class ClusterNotFoundError(ClientError):
     """The name servers know no cluster with this name."""
 
+    cluster: str
+
     def __init__(self, cluster: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(known)) or "none"
         super().__init__(
@@ -233,6 +253,9 @@ class PartialFailureError(ClientError):
     ``failures`` has the errors by address. ``results`` has the answers of the other servers, which
     did what was requested.
     """
+
+    failures: dict[str, GoddardError]
+    results: dict[str, Any]
 
     def __init__(self, failures: Mapping[str, GoddardError], results: Mapping[str, Any]) -> None:
         reasons = "; ".join(f"{address}: {error}" for address, error in failures.items())

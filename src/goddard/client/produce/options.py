@@ -116,9 +116,11 @@ class ProducerOptions:
     ``send_timeout_ms`` is for all attempts of a send together; ``max_timeout_per_try_ms`` limits
     each attempt but the last. ``retries`` are those of ``send``, ``async_retries`` those of
     ``send_soon``. ``retry_when_not_stored`` also retries when a broker stored the message less
-    safely than configured (any status but SEND_OK), which may store it twice. ``topics``: their
-    routes are fetched at the start. ``default_topic`` and ``default_queues`` are for topics that
-    brokers create automatically.
+    safely than configured (any status but SEND_OK), which may store it twice. ``retry_codes`` are
+    the refusals after which ``send`` tries another broker, by default TOPIC_NOT_EXIST,
+    SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, SYSTEM_BUSY, NO_PERMISSION, NO_BUYER_ID and
+    NOT_IN_CURRENT_UNIT. ``topics``: their routes are fetched at the start. ``default_topic`` and
+    ``default_queues`` are for topics that brokers create automatically.
 
     ``avoid_slow_brokers`` avoids slow and failing brokers for a time, given by
     ``broker_health.TIMES_5`` or ``broker_health.TIMES_4``; ``detect_brokers`` then probes
