@@ -278,7 +278,7 @@ class RocketMQHandler(logging.Handler):
 
 
 class _Sender:
-    """A producer that starts with the first batch, and is made anew if it cannot start."""
+    """A producer that starts with the first batch, and is replaced if it cannot start."""
 
     def __init__(self, new_producer: Callable[[], Producer]) -> None:
         self._new_producer = new_producer

@@ -447,7 +447,7 @@ class Broker:
 
     def _saved(self, answered: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers, made to answer a change only when its table is on the disk, and the name
-        servers know of it: whoever creates a topic asks for its route next."""
+        servers know of it: the client that creates a topic asks for its route next."""
         tables: dict[int, Table] = {
             **dict.fromkeys(_TOPIC_CHANGES, self.topic_table),
             **dict.fromkeys(_GROUP_CHANGES, self.group_table),

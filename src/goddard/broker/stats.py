@@ -1,6 +1,6 @@
 """What passed through a broker: sums, rates and averages, for mqadmin and the log.
 
-Whoever sends or pulls only adds to counters. ``sample``, called about once a second, takes
+Sends and pulls only add to counters. ``sample``, called about once a second, takes
 snapshots of them; every figure is the difference of two snapshots, as RocketMQ computes it: the
 last minute from snapshots 10 s apart, the last hour from 10 min, the last day from 1 h. Until the
 first snapshot of its kind a figure is zero. Rates "10s 1m 10m" come from snapshots of each second.
@@ -241,7 +241,7 @@ class Stats:
         _count_pair(self._dead_letters, topic, group)
 
     def stored(self, placed: Placed) -> None:
-        """Records went into the store, whoever sent them; a listener of the store."""
+        """Count stored records, of any origin; a listener of the store."""
         self.stored_count += count_messages(placed)
 
     def appended(self, count: int, took_ms: int) -> None:

@@ -4,7 +4,7 @@
 parts on. Without one they use the system's. No other code reads a clock, draws random numbers,
 opens files of a store, or starts threads by itself, so a test can simulate all of it
 (``tests.support.simulation``). Connections, timers and jobs of executors are those of the event
-loop, so they belong to whoever provides the loop.
+loop, so they belong to the provider of the loop.
 """
 
 import os

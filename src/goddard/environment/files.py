@@ -1,7 +1,7 @@
 """The file layer: every call through which servers touch a disk.
 
 It is injected, so that tests can fail the n-th call or forget what was never synced. Descriptors
-are plain integers; whoever opened one closes it.
+are plain integers; the caller that opened one closes it.
 """
 
 import ctypes

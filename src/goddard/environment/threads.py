@@ -46,7 +46,7 @@ class Worker(Protocol):
         """Run a job at intervals until the worker stops."""
 
     def pause(self, seconds: float) -> None:
-        """Block; for jobs, which call it between portions of their work."""
+        """Block; for jobs, which call it between parts of their work."""
 
     def stop(self) -> None:
         """Finish what was submitted, then end. Jobs submitted later run in the caller."""

@@ -71,7 +71,7 @@ def start_offset(reported_offset: int, log: LogRange) -> int:
     if reported_offset < log.min_offset:
         raise SlaveRefusedError(
             f"its log ends at {reported_offset}, but this master has deleted everything before "
-            f"{log.min_offset}: delete the store of the slave, so that it starts anew"
+            f"{log.min_offset}: delete the store of the slave; it copies all then"
         )
     return reported_offset
 

@@ -117,7 +117,7 @@ def plan_start(
         if own.end_offset < master.min_offset:
             raise MasterRefusedError(
                 f"it has deleted everything before {master.min_offset}, and this log ends at "
-                f"{own.end_offset}: stop this slave and delete its store, so that it copies anew"
+                f"{own.end_offset}: stop this slave and delete its store; it copies all then"
             )
         low, high = max(low, master.min_offset), min(high, master.end_offset)
         if high <= low and high < own.end_offset:

@@ -2,7 +2,7 @@
 
 Replacing: the new text goes to ``<name>.tmp`` and is synced; the current file becomes
 ``<name>.bak``; the new one takes its place; the directory is synced. At every moment the file or
-its ``.bak`` is complete, and whoever reads (Java too) takes the ``.bak`` when the file is missing,
+its ``.bak`` is complete, and a reader (Java too) takes the ``.bak`` when the file is missing,
 empty or broken. A file that could not be read never replaces a good ``.bak``.
 
 The dialect is fastjson's: bare integer keys and ``$ref`` are read; what is written is plain JSON

@@ -455,8 +455,8 @@ class MessageStore:
         """Have what SYNC_FLUSH held back shown in this thread: by ``run``, its loop's
         ``call_soon_threadsafe``.
 
-        Else the flushing thread does it, and competes with the loop that it is to serve. Whoever
-        waits for the disk is called after ``run`` was, so in a loop they see what they waited for.
+        Else the flushing thread does it, and competes with the loop that it is to serve. Calls
+        that wait for the disk follow ``run``, so in a loop they see what they waited for.
         """
         self._visibility.publish_on(run)
 

@@ -194,7 +194,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(group: BrokerGroup) -> N
 
 
 async def test_configuration_is_never_gone_in_between(group: BrokerGroup) -> None:
-    """#9777, #9984: a slave deleted every topic and group before it filled them in anew."""
+    """#9777, #9984: a slave deleted every topic and group before it filled them in again."""
     master = await group.start(0)
     slave = await group.start(1)
     await group.client(master).send("T", b"one")

@@ -63,7 +63,7 @@ async def test_an_overloaded_broker_refuses_every_request_that_stores_messages(
 
 
 def test_the_rules_say_where_the_resources_are() -> None:
-    """Requests that point to a stored record are judged by its topic, not by the header's."""
+    """Requests that point to a stored record are checked with its topic, not by the header's."""
     from_record = {code for code, rule in RULES.items() if "FromRecord" in repr(rule.resources)}
     assert from_record == {33, 36, 37, 309, 323}
     assert "topic='b'" in repr(RULES[RequestCode.SEND_MESSAGE_V2].resources)

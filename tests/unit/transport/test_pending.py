@@ -22,7 +22,7 @@ class Outcomes:
         self.silences += 1
 
     def ask(self, timeout_ms: int = 60_000) -> int:
-        request = Asked(self)
+        request = KeptRequest(self)
         request.opaque, _ = self.pending.add(request, CODE, timeout_ms)
         return request.opaque
 
@@ -38,7 +38,7 @@ class Outcomes:
                 await self.changed.wait()
 
 
-class Asked:
+class KeptRequest:
     """A request of ``Outcomes``."""
 
     opaque = -1
@@ -74,7 +74,7 @@ async def test_a_response_completes_its_request_once() -> None:
 async def test_a_request_that_cannot_be_encoded_is_not_added() -> None:
     outcomes = Outcomes()
 
-    class NoFrame(Asked):
+    class NoFrame(KeptRequest):
         def encode(self, opaque: int) -> bytes:
             raise ValueError("no bytes")
 

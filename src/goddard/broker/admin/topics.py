@@ -290,7 +290,7 @@ def page_of(
 ) -> list[str]:
     """The names to answer with: all for those that ask for no page, else a page of the sorted.
 
-    Whoever pages through a version that is no more starts again.
+    A client that pages through a version that no longer exists starts again.
     """
     unused = settings.current.unused_properties
     is_paged = not (first is None and most is None and is_same is None)

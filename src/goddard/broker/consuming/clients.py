@@ -2,7 +2,7 @@
 
 A client is known by its connection. It is forgotten when it says so (35), when its connection
 closes, and when no heartbeat came for ``channelExpiredTimeout``. Whenever the members or topics of
-a CLUSTERING group change, every member is told (40) to balance anew; changes within a few
+a CLUSTERING group change, every member is told (40) to rebalance; changes within a few
 milliseconds are told once, so that a group that starts as a whole is not flooded.
 
 Everything here belongs to the loop. Handled: 34 heartbeat, 35 unregister, 38 consumer list, 46
@@ -98,7 +98,7 @@ class Clients:
         self._clock = clock or SystemClock()
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Connection, Client]] = {}
-        # Where a client was last heard, for whoever wants to ask it something.
+        # The connection on which each client last sent a heartbeat, for requests to it.
         self._by_id: dict[str, Connection] = {}
         self._sessions: dict[Connection, _Session] = {}
         self._turn = 0
@@ -236,7 +236,7 @@ class Clients:
     # Leaving
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget whoever was on a connection that is gone."""
+        """Remove the clients of a closed connection."""
         session = self._sessions.get(connection)
         if session is None:
             return
@@ -266,14 +266,14 @@ class Clients:
                 silent[client.connection] = None
         for connection in silent:
             session = self._sessions[connection]
-            # Whoever still sends heartbeats for another group stays.
+            # A client that still sends heartbeats for another group stays.
             if not session.producers and not session.consumers:
                 self._end(connection, session)
                 connection.close()
         self._filters.purge()
 
     def notify(self, name: str) -> None:
-        """Have the consumers of a group balance anew, if they are to be told of changes at all."""
+        """Have the consumers of a group rebalance, if they are to be told of changes at all."""
         group, config = self._consumers.get(name), self._groups.get(name)
         if group is None or group.is_broadcast:
             return

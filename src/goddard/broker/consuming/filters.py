@@ -169,7 +169,7 @@ class SqlMatch:
 
 
 class RetryMatch(SqlMatch):
-    """For retry topics: each message is judged by the filter of the topic it came from."""
+    """For retry topics: each message is filtered as in the topic that it came from."""
 
     __slots__ = ("_filters", "_group")
 

@@ -106,7 +106,7 @@ class ConsumerGroup:
         if wanted == client.wanted:
             return
         client.wanted = wanted
-        # Whoever differs from the eldest was named when it joined; one comparison tells enough.
+        # A difference from the oldest member was logged at the join; one comparison is enough.
         others = (other for other in self.clients.values() if other is not client)
         other = next((each for each in others if each.wanted is not None), None)
         if other is None or other.wanted is None or other.wanted == wanted:

@@ -1,6 +1,6 @@
 """How far groups have read, and where queues begin and end.
 
-``Offsets`` keeps the progress of groups (``consumerOffset.json``; whoever owns the table saves it),
+``Offsets`` keeps the progress of groups (``consumerOffset.json``; the owner of the table saves it),
 what was last pulled, and the marks of an offset reset on the server: until the group's next pull
 its commits are dropped, that pull is answered with the new offset, and the mark is gone. It belongs
 to the loop.

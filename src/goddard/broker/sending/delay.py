@@ -1,4 +1,4 @@
-"""Delayed messages: each waits in the queue of its level, and is stored anew when it is due.
+"""Delayed messages: each waits in the queue of its level, and is stored again when it is due.
 
 Level n is queue n-1 of SCHEDULE_TOPIC_XXXX; the tags code of an entry is the time at which it is
 due. A queue is a line: its head is due first, unless someone set the clock. The new record goes to

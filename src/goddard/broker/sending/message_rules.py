@@ -1,4 +1,4 @@
-"""A message on its way into the store, and what happens to it there whoever sends it.
+"""A message on its way into the store, and what happens to it there.
 
 ``MessageWriter`` applies the rules that RocketMQ's put hooks apply to every message, from clients
 and from the broker itself: limits, inner batches, timer properties, delay levels. It belongs to the

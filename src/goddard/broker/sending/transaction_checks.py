@@ -1,7 +1,7 @@
 """Asking producers what became of their half messages.
 
 Every ``transactionCheckInterval`` a round passes through the half queue from where the last one
-stopped: decided halves are passed by, one that is old enough is written anew at the end of the
+stopped: decided halves are passed by, one that is old enough is written again at the end of the
 queue and a producer of its group is asked about it (39), one that was asked about too often goes to
 TRANS_CHECK_MAX_TIME_TOPIC, and at the first that is too young the round stops. ``transaction_log``
 decides; here it is done. Progress is the offset of CID_RMQ_SYS_TRANS in both queues, and moves only
@@ -158,7 +158,7 @@ class TransactionChecks:
     async def commit(
         self, queue_id: int, half_offset: int, op_offset: int, end_offset: int
     ) -> None:
-        """Note how far both queues are settled; first what was written anew must be on disk."""
+        """Note how far both queues are settled; first what was written again must be on disk."""
         if end_offset:
             async with asyncio.timeout(_DURABLE_SECONDS):
                 await wait_durable(self._store, end_offset)
@@ -171,7 +171,7 @@ class TransactionChecks:
                 self._offsets.commit(GROUP, topic, queue_id, queue_offset)
                 is_changed = True
         if end_offset and is_changed and self._save_offsets is not None:
-            # A crash before the next save would have the same halves written anew once more.
+            # A crash before the next save would have the same halves written once more.
             await self._save_offsets()
 
     def ask(self, half: Record, renewed: NewMessage, entry: LogEntry) -> None:
@@ -373,7 +373,7 @@ class _Round:
         return True
 
     async def _pass(self, half: Record) -> bool:
-        """Handle a half; one that cannot be written anew must not hold up those behind it."""
+        """Handle a half; one that cannot be written again must not hold up those behind it."""
         try:
             return await self._handle(half)
         except (PutRefusedError, MessageIllegalError) as error:

@@ -78,7 +78,7 @@ class _Op:
 class DecidedHalves:
     """The halves that are known to be decided, as a check reads ops and passes halves.
 
-    A half that must not be checked yet is written anew with the offset it had first, and its
+    A half that must not be checked yet is written again with the offset it had first, and its
     producer decides it by that first offset, which the check has passed then. So a decision about
     an earlier offset is remembered, and its op counts as done only when the check has come past
     every half that was written before the op.
@@ -115,12 +115,12 @@ class DecidedHalves:
         if op is None:
             return False
         op.open_halves -= 1
-        # Written anew under another offset, it may come again.
+        # Written again under another offset, it may come again.
         self._earlier.add(half_offset)
         return True
 
     def has(self, first_offset: int) -> bool:
-        """Whether a half that was written anew is decided, by the offset it had first."""
+        """Whether a half that was written again is decided, by the offset it had first."""
         return first_offset in self._op_of or first_offset in self._earlier
 
     def settled_op_offset(self, stop_timestamp_ms: int | None) -> int:
@@ -143,8 +143,8 @@ class Verdict(Enum):
     """What to do with a half message that nobody has decided."""
 
     LATER = "it is too young: stop here"
-    KEEP = "its producer wants more time: write it anew, unless its first offset is decided"
-    CHECK = "write it anew and ask a producer of its group"
+    KEEP = "its producer wants more time: write it again, unless its first offset is decided"
+    CHECK = "write it again and ask a producer of its group"
     DISCARD = "asked too often, or too old: put it aside"
 
 

@@ -2,8 +2,8 @@
 
 Both belong to the loop. A change moves the table's data version, is told to the listeners at once
 (registration with the name servers, saving of the file) and logged in RocketMQ's words, which
-people search their logs for. Configurations are replaced, never changed in place: whoever holds
-one may keep it.
+people search their logs for. Configurations are replaced, never changed in place: a caller may keep
+the one it has.
 """
 
 import logging
@@ -95,7 +95,7 @@ class Topics:
             self._own_system_topics.add(config.topic_name)
             self.table.put_missing(config.topic_name, config)
         if self.table.data_version.timestamp == 0:
-            # A broker that starts anew must not look like the empty table of another.
+            # A broker that starts again must not look like the empty table of another.
             self.table.data_version = DataVersion(timestamp=self._clock.now_ms())
 
     def restore(self, stored: Iterable[tuple[str, int]]) -> None:

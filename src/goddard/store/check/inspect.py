@@ -2,8 +2,8 @@
 
 Nothing here writes, creates or locks anything: files are opened for reading and mapped, sizes come
 from the files themselves (a directory does not say how it was configured), and the state of the
-lock is asked for, not taken. On a running broker the bounds move while they are looked at; whoever
-needs a later answer asks again.
+lock is asked for, not taken. On a running broker the bounds move while they are looked at; for a
+later answer, ask again.
 
 Layout: ``commitlog/<20 digits>``, ``consumequeue/<topic>/<queue>/<20 digits>``, ``index/<17
 digits>``, ``checkpoint`` (five i64), ``abort``, ``lock``, ``config/*.json``.

@@ -1,4 +1,4 @@
-"""Mends a stopped store: cuts a torn tail and makes queues and index anew from the log.
+"""Mends a stopped store: cuts a torn tail and makes queues and index from the log.
 
 The log is verified first, since damage in its middle is not to be cut unasked. Nothing is touched
 before a full copy of the directory exists and has been compared with it byte by byte. The lock is
@@ -75,7 +75,7 @@ def repair(
         if refused is not None:
             raise refused
         copied_bytes = copy_store(root, copy_to, on_progress)
-        # As after a crash and without a checkpoint, everything is read and dispatched anew; first
+        # As after a crash and without a checkpoint, everything is read and dispatched again; first
         # of all, so that a broker started after a repair that broke off does the same.
         (root / "abort").touch()
         (root / "checkpoint").unlink(missing_ok=True)

@@ -6,11 +6,11 @@ physical offset, i32 seconds since the begin time, i32 number of the entry befor
 A slot holds the number of its newest entry; entry 0 is never used.
 
 Records gather in memory (``add``, cheap, from the appending thread) and are entered in bulk by
-whoever calls ``write_pending``, a worker of the store as a rule: the hashing, the touched pages and
+the caller of ``write_pending``, a worker of the store as a rule: the hashing, the touched pages and
 the making of new files cost the appender nothing. The slots (random access) are written through a
 mapping of blocks reserved beforehand, the entries by ``pwrite``, so that a full disk is an error
 and not a signal. Written in the order entries, slots, header; after a crash ``repair`` links the
-entries anew. The index has a lock of its own, the last to be taken; queries do not hold it while
+entries again. The index has a lock of its own, the last to be taken; queries do not hold it while
 they read entries.
 """
 
@@ -262,7 +262,7 @@ class IndexFile:
         return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
 
     def repair(self, keep_below: int) -> bool:
-        """Link anew the entries of records before an offset of the log and drop the others.
+        """Link again the entries of records before an offset of the log and drop the others.
 
         True when entries that should be there turned out to be damaged. The header is the caller's
         to write: until it is, they will be seen to be damaged again.
@@ -407,7 +407,7 @@ class KeyIndex:
         # Hashes, offsets and times of what was taken from there and could not be entered.
         self._not_written: tuple[Ints, Ints, Ints] | None = None
         self._unsynced: dict[Path, None] = {}
-        self._set_aside: list[IndexFile] = []
+        self._discarded: list[IndexFile] = []
 
     @property
     def files(self) -> Sequence[IndexFile]:
@@ -430,10 +430,10 @@ class KeyIndex:
             index_file.load(writable=name == names[-1])
             self._index_files.append(index_file)
 
-    def set_aside_damaged(self, log_end: int, *, is_clean: bool) -> "IndexDamage | None":
+    def discard_damaged(self, log_end: int, *, is_clean: bool) -> "IndexDamage | None":
         """Take out the first file whose header is damaged, and those after it, as order demands.
 
-        The files go with ``delete_set_aside``, once it is certain that the store opens.
+        The files go with ``delete_discarded``, once it is certain that the store opens.
         """
         for place, index_file in enumerate(self._index_files):
             is_last = place == len(self._index_files) - 1
@@ -443,7 +443,7 @@ class KeyIndex:
                 break
         else:
             return None
-        self._set_aside = self._index_files[place:]
+        self._discarded = self._index_files[place:]
         del self._index_files[place:]
         if not self._index_files:
             return IndexDamage(index_file.path, 0, problem)
@@ -452,9 +452,9 @@ class KeyIndex:
         last.load(writable=True)
         return IndexDamage(index_file.path, last.end_offset, problem)
 
-    def delete_set_aside(self) -> None:
-        while self._set_aside:
-            index_file = self._set_aside.pop()
+    def delete_discarded(self) -> None:
+        while self._discarded:
+            index_file = self._discarded.pop()
             self._unsynced[self._directory] = None
             index_file.delete()
 
@@ -574,7 +574,7 @@ class KeyIndex:
     def _roll(self, before: IndexFile | None) -> IndexFile:
         now_ms = self._clock.now_ms()
         name = int(format_local_time("%Y%m%d%H%M%S", now_ms) + f"{now_ms % 1000:03d}")
-        for other in (before, *self._set_aside):
+        for other in (before, *self._discarded):
             if other is not None:
                 name = max(name, int(other.path.name) + 1)
         index_file = self._new_file(self._directory / f"{name:017d}")
@@ -648,5 +648,5 @@ class KeyIndex:
                 self._index_files.pop().delete()
 
     def close(self) -> None:
-        for index_file in (*self._index_files, *self._set_aside):
+        for index_file in (*self._index_files, *self._discarded):
             index_file.close()

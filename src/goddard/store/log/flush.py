@@ -1,6 +1,6 @@
 """Making the commit log durable, and knowing what is.
 
-One sync covers every append before it; whoever waits for an offset is told once that offset is on
+One sync covers every append before it; a caller that waits is told once its offset is on
 disk (group commit). Flushing runs in the store's worker, or is started by a loop and run by the
 kernel (``goddard.environment.syncs``); appends go on meanwhile.
 
@@ -48,7 +48,7 @@ class LogFlusher:
     def __init__(self, log: CommitLog, on_flushed: Callable[[], None]) -> None:
         self._log = log
         self._on_flushed = on_flushed
-        # Held by whoever syncs; what the kernel syncs is in ``_kernel_sync``, which it guards, too.
+        # Held during a sync; what the kernel syncs is in ``_kernel_sync``, which it guards, too.
         self._flushing = threading.Lock()
         self._syncs: Syncs | None = None
         self._kernel_sync: _KernelSync | None = None

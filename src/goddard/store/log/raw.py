@@ -78,9 +78,9 @@ def complete_end(log: CommitLog, physical_offset: int) -> int:
 def split_at_restarts(
     entries: list[LogEntry], next_offsets: Mapping[QueueKey, int]
 ) -> Iterator[tuple[QueueKey | None, list[LogEntry]]]:
-    """The entries in runs, each with the queue, if any, that begins anew with the run.
+    """The entries in runs, each with the queue, if any, that restarts with the run.
 
-    A queue begins anew where its offsets go back although the log goes on: the other broker
+    A queue restarts where its offsets go back although the log goes on: the other broker
     deleted its topic.
     """
     restarted: QueueKey | None = None

@@ -5,8 +5,8 @@ error code and not a SIGBUS that ends the process. Reading goes through a read-o
 which sees every write at once and hands out slices without copying; its pages belong to the page
 cache, not to this process's private memory.
 
-A file never shrinks while mapped. Deleting one unlinks the name; whoever still holds a slice keeps
-the mapping, and with it the bytes, alive until the slice is dropped.
+A file never shrinks while mapped. Deleting one unlinks the name; a slice keeps the mapping, and
+with it the bytes, alive until it is dropped.
 """
 
 import mmap
@@ -25,7 +25,7 @@ from goddard.store.errors import StoreDiskError, StoreLayoutError, disk_error, d
 NAME_DIGITS: Final = 20
 _MAX_OFFSET: Final = 1 << 62  # leaves room to add a size
 _ZERO_CHUNK: Final = 1 << 20
-# Zeros go to the disk in small portions with pauses: a file system may have a sync of the log wait
+# Zeros go to the disk in small steps with pauses: a file system may have a sync of the log wait
 # for whatever was written before it. Not to the end: ``zeroing`` goes on when the file is in use.
 _PREZERO_BYTES: Final = 32 << 20
 _ZERO_SYNC: Final = 8 << 20

@@ -2,11 +2,11 @@
 
 A sync of bytes that fall into a hole has to put the file's new layout on disk as well, and takes
 about twice as long as one of blocks that were written before. So a worker writes zeros ahead
-of the appends, in small portions with pauses: a file system may have a sync of the log wait for
+of the appends, in small steps with pauses: a file system may have a sync of the log wait for
 whatever was written before it.
 
 No zero may ever come over what was appended. The appender reserves before it writes; the worker
-writes only behind what is reserved, one portion at a time, under the lock. The appender comes for
+writes only behind what is reserved, one step at a time, under the lock. The appender comes for
 the lock early, and waits for it only if it could not have it all that while.
 """
 
@@ -18,8 +18,8 @@ from goddard.environment.threads import Worker
 from goddard.store.errors import StoreDiskError
 from goddard.store.log.segment import Segment
 
-_PORTION_BYTES: Final = 1 << 20
-_SYNC_PORTIONS: Final = 8
+_STEP_BYTES: Final = 1 << 20
+_SYNC_STEPS: Final = 8
 _PAUSE_SECONDS: Final = 0.008
 _RESERVED_BYTES: Final = 1 << 20
 _AHEAD_BYTES: Final = 32 << 20
@@ -33,13 +33,13 @@ class ZeroAhead:
         files: Files,
         worker: Worker,
         *,
-        portion_bytes: int = _PORTION_BYTES,
+        step_bytes: int = _STEP_BYTES,
         reserved_bytes: int = _RESERVED_BYTES,
         ahead_bytes: int = _AHEAD_BYTES,
     ) -> None:
         self._files = files
         self._worker = worker
-        self._blank = bytes(portion_bytes)
+        self._blank = bytes(step_bytes)
         self._reserved_bytes = reserved_bytes
         self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class ZeroAhead:
     def _reserve(self, segment: Segment, end: int) -> None:
         is_new = segment is not self._segment
         if not self._lock.acquire(blocking=is_new or end > self._reserved_to):
-            return  # a portion is on its way, behind what is reserved
+            return  # a step is on its way, behind what is reserved
         try:
             if is_new:
                 self._segment = segment
@@ -97,16 +97,16 @@ class ZeroAhead:
                 self._is_working = False
 
     def _write_ahead(self, segment: Segment, fd: int) -> None:
-        portions = 0
-        while self._write_portion(segment, fd):
-            portions += 1
-            if portions % _SYNC_PORTIONS == 0:
+        steps = 0
+        while self._write_step(segment, fd):
+            steps += 1
+            if steps % _SYNC_STEPS == 0:
                 self._files.sync(fd)
             self._worker.pause(_PAUSE_SECONDS)
-        if portions:
+        if steps:
             self._files.sync(fd)
 
-    def _write_portion(self, segment: Segment, fd: int) -> bool:
+    def _write_step(self, segment: Segment, fd: int) -> bool:
         """Write the next zeros; False when there are enough."""
         with self._lock:
             start = max(self._written_to, self._reserved_to)

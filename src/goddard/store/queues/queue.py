@@ -532,7 +532,7 @@ class ConsumeQueue:
             return
         end = self._find_end(physical_end)
         if end < self.max_offset:
-            self._mark_directories()  # whoever made the queue may have died before syncing them
+            self._mark_directories()  # the process that made it may have died before
             if end * QUEUE_ENTRY_BYTES < self._written:
                 self._stale_to = max(self._stale_to, self._written)
             self._forget_from(end)

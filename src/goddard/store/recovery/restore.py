@@ -69,7 +69,7 @@ class _Remaking:
     Half of a queue looks like a queue. So before the first entry is written, or a file that has to
     be made again is touched, the marks that the next opening goes by say from where on to do it:
     that there was no clean stop, and, where the checkpoint vouches for more, that it does not. The
-    log itself is judged as strictly as before.
+    log itself is checked as strictly as before.
     """
 
     def __init__(
@@ -131,15 +131,15 @@ class Restorer:
         log.load()
         after_crash = self._choose_start(checkpoint, is_clean=False)
         self._remaking = _Remaking(self._files, self._root, checkpoint, after_crash, is_clean)
-        # After a crash what is dispatched again is made anew, so that the log alone decides.
+        # After a crash what is dispatched again is created again, so that the log alone decides.
         keep_below = None if is_clean else after_crash
         damaged_queues = self._queues.load(log.has_record, log.min_offset, keep_below)
         self._index.load()
-        damaged_index = self._index.set_aside_damaged(log.end_offset, is_clean=is_clean)
+        damaged_index = self._index.discard_damaged(log.end_offset, is_clean=is_clean)
         if not log.segments:
             self._queues.destroy(list(self._queues))
             self._index.destroy()
-            self._index.delete_set_aside()
+            self._index.delete_discarded()
             return report
         damages = [damage.physical_offset for damage in damaged_queues]
         if damaged_index is not None:
@@ -174,7 +174,7 @@ class Restorer:
         if damages:
             self._remaking.begin(dispatch_from)
         log.truncate(end)
-        self._index.delete_set_aside()
+        self._index.delete_discarded()
         if not is_clean:
             # What a killed process wrote may exist in memory alone; from here on it counts as safe.
             for segment, _ in self._segments_from(start):

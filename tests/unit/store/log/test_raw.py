@@ -1,4 +1,4 @@
-"""Copying the log of another store: pieces that end anywhere, damage, queues that begin anew."""
+"""Copying the log of another store: pieces that end anywhere, damage, queues that restart."""
 
 from collections.abc import Callable
 from pathlib import Path

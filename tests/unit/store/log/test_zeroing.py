@@ -19,9 +19,7 @@ SIZE = 64 * PAGE
 
 
 def zero_ahead(files: SystemFiles, worker: Worker) -> ZeroAhead:
-    return ZeroAhead(
-        files, worker, portion_bytes=PAGE, reserved_bytes=2 * PAGE, ahead_bytes=8 * PAGE
-    )
+    return ZeroAhead(files, worker, step_bytes=PAGE, reserved_bytes=2 * PAGE, ahead_bytes=8 * PAGE)
 
 
 def segment_in(files: SystemFiles, directory: Path, base_offset: int = 0) -> Segment:
