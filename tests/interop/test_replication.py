@@ -5,12 +5,10 @@ Each pair replicates 100,000 messages: half of them while the slave is away afte
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from goddard import Message, Producer
-from goddard.protocol import fastjson
 from goddard.protocol.bodies import encode_body
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -20,7 +18,7 @@ from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import ask, query_brokers, query_route
 from tests.support.java import JavaPeers
-from tests.support.replicas import log_end, replication
+from tests.support.replicas import log_end, replication, table
 
 pytestmark = pytest.mark.java
 
@@ -86,12 +84,6 @@ def test_a_java_slave_copies_our_log(
         assert master.stop() == 0
         slave.stop()
         assert log_of(slave.store_dir, end_offset) == log_of(master.home / "store", end_offset)
-
-
-def table(broker: Process, code: int) -> Any:
-    answer = ask(broker.address, RemotingCommand(code))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return fastjson.loads(bytes(answer.body))
 
 
 def check_state(master: Process, slave: Process) -> None:
