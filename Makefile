@@ -11,7 +11,7 @@ ARGS   ?=
 COVERED := tests/unit tests/property tests/golden tests/integration tests/client tests/fault/store \
 	tests/fault/broker tests/fault/nameserver tests/fault/client tests/fault/transport
 
-.PHONY: help demo unit test coverage check format generate build hooks bench fuzz fuzz-core sanitize peers clean
+.PHONY: help demo unit test coverage check format generate build hooks bench fuzz fuzz-core sanitize peers simulate clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
@@ -74,6 +74,9 @@ fuzz: $(READY) ## Feed the decoders a million hostile inputs
 
 fuzz-core: $(READY) ## Feed the compiled decoders ten million hostile inputs
 	$(BIN)/python -m bench.fuzz_core $(ARGS)
+
+simulate: $(READY) ## Run a simulated cluster: SEED=1 RUNS=100; or ARGS=--planted
+	$(BIN)/python -W ignore -m tests.simulation --seed $(or $(SEED),1) --runs $(or $(RUNS),100) $(ARGS)
 
 sanitize: $(READY) ## Test the compiled modules under gcc's address sanitizer
 	@rm -rf build/sanitized

@@ -22,7 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GROUPS = {
-    "servers": ("unit", "property", "golden", "integration", "fault", "peers", "spark"),
+    "servers": (
+        "unit",
+        "property",
+        "golden",
+        "integration",
+        "simulation",
+        "fault",
+        "peers",
+        "spark",
+    ),
     "clients": ("interop", "client"),
     "not compiled": ("golden", "integration/broker"),
 }

@@ -9,12 +9,12 @@ run them in an executor thread.
 import contextlib
 from pathlib import Path
 
-from goddard.environment.files import Files
+from goddard.environment.files import Files, make_durable_directories
 
 
 def replace_file(files: Files, path: Path, data: bytes) -> None:
     """Replace the content of the file with ``data``, which is on the disk on return."""
-    _make_folder(files, path.parent)
+    make_durable_directories(files, path.parent)
     temporary = path.with_name(path.name + ".tmp")
     descriptor = files.open(temporary, create=True)
     try:
@@ -33,11 +33,3 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
     with contextlib.suppress(OSError):
         files.rename(old, path.with_name(path.name + ".bak"))
     files.sync_directory(path.parent)
-
-
-def _make_folder(files: Files, folder: Path) -> None:
-    """Create the folder and its missing parents; sync the parent of each new folder."""
-    missing = [above for above in (folder, *folder.parents) if files.facts(above) is None]
-    files.make_directories(folder)
-    for created in missing:
-        files.sync_directory(created.parent)

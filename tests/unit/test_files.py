@@ -28,8 +28,8 @@ def test_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "above" / "folder" / "file"
     replace_file(SystemFiles(), path, b"one")
     assert events == [
-        "sync above",
         f"sync {tmp_path.name}",
+        "sync above",
         "sync file.tmp",
         "rename file.tmp file",
         "sync folder",

@@ -126,6 +126,18 @@ class Files(Protocol):
     def unlock(self, fd: int) -> None: ...
 
 
+def make_durable_directories(files: Files, path: Path) -> None:
+    """Create a directory and those above it; the name of each new one is on the disk on return."""
+    missing = []
+    while files.facts(path) is None:
+        missing.append(path)
+        path = path.parent
+    if missing:
+        files.make_directories(missing[0])
+        for made in reversed(missing):
+            files.sync_directory(made.parent)
+
+
 def read_file(files: Files, path: Path) -> bytes | None:
     """The content of a small file; None if there is none."""
     facts = files.facts(path)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from goddard.environment.files import Files, SystemFiles
+from goddard.environment.files import Files, SystemFiles, make_durable_directories
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol import fastjson
 from goddard.store.errors import disk_errors
@@ -101,7 +101,7 @@ class JsonFile:
         files = self._files
         temporary_path = self.path.with_name(self.path.name + ".tmp")
         with disk_errors("replace", self.path):
-            self._make_directory()
+            make_durable_directories(files, self.path.parent)
             descriptor = files.open(temporary_path, create=True)
             try:
                 files.truncate(descriptor, 0)
@@ -114,17 +114,6 @@ class JsonFile:
             files.rename(temporary_path, self.path)
             files.sync_directory(self.path.parent)
         self._is_file_good = True
-
-    def _make_directory(self) -> None:
-        """A directory is durable once the one above it is synced, and so on upwards."""
-        directory, missing = self.path.parent, []
-        while self._files.facts(directory) is None:
-            missing.append(directory)
-            directory = directory.parent
-        if missing:
-            self._files.make_directories(self.path.parent)
-            for made in reversed(missing):
-                self._files.sync_directory(made.parent)
 
     def _read(self, path: Path) -> tuple[dict[str, Any] | None, str]:
         """The document, or why there is none; a missing or empty file is just absent."""

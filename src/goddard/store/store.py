@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from goddard.environment import Environment
+from goddard.environment.files import make_durable_directories
 from goddard.environment.syncs import Syncs
 from goddard.store.config import FlushMode, StoreConfig
 from goddard.store.errors import (
@@ -155,7 +156,7 @@ class MessageStore:
         """
         root = self.config.root
         with disk_errors("create", root):
-            self._files.make_directories(root)
+            make_durable_directories(self._files, root)
         self._directory_lock.acquire()
         began_ms = self._clock.monotonic_ms()
         try:

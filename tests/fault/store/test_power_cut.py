@@ -40,6 +40,21 @@ def fill(small: SmallStore, first: int, count: int) -> None:
     small.store.tick()
 
 
+def test_a_new_store_is_found_after_a_power_cut(tmp_path: Path) -> None:
+    """The names of its directory, and of those above it, are durable before the first message."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    files = FaultyFiles(disk)
+    root = disk / "above" / "store"
+    small = SmallStore(root, files=files, flush_mode=FlushMode.SYNC, **_SIZES)
+    small.store.open()
+    small.store.put(prepared(body=b"m0"))
+    files.crash()
+    small.store.abandon()
+    with SmallStore(root, **_SIZES) as store:
+        assert bodies(store) == [b"m0"]
+
+
 def test_a_new_queue_is_found_after_a_power_cut(root: Path) -> None:
     """Its directories, too, must be synced before the checkpoint covers it."""
     files = FaultyFiles(root)

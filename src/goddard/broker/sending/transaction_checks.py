@@ -11,6 +11,7 @@ Belongs to the loop, and lets it go on after every few halves.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
@@ -173,6 +174,24 @@ class TransactionChecks:
         if end_offset and is_changed and self._save_offsets is not None:
             # A crash before the next save would have the same halves written once more.
             await self._save_offsets()
+
+    def ask_when_visible(self, half: Record, renewed: NewMessage, entry: LogEntry) -> None:
+        """As ``ask``, once the producer's decision can find the renewed half.
+
+        With SYNC_FLUSH that is when it is on disk; a producer may answer faster than a sync.
+        """
+        if self._store.lookup(entry.physical_offset) is not None:
+            self.ask(half, renewed, entry)
+            return
+        loop = asyncio.get_running_loop()
+
+        def durable(error: StoreError | None) -> None:
+            # Without the sync the half is checked again, as is one whose check is lost.
+            if error is None:
+                with contextlib.suppress(RuntimeError):  # the loop ends before this thread
+                    loop.call_soon_threadsafe(self.ask, half, renewed, entry)
+
+        self._store.wait_durable(entry.end_offset, durable)
 
     def ask(self, half: Record, renewed: NewMessage, entry: LogEntry) -> None:
         """Ask a producer of the half's group what became of it."""
@@ -367,7 +386,7 @@ class _Round:
             times = 0 if check_times is None else number(check_times) or 0
             properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times + 1)
             entry = await self._checks.put(message)
-            self._checks.ask(half, message, entry)
+            self._checks.ask_when_visible(half, message, entry)
             self._asked += 1
         self._end_offset = entry.end_offset
         return True

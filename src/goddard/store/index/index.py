@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.clock import Clock, format_local_time
-from goddard.environment.files import Files
+from goddard.environment.files import Files, make_durable_directories
 from goddard.protocol.hashing import index_hash
 from goddard.store.errors import QueryCancelledError, StoreLayoutError, disk_errors
 from goddard.store.index.keys import hash_columns, hash_keys
@@ -415,7 +415,7 @@ class KeyIndex:
 
     def load(self) -> None:
         with disk_errors("list", self._directory):
-            self._files.make_directories(self._directory)
+            make_durable_directories(self._files, self._directory)
             names = self._files.names(self._directory)
         for name in names:
             path = self._directory / name

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from goddard.environment.files import Files
+from goddard.environment.files import Files, make_durable_directories
 from goddard.environment.threads import Worker
 from goddard.errors import ProtocolError
 from goddard.protocol.record import BLANK_BYTES, encode_blank
@@ -72,7 +72,7 @@ class CommitLog:
     def load(self) -> None:
         """Take every file of the directory as full; recovery then finds the real end."""
         with disk_errors("create", self.directory):
-            self._files.make_directories(self.directory)
+            make_durable_directories(self._files, self.directory)
             self._files.sync_directory(self.directory.parent)
         size = self._segment_bytes
         remedy = (

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from goddard.environment.files import Files
+from goddard.environment.files import Files, make_durable_directories
 from goddard.environment.threads import NewExecutor
 from goddard.store.errors import StoreLayoutError, disk_errors
 from goddard.store.log.block import QueueKey
@@ -62,7 +62,7 @@ class QueueTable:
                     " does not read. Move it away to have the queues rebuilt from the commit log",
                     self._directory,
                 )
-            self._files.make_directories(self._directory)
+            make_durable_directories(self._files, self._directory)
             self._syncing.open()
         self.delete_leftovers()
         with disk_errors("list", self._directory):

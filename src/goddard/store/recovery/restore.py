@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from goddard.environment.files import Files
+from goddard.environment.files import Files, make_durable_directories
 from goddard.errors import ProtocolError
 from goddard.protocol.record import MAGIC_V1, MAGIC_V2
 from goddard.store.errors import StoreCorruptError, disk_errors
@@ -358,7 +358,7 @@ class Restorer:
         """Copy a range of a segment to a side file named by its first offset."""
         name = segment_name(segment.base_offset + start)
         with disk_errors("create", self._cut_directory):
-            self._files.make_directories(self._cut_directory)
+            make_durable_directories(self._files, self._cut_directory)
             taken = self._files.names(self._cut_directory)
         number = sum(1 for other in taken if other.startswith(name))
         path = self._cut_directory / (f"{name}.{number}" if number else name)

@@ -25,6 +25,7 @@ from goddard.protocol.names import (
     TRANS_OP_HALF_TOPIC,
 )
 from goddard.protocol.record import MAX_PROPERTIES_BYTES, Record, decode_record
+from goddard.store.config import FlushMode
 from goddard.store.errors import StoreUnavailableError
 from goddard.store.log.block import each_entry
 from goddard.store.log.records import LogEntry
@@ -408,6 +409,24 @@ class TestTransactionChecks:
             assert answer.code == ResponseCode.SUCCESS
             assert len(made.parts.records("Orders", 2)) == 1
             assert entry.queue_offset == 0
+
+    async def test_a_producer_is_asked_when_the_renewed_half_can_be_found(
+        self, tmp_path: Path
+    ) -> None:
+        async with harness(tmp_path, store={"flush_mode": FlushMode.SYNC}) as made:
+            await made.send_half()
+            made.parts.clock.advance(6_001)
+            worker = made.parts.small.flush_worker
+            worker.is_held = True
+            checking = asyncio.create_task(made.transactions.check())
+            with pytest.raises(TimeoutError):
+                await made.peer.receive(1, 0.1)
+            worker.is_held = False
+            worker.run()
+            (command,) = await made.peer.receive(1)
+            await checking
+            header = CheckTransactionRequest.decode(command.fields)
+            assert made.parts.store.lookup(header.commit_log_offset) is not None
 
     async def test_young_halves_are_not_checked(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as made:

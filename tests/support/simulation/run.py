@@ -1,0 +1,200 @@
+"""One run: a seed decides everything. ``simulate`` runs it, ``shorten`` drops needless faults."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from tests.support.history import check
+from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.faults import SAFETY_SECONDS, Fault, apply, make_schedule
+from tests.support.simulation.workload import Workload
+
+_LIVENESS_SECONDS: Final = 100.0
+_READ_ATTEMPTS: Final = 20
+_HISTORY_LINES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    seed: str
+    setup: str
+    schedule: tuple[Fault, ...]
+    violations: tuple[str, ...]
+    digest: str
+    virtual_seconds: float
+    faults: int
+    sent: int
+    acknowledged: int
+    delivered: int
+    notes: tuple[str, ...]
+    history: tuple[str, ...]
+
+    def report(self) -> str:
+        """For people: seed, faults and what happened to the messages concerned."""
+        lines = [f"seed {self.seed}: {self.setup}; trace {self.digest}"]
+        lines += [f"  violation: {violation}" for violation in self.violations[:10]]
+        if len(self.violations) > 10:
+            lines.append(f"  and {len(self.violations) - 10} more violations")
+        lines += ["faults:", *(f"  {fault}" for fault in self.schedule)]
+        lines += ["what happened:", *(f"  {note}" for note in self.notes)]
+        lines += ["history:", *(f"  {line}" for line in self.history)]
+        return "\n".join(lines)
+
+
+def simulate(seed: str, schedule: Sequence[Fault] | None = None) -> Result:
+    """The run of a seed, or the same with another schedule of faults."""
+    was_enabled, level = gc.isenabled(), logging.root.manager.disable
+    # A collection would close suspended coroutines, at a time that no seed decides.
+    gc.disable()
+    logging.disable(logging.CRITICAL)
+    try:
+        return _Run(seed, schedule).run()
+    finally:
+        gc.collect()
+        logging.disable(level)
+        if was_enabled:
+            gc.enable()
+
+
+def shorten(result: Result, most_runs: int = 40) -> Result:
+    """A run of the same seed that fails with fewer faults."""
+    runs = 0
+    size = max(1, len(result.schedule) // 2)
+    while size and runs < most_runs:
+        place, is_shorter = 0, False
+        while place < len(result.schedule) and runs < most_runs:
+            left = result.schedule[:place] + result.schedule[place + size :]
+            runs += 1
+            tried = simulate(result.seed, left)
+            if tried.violations:
+                result, is_shorter = tried, True
+            else:
+                place += size
+        if not is_shorter:
+            size //= 2
+    return result
+
+
+class _Run:
+    def __init__(self, seed: str, schedule: Sequence[Fault] | None) -> None:
+        self._seed = seed
+        random = Random(f"{seed} setup")
+        self._is_sync = random.random() < 0.7
+        self._name_servers = [f"ns{number + 1}" for number in range(random.choice((1, 1, 2)))]
+        self._cluster = cluster = Cluster(seed)
+        for name in self._name_servers:
+            cluster.add_name_server(name)
+        properties = {"flushDiskType": "SYNC_FLUSH" if self._is_sync else "ASYNC_FLUSH"}
+        cluster.add_broker("b1", **properties)
+        self._brokers = ["b1"]
+        self._workload = Workload(cluster)
+        self._workload.add_clients()
+        if schedule is None:
+            schedule = make_schedule(
+                seed,
+                brokers=self._brokers,
+                name_servers=self._name_servers,
+                clients=self._workload.clients,
+                is_durable=self._is_sync,
+            )
+        self._schedule = tuple(schedule)
+        self._setup = f"{properties['flushDiskType']}, {len(self._name_servers)} name servers"
+        self._faults = 0
+        self._problems: list[str] = []
+
+    def run(self) -> Result:
+        cluster, history = self._cluster, self._workload.history
+        try:
+            cluster.loop.run(self._main())
+        finally:
+            cluster.close()
+        violations = [*self._problems, *check(history)]
+        violations += [
+            f"error in a callback: {context.get('exception')!r}" for context in cluster.loop.errors
+        ]
+        return Result(
+            seed=self._seed,
+            setup=self._setup,
+            schedule=self._schedule,
+            violations=tuple(violations),
+            digest=cluster.trace.digest,
+            virtual_seconds=cluster.loop.time(),
+            faults=self._faults,
+            sent=len(history.sends),
+            acknowledged=sum(send.outcome.value == "acknowledged" for send in history.sends),
+            delivered=len(history.deliveries),
+            notes=tuple(cluster.trace.notes),
+            history=tuple(self._story(violations)),
+        )
+
+    async def _main(self) -> None:
+        cluster, workload = self._cluster, self._workload
+        for name in (*self._name_servers, *self._brokers, *workload.clients):
+            cluster.start(name)
+        for fault in self._schedule:
+            await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
+            if await apply(cluster, fault):
+                self._faults += 1
+                if fault.kind == "clock":
+                    workload.history.clock_jumps_seconds += fault.amount / 1000
+        await asyncio.sleep(max(0.0, SAFETY_SECONDS - cluster.loop.time()))
+        await self._heal()
+        await self._read()
+
+    async def _heal(self) -> None:
+        """From here on everything works; wait until everything is consumed."""
+        cluster, workload = self._cluster, self._workload
+        cluster.trace.note("everything is healed")
+        cluster.network.heal()
+        for node in cluster.nodes.values():
+            node.disk.free()
+            node.disk.failing_syncs = 0
+            if not node.is_running:
+                cluster.start(node.name)
+        workload.is_safety_over = True
+        until = cluster.loop.time() + _LIVENESS_SECONDS
+        while cluster.loop.time() < until:
+            await asyncio.sleep(5.0)
+            if workload.is_consumed():
+                break
+        await asyncio.sleep(10.0)  # deliveries of what was sent without an answer
+
+    async def _read(self) -> None:
+        cluster = self._cluster
+        node = cluster.add_node("reader")
+        error: BaseException | None = None
+        for _ in range(_READ_ATTEMPTS):
+            task = node.run(partial(self._workload.read_everything, node.new_life()))
+            await asyncio.wait((task,), timeout=30)
+            error = task.exception() if task.done() else TimeoutError("reading does not end")
+            if error is None:
+                return
+            await asyncio.sleep(2.0)
+        self._problems.append(f"the healed cluster cannot be read: {error!r}")
+
+    def _story(self, violations: Sequence[str]) -> list[str]:
+        """What is known of the messages that the first violations name."""
+        words = {word.strip(",:'") for text in violations[:3] for word in text.split()}
+        history = self._workload.history
+        lines: list[tuple[float, str]] = []
+        for send in history.sends:
+            if send.value in words:
+                lines.append((send.began, f"{send.producer} sends {send.value}"))
+                ended = "" if send.ended is None else f"{send.queue} {send.offset}"
+                lines.append(
+                    (send.ended or send.began, f"{send.value} {send.outcome.value} {ended}")
+                )
+        for each in history.deliveries:
+            if each.value in words:
+                how = "consumes" if each.is_success else "refuses"
+                text = f"{each.member} {how} {each.value} of {each.queue} {each.offset}"
+                lines.append((each.began, text))
+        lines.sort()
+        return [f"{at:10.3f} {text}" for at, text in lines[:_HISTORY_LINES]]
