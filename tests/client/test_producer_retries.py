@@ -1,6 +1,7 @@
 """Retries, timeouts and headers of sends, at fake brokers with scripted answers."""
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -514,6 +515,54 @@ async def test_cancelled_send_does_not_affect_others() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (await producer.send(Message("T", b"4"))).status is SendStatus.SEND_OK
+
+
+async def test_stop_does_not_wait_for_a_cancelled_send() -> None:
+    async with FakeCluster("a") as cluster:
+        broker = cluster.broker("a")
+        async with Producer("g", name_servers=cluster.namesrv, send_timeout_ms=60_000) as producer:
+            await producer.send(Message("T", b"x"))
+            broker.answer = mute
+            waiting = asyncio.create_task(producer.send(Message("T", b"x")))
+            await until(lambda: len(broker.sends) == 2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            async with asyncio.timeout(20):
+                await producer.stop()
+
+
+@pytest.mark.parametrize("soon", [False, True])
+async def test_cancelled_send_is_not_tried_again(soon: bool) -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        Producer("g", name_servers=cluster.namesrv, send_timeout_ms=60_000) as producer,
+    ):
+        first, second = cluster.brokers
+        for broker in cluster.brokers:
+            await producer.send(Message("T", b"x"), queue=MessageQueue("T", broker.name, 0))
+            # The first attempt loses its connection, at either broker; the second has no answer.
+            broker.answer = mute
+        if soon:
+            sending = producer.send_soon(Message("T", b"x"))
+        else:
+            sending = asyncio.ensure_future(producer.send(Message("T", b"x")))
+        await until(lambda: len(first.sends) + len(second.sends) == 3)
+        tried = first if len(first.sends) == 2 else second
+        other = second if tried is first else first
+        tried.connections[-1].abort()
+        await until(lambda: len(other.sends) == 2)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        other.connections[-1].abort()
+        for broker in cluster.brokers:
+            broker.answer = broker.store
+            before = len(broker.sends)
+            while len(broker.sends) == before:  # until the loss of the connection is known
+                with contextlib.suppress(SendFailedError):
+                    await producer.send(Message("T", b"x"), queue=MessageQueue("T", broker.name, 0))
+        assert brokers_of(cluster) == {"a": 3, "b": 3}
 
 
 async def test_headers_of_all_ways_of_sending() -> None:

@@ -10,7 +10,7 @@ its session.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -57,11 +57,12 @@ _SEND_OK: Final = SendStatus.SEND_OK
 class RequestedSend(PendingSend, SendRequest):
     """A send whose first attempt is made immediately; the result is the future's."""
 
-    __slots__ = ("context", "future", "has_permit", "sender")
+    __slots__ = ("context", "future", "has_permit", "is_finished", "sender")
 
     context: SendContext | None
     future: "asyncio.Future[SendResult]"
     has_permit: bool
+    is_finished: bool
     sender: "Sender"
 
     def encode(self, opaque: int) -> bytes:
@@ -178,7 +179,7 @@ class Sender:
         queue: MessageQueue | None,
         selector: Selector | None,
         key: Any,
-    ) -> Awaitable[SendResult]:
+    ) -> Coroutine[Any, Any, SendResult]:
         """Send a valid message; ``topic`` is the brokers' name of its topic.
 
         A message whose queue is chosen is tried once.
@@ -198,7 +199,7 @@ class Sender:
         messages: Sequence[Message],
         timeout_ms: int,
         queue: MessageQueue | None,
-    ) -> Awaitable[SendResult]:
+    ) -> Coroutine[Any, Any, SendResult]:
         """Send what is encoded already; ``messages`` are for hooks."""
         policy = self._policy
         if queue is not None:
@@ -288,23 +289,18 @@ class Sender:
         )
         pending.sender = self
         pending.future = self._loop.create_future()
-        pending.has_permit = False
+        pending.has_permit = pending.is_finished = False
         pending.context = None
         self._in_progress += 1
         return pending
 
     # Sends that are waited for
 
-    def _send(self, pending: RequestedSend) -> Awaitable[SendResult]:
+    async def _send(self, pending: RequestedSend) -> SendResult:
+        """Send and wait. A caller that is cancelled makes no more attempts."""
         try:
-            is_sent = self._send_now(pending)
-        except BaseException:
-            self._finish(pending)
-            raise
-        return pending.future if is_sent else self._send_when_resolved(pending)
-
-    async def _send_when_resolved(self, pending: RequestedSend) -> SendResult:
-        try:
+            if self._send_now(pending):
+                return await pending.future
             await self._resolve(pending)
             return await self._send_with_retries(pending)
         finally:
@@ -485,6 +481,9 @@ class Sender:
         self._finish(pending)
 
     def _finish(self, pending: RequestedSend) -> None:
+        if pending.is_finished:
+            return
+        pending.is_finished = True
         if pending.has_permit and self._permits is not None:
             pending.has_permit = False
             self._permits.release(len(pending.messages[0].body))
