@@ -338,6 +338,34 @@ async def test_invalid_answers_are_retried_at_another_broker() -> None:
                     await producer.send_soon(Message("T", b"x"), queue=queue)
 
 
+async def test_result_has_what_the_answer_says() -> None:
+    answer = {
+        "msgId": "AB",
+        "queueId": "7",
+        "queueOffset": "5",
+        "MSG_REGION": "here",
+        "TRACE_ON": "false",
+        "transactionId": "CD",
+        "recallHandle": "EF",
+    }
+    async with (
+        FakeCluster("a") as cluster,
+        Producer("g", name_servers=cluster.namesrv) as producer,
+    ):
+        first = Message("T", b"x")
+        await producer.send(first)
+        cluster.broker("a").answer = answering(answer)
+        results = [await producer.send(first), await producer.send_soon(first)]
+        # A name that is not ASCII is read in another way.
+        cluster.broker("a").answer = answering(answer | {"é": ""})
+        results += [await producer.send(first), await producer.send_soon(first)]
+    for result in results:
+        assert result == (
+            *(SendStatus.SEND_OK, first.message_id, "AB", MessageQueue("T", "a", 7), 5),
+            *("CD", "here", False, "EF"),
+        )
+
+
 async def test_send_soon_keeps_the_order() -> None:
     async with FakeCluster("a") as cluster:
         async with Producer("g", name_servers=cluster.namesrv) as producer:
