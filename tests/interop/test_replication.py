@@ -3,16 +3,22 @@
 Each pair replicates 100,000 messages: half of them while the slave is away after a kill.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
 from goddard import Message, Producer
+from goddard.protocol.bodies import encode_body
+from goddard.protocol.bodies_admin import SubscriptionGroupConfig
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers.message import UpdateConsumerOffsetRequest
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import Process, wait_until
-from goddard.testing.wire import query_brokers
+from goddard.testing.wire import ask, query_brokers, query_route
 from tests.support.java import JavaPeers
-from tests.support.replicas import log_end, replication
+from tests.support.replicas import log_end, replication, table
 
 pytestmark = pytest.mark.java
 
@@ -80,6 +86,66 @@ def test_a_java_slave_copies_our_log(
         assert log_of(slave.store_dir, end_offset) == log_of(master.home / "store", end_offset)
 
 
+def check_state(master: Process, slave: Process) -> None:
+    """The slave has the topics, groups and offsets of its master, also after a deletion."""
+    ask(
+        master.address,
+        RemotingCommand(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            body=encode_body(SubscriptionGroupConfig(group_name="readers")),
+        ),
+    )
+    commit = UpdateConsumerOffsetRequest(
+        consumer_group="readers", topic="orders", queue_id=0, commit_offset=5
+    )
+    request = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, commit.encode())
+    assert ask(master.address, request).code == ResponseCode.SUCCESS
+
+    def has_offset() -> bool:
+        offsets = table(slave, RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"]
+        return {str(key): value for key, value in offsets.get("orders@readers", {}).items()} == {
+            "0": 5
+        }
+
+    wait_until(has_offset, 30, "the offset on the slave")
+    for code, name in (
+        (RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable"),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"),
+    ):
+        ours, java = table(slave, code), table(master, code)
+        assert ours["dataVersion"]["counter"] == java["dataVersion"]["counter"]
+        # A slave keeps the system topics that its own release has.
+        assert set(java[name]) <= set(ours[name])
+    assert (
+        "readers"
+        in table(slave, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)["subscriptionGroupTable"]
+    )
+    delete = RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers"})
+    assert ask(master.address, delete).code == ResponseCode.SUCCESS
+    wait_until(
+        lambda: (
+            "readers"
+            not in table(slave, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[
+                "subscriptionGroupTable"
+            ]
+        ),
+        30,
+        "the deletion on the slave",
+    )
+
+
+def check_tools(java: JavaPeers, names: str, master: Process, slave: Process) -> None:
+    """RocketMQ's mqadmin shows the slave as it shows one of RocketMQ."""
+    end_offset = log_end(master)
+    listed = java.mqadmin("clusterList", "-n", names)
+    rows = {tuple(line.split()[1:4]) for line in listed.splitlines() if GROUP in line}
+    assert {(GROUP, "0", master.address), (GROUP, "1", slave.address)} <= rows
+    status = java.mqadmin("haStatus", "-n", names, "-b", slave.address)
+    assert str(end_offset) in status
+    figures = java.mqadmin("brokerStatus", "-n", names, "-b", slave.address)
+    assert re.search(rf"commitLogMaxOffset +: {end_offset}\b", figures)
+
+
 @pytest.mark.parametrize("version", ["java540", "java494"])
 def test_our_slave_copies_the_log_of_a_java_master(
     version: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -90,6 +156,7 @@ def test_our_slave_copies_the_log_of_a_java_master(
         master = java.start_broker(
             f"master-{version}", namesrv=names.address, properties={**SIZES, "brokerName": GROUP}
         )
+        wait_until(lambda: query_route(names.address, "TBW102"), 60, "the master is registered")
         send(cluster.namesrv)
         slave = cluster.start_broker(properties=SLAVE)
         wait_until(lambda: log_end(slave) == log_end(master), 60, "an empty slave has the log")
@@ -103,6 +170,9 @@ def test_our_slave_copies_the_log_of_a_java_master(
         end_offset = log_end(master)
         assert end_offset > 2 * COUNT * len(BODY)
         assert len(query_brokers(names.address)[GROUP]) == 2
+        check_state(master, slave)
+        if version == "java540":  # 4.9.4 has no haStatus
+            check_tools(java, names.address, master, slave)
         master.kill()
         assert slave.stop() == 0
         assert log_of(slave.home / "store", end_offset) == log_of(master.store_dir, end_offset)

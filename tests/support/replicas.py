@@ -1,5 +1,8 @@
 """The state of replication, as a broker tells it."""
 
+from typing import Any
+
+from goddard.protocol import fastjson
 from goddard.protocol.bodies import KvTable, decode_body
 from goddard.protocol.bodies_admin import HaStatus
 from goddard.protocol.codes import RequestCode, ResponseCode
@@ -19,3 +22,10 @@ def log_end(broker: Process) -> int:
     answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return int(decode_body(answer.body, KvTable).table["commitLogMaxOffset"])
+
+
+def table(broker: Process, code: int) -> Any:
+    """One of the tables that slaves copy, with the names of the wire."""
+    answer = ask(broker.address, RemotingCommand(code))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return fastjson.loads(bytes(answer.body))

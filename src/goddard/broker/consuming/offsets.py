@@ -205,7 +205,10 @@ class Offsets:
     def handle_update(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         header = UpdateConsumerOffsetRequest.decode(request.fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if group not in self._groups:
+        # A slave creates no groups: it knows of a new one when the master has it.
+        if group not in self._groups and not (
+            self._settings.current.is_slave and self._groups.find(group) is not None
+        ):
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", {}
             )

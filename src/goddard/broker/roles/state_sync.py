@@ -31,8 +31,10 @@ from goddard.protocol.bodies_admin import (
 )
 from goddard.protocol.codes import RequestCode
 from goddard.protocol.frame import RemotingCommand
+from goddard.protocol.headers.admin import GetGroupConfigRequest
+from goddard.protocol.headers.header import Header
 from goddard.protocol.headers.message import UpdateConsumerOffsetRequest
-from goddard.protocol.responses import ResponseError, check
+from goddard.protocol.responses import GroupNotExistError, ResponseError, check
 from goddard.replication.reasons import Reasons
 from goddard.store import tables
 from goddard.store.store import MessageStore
@@ -204,9 +206,14 @@ class StateSync:
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
         )
-        request = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
         try:
-            check(await self._client.request(address, request, _TIMEOUT_MS), address)
+            try:
+                await self._request(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            except GroupNotExistError:
+                # A group that began while the master was away: it is created by this question.
+                question = GetGroupConfigRequest(group=group)
+                await self._request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, question)
+                await self._request(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         except ResponseError as error:
             _logger.warning(
                 "the master did not take the offset %d of group %s for queue %d of %s: %s",
@@ -218,3 +225,7 @@ class StateSync:
             )
             return False
         return True
+
+    async def _request(self, address: str, code: int, header: Header) -> None:
+        request = RemotingCommand(code, header.encode())
+        check(await self._client.request(address, request, _TIMEOUT_MS), address)
