@@ -196,23 +196,23 @@ class BrokerMethods(AdminBase):
         await ask(self, address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
 
     async def promote_broker(
-        self, address: str, *, role: str | None = None, force: bool = False
+        self, broker: str, *, role: str | None = None, force: bool = False
     ) -> None:
-        """Make a slave of Goddard the master of its group [1008].
+        """Make a slave of Goddard, given by its address, the master of its group [1008].
 
         ``role`` is SYNC_MASTER or ASYNC_MASTER, by default that of its last master. It refuses
         while the master answers, and, without ``force``, if acknowledged messages could be lost.
         """
+        address = await broker_address(self, broker)
         header = ChangeRoleRequest(master_address=address, broker_role=role, force=force)
         await ask(self, address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header)
 
-    async def demote_broker(
-        self, address: str, *, broker_id: BrokerId, force: bool = False
-    ) -> None:
+    async def demote_broker(self, broker: str, *, broker_id: BrokerId, force: bool = False) -> None:
         """Make a master of Goddard a slave with this id; it refuses writes from then on [1008].
 
         Without ``force``, it stays the master if no slave has its whole log within five seconds.
         """
+        address = await broker_address(self, broker)
         header = ChangeRoleRequest(broker_id=broker_id, force=force)
         await ask(self, address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header)
 
