@@ -38,7 +38,8 @@ TOPICS: Final = (1, 10, 100, 1_000, 10_000)
 CONNECTIONS: Final = (1, 64, 500, 1_000, 2_000, 5_000)
 GROUPS: Final = (10, 100, 1_000, 10_000)
 LOG_GB: Final = (1, 2, 4, 8, 20)
-_CREATED_ONE_BY_ONE: Final = 300
+_CREATED: Final = 256
+_CREATED_TOGETHER: Final = 32
 _TOPICS_PER_REQUEST: Final = 500
 _LOG_BODY_BYTES: Final = 4_000
 _JVM_WARMUP_SECONDS: Final = 15.0
@@ -67,14 +68,17 @@ class _Requests:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._decoder = FrameDecoder()
 
-    def call(self, command: RemotingCommand) -> RemotingCommand:
-        self._socket.sendall(encode_frame(command))
-        while True:
+    def call(self, *commands: RemotingCommand) -> None:
+        """Send requests at once, and wait for all responses."""
+        self._socket.sendall(b"".join(map(encode_frame, commands)))
+        answered = 0
+        while answered < len(commands):
             data = self._socket.recv(1 << 18)
             if not data:
                 raise BenchError("the broker closed the connection")
             for frame in self._decoder.feed(data):
-                return check(decode_frame(frame))
+                check(decode_frame(frame))
+                answered += 1
 
     def close(self) -> None:
         self._socket.close()
@@ -92,23 +96,26 @@ def _create(port: int, names: Sequence[str]) -> None:
             requests.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body))
 
 
-def _created_per_second(port: int, prefix: str) -> float:
-    """Create some topics, each after the response to the one before."""
+def _created_per_second(port: int, prefix: str, at_once: int) -> float:
+    """Create some topics, so many with requests that are sent together."""
+    commands = []
+    for number in range(_CREATED):
+        header = CreateTopicRequest(
+            topic=f"{prefix}{number}",
+            default_topic="TBW102",
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        commands.append(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode()))
     with contextlib.closing(_Requests(port)) as requests:
         began = time.perf_counter()
-        for number in range(_CREATED_ONE_BY_ONE):
-            header = CreateTopicRequest(
-                topic=f"{prefix}{number}",
-                default_topic="TBW102",
-                read_queue_nums=1,
-                write_queue_nums=1,
-                perm=6,
-                topic_filter_type="SINGLE_TAG",
-                topic_sys_flag=0,
-                order=False,
-            )
-            requests.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode()))
-        return _CREATED_ONE_BY_ONE / (time.perf_counter() - began)
+        for start in range(0, _CREATED, at_once):
+            requests.call(*commands[start : start + at_once])
+        return _CREATED / (time.perf_counter() - began)
 
 
 def _load(
@@ -182,8 +189,10 @@ class _Growth:
             # Each topic gets its first messages, and with them its files, before.
             _load(self._process, self._port, frames, 4, 256, self._seconds)
             yield "topics", self._measure(count, frames, 4, 256)
-            created = _created_per_second(self._port, f"After{count}x")
+            created = _created_per_second(self._port, f"After{count}x", 1)
             yield "creating topics", Point(count, created)
+            created = _created_per_second(self._port, f"More{count}x", _CREATED_TOGETHER)
+            yield "creating topics together", Point(count, created)
 
     def _connections(self) -> Iterator[tuple[str, Point]]:
         frames = sends(SerializeType.ROCKETMQ)
@@ -246,24 +255,34 @@ def run(seconds: float, parts: Sequence[str] = PARTS, log_gb: int = 4) -> Report
     return report
 
 
+# Of each curve: the text of a row, the title of its panel, and the name of its sizes.
 _TEXTS: Final = {
-    "topics": ("sends to {} topics, 4 x 256", "topics"),
-    "creating topics": ("creating topics one by one when {} exist", "topics"),
-    "connections": ("sends of {} connections x 1", "connections"),
-    "groups": ("pulls of 32 by {} groups, 4 x 16", "groups"),
-    "log": ("sends with a log of {} GiB, 4 x 256", "GiB of log"),
+    "topics": ("sends to {} topics, 4 x 256", "sends, 4 x 256", "topics"),
+    "creating topics": (
+        "creating topics one by one when {} exist",
+        "topics created one by one",
+        "topics that exist",
+    ),
+    "creating topics together": (
+        "creating 32 topics at a time when {} exist",
+        "topics created, 32 at a time",
+        "topics that exist",
+    ),
+    "connections": ("sends of {} connections x 1", "sends, one in flight each", "connections"),
+    "groups": ("pulls of 32 by {} groups, 4 x 16", "pulls of 32 messages, 4 x 16", "groups"),
+    "log": ("sends with a log of {} GiB, 4 x 256", "sends, 4 x 256", "GiB of log"),
 }
 
 
 def _add_rows(report: Report, results: Mapping[str, Results]) -> None:
-    for curve, (text, _) in _TEXTS.items():
+    for curve, (text, _, _) in _TEXTS.items():
         ours = {point.size: point for point in results["goddard"].get(curve, ())}
         theirs = {point.size: point for point in results.get("rocketmq", {}).get(curve, ())}
         for size in sorted({*ours, *theirs}):
             mine, peer = ours.get(size), theirs.get(size)
             rate, peer_rate = _values(mine, peer, lambda point: point.per_second)
             report.add(Row(text.format(f"{size:,}"), "1/s", rate, peer_rate))
-            if curve != "creating topics":
+            if not curve.startswith("creating"):
                 cost, peer_cost = _values(mine, peer, lambda point: point.cpu_us)
                 report.add(Row("  processor time for each", "us", cost, peer_cost, False))
 
@@ -276,12 +295,12 @@ def _values(
 
 def _curves(results: Mapping[str, Results]) -> list[tuple[str, str, list[Curve]]]:
     panels = []
-    for curve, (text, axis) in _TEXTS.items():
+    for curve, (_, title, axis) in _TEXTS.items():
         lines = [
             Curve(name, [(point.size, point.per_second) for point in found[curve]])
             for name, found in results.items()
             if curve in found
         ]
         if lines:
-            panels.append((text.replace("{} ", "").replace(" when exist", ""), axis, lines))
+            panels.append((title, axis, lines))
     return panels
