@@ -58,7 +58,11 @@ class CoreBuildHook(BuildHookInterface[Any]):
             return
         if version == "editable":
             for path in compiled:
-                shutil.copy2(path, Path(self.root, _PACKAGE, path.name))
+                # Running programs keep the old file: one that is overwritten would crash them.
+                target = Path(self.root, _PACKAGE, path.name)
+                copied = target.with_name(f"{path.name}.new")
+                shutil.copy2(path, copied)
+                copied.replace(target)
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -23,7 +23,7 @@ from goddard.core import IS_COMPILED
 from goddard.protocol.bodies import TopicConfig, encode_body
 from goddard.protocol.bodies_client import ConsumerData, HeartbeatData
 from goddard.protocol.codes import CommandFlag, RequestCode, SerializeType
-from goddard.protocol.frame import RemotingCommand, decode_frame, encode_frame
+from goddard.protocol.frame import FrameDecoder, RemotingCommand, decode_frame, encode_frame
 from goddard.protocol.headers.message import PullRequest, PullResponse
 from goddard.store.config import StoreConfig
 from goddard.store.log.reading import (
@@ -541,7 +541,8 @@ def change(harness: ConsumerHarness, what: str) -> None:
         harness.settings.current = BrokerConfig.from_properties({"brokerIP1": "127.0.0.1"} | lines)
 
 
-async def answers(root: Path, script: list[list[bytes] | str], *, is_lane: bool) -> bytes:
+async def answers(root: Path, script: list[list[bytes] | str], *, is_lane: bool) -> list[bytes]:
+    """The responses in their order; what the broker tells its clients by a timer is left out."""
     properties = {"enablePropertyFilter": "true"}
     with ConsumerHarness(root, properties=properties, memory_bytes=3000) as harness:
         harness.add_topic("T", queues=2)
@@ -562,7 +563,8 @@ async def answers(root: Path, script: list[list[bytes] | str], *, is_lane: bool)
                 peer.transport.write(b"".join(step))
             for _ in range(4):
                 await asyncio.sleep(0)
-        return peer.raw
+        frames = FrameDecoder().feed(peer.raw)
+        return [bytes(frame) for frame in frames if decode_frame(frame).is_response]
 
 
 @settings(max_examples=60, deadline=None)
