@@ -286,7 +286,7 @@ class Producer:
             ids = [message.properties[PROPERTY_UNIQUE_ID] for message in chunk]
             try:
                 if len(chunk) == 1:
-                    out = await running.sender.prepare(chunk[0], topic)
+                    out = await running.sender.encoder.prepare(chunk[0], topic)
                 else:
                     body = encode_batch(entries)
                     out = prepare_batch(topic, first.topic, body, ids, wait=first.wait_store_ok)

@@ -21,12 +21,10 @@ from goddard.client.produce.encoding import (
     DEFAULT_REGION,
     Outgoing,
     SendSettings,
-    compress_body,
-    prepare,
     read_result,
     send_command,
 )
-from goddard.client.produce.frames import FrameTemplate, has_template, properties_text
+from goddard.client.produce.frames import SendEncoder
 from goddard.client.produce.hooks import SendContext, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.ordering import Lines
@@ -37,18 +35,10 @@ from goddard.client.send_results import SendRequest
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendMode, SendResult, SendStatus
 from goddard.errors import GoddardError, ProtocolError, RemotingError
-from goddard.protocol.frame import RemotingCommand, encode_frame
-from goddard.protocol.message import PROPERTY_DELAY, PROPERTY_UNIQUE_ID
+from goddard.protocol.frame import RemotingCommand
 
 _logger: Final = logging.getLogger("goddard.client")
 
-# Longer bodies are compressed in a thread; shorter ones take less than a millisecond.
-_COMPRESS_IN_THREAD_BYTES: Final = 32 * 1024
-# With more queues than this, the templates are discarded and made again.
-_MAX_TEMPLATES: Final = 16_384
-# RocketMQ's default messageDelayLevel has levels 1 to 18.
-_MAX_DEFAULT_DELAY_LEVEL: Final = 18
-_MAX_WARNED_LEVELS: Final = 1_000
 _CHOSEN_QUEUE: Final = RetryPolicy()
 _STOPPED: Final = "the producer was stopped before the answer came"
 _SEND_OK: Final = SendStatus.SEND_OK
@@ -66,7 +56,9 @@ class RequestedSend(PendingSend, SendRequest):
     sender: "Sender"
 
     def encode(self, opaque: int) -> bytes:
-        return self.sender.frame(self, opaque)
+        assert self.out is not None
+        assert self.queue is not None
+        return self.sender.encoder.frame(self.out, self.queue, opaque)
 
     def done(self, outcome: RemotingCommand | RemotingError) -> None:
         self.sender.answered(self, outcome)
@@ -135,12 +127,9 @@ class Sender:
         )
         limits = options.back_pressure
         self._permits = None if limits is None else SendPermits(limits)
-        self._signs = session.signs
-        self._templates: dict[MessageQueue, FrameTemplate] = {}
+        self.encoder = SendEncoder(session, settings)
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._lines = Lines()
-        # Each is logged once.
-        self._warned_levels: set[int] = set()
         # How many submitted messages wait to be sent; later ones may not overtake them.
         self._waiting = 0
         self._in_progress = 0
@@ -368,7 +357,7 @@ class Sender:
                 left_ms = max(1, ends_ms - clock.monotonic_ms())
                 connection = await session.connect(address, left_ms)
             left_ms = max(1, ends_ms - clock.monotonic_ms())
-            encode = partial(self.frame, pending)
+            encode = partial(self.encoder.frame, out, queue)
             response = await connection.request_encoded(encode, out.code, left_ms)
             result = read_result(out, queue, response, address)
         except Exception as error:
@@ -542,11 +531,9 @@ class Sender:
         if route is None:
             return False
         if pending.out is None:
-            message = pending.messages[0]
-            compress_from = self._settings.compress_from_bytes
-            if len(message.body) >= max(compress_from, _COMPRESS_IN_THREAD_BYTES):
+            pending.out = self.encoder.prepare_now(pending.messages[0], pending.topic)
+            if pending.out is None:
                 return False
-            pending.out = self._prepare_now(message, pending.topic)
         if pending.queue is None:
             pending.queue = self._targets.choose(route, pending)
         return True
@@ -554,59 +541,9 @@ class Sender:
     async def _resolve(self, pending: PendingSend) -> None:
         """Prepare the message and choose its queue, as far as that is not done."""
         if pending.out is None:
-            pending.out = await self.prepare(pending.messages[0], pending.topic)
+            pending.out = await self.encoder.prepare(pending.messages[0], pending.topic)
         if pending.queue is None:
             left_ms = pending.left_ms(self._clock.monotonic_ms())
             pending.queue = self._targets.choose(
                 await self._targets.route(pending.topic, left_ms), pending
             )
-
-    async def prepare(self, message: Message, topic: str) -> Outgoing:
-        """Encode a valid message, which gets its id here; a thread compresses large bodies."""
-        settings = self._settings
-        if len(message.body) < max(_COMPRESS_IN_THREAD_BYTES, settings.compress_from_bytes):
-            return self._prepare_now(message, topic)
-        compressed = await asyncio.to_thread(compress_body, message.body, settings)
-        return self._prepare(message, topic, compressed)
-
-    def _prepare_now(self, message: Message, topic: str) -> Outgoing:
-        compressed = None
-        if len(message.body) >= self._settings.compress_from_bytes:
-            compressed = compress_body(message.body, self._settings)
-        return self._prepare(message, topic, compressed)
-
-    def _prepare(self, message: Message, topic: str, compressed: bytes | None) -> Outgoing:
-        properties = message.properties
-        message_id = properties.get(PROPERTY_UNIQUE_ID)
-        if message_id is None:
-            message_id = properties[PROPERTY_UNIQUE_ID] = self._session.unique_id()
-        if PROPERTY_DELAY in properties:
-            self._warn_of_level(message.delay_level)
-        return prepare(message, topic, message_id, self._settings, compressed, properties_text)
-
-    def _warn_of_level(self, level: int) -> None:
-        if level > _MAX_DEFAULT_DELAY_LEVEL and level not in self._warned_levels:
-            if len(self._warned_levels) < _MAX_WARNED_LEVELS:
-                self._warned_levels.add(level)
-            _logger.warning(
-                "Delay level %d is higher than %d, the highest of RocketMQ's default "
-                "configuration; a broker without this level uses its highest one",
-                *(level, _MAX_DEFAULT_DELAY_LEVEL),
-            )
-
-    def frame(self, pending: PendingSend, opaque: int) -> bytes:
-        """The bytes of a send."""
-        out, queue = pending.out, pending.queue
-        assert out is not None
-        assert queue is not None
-        if self._signs or not has_template(out):
-            command = send_command(out, queue, self._clock.now_ms(), self._settings)
-            self._session.prepare(command)
-            command.opaque = opaque
-            return encode_frame(command)
-        template = self._templates.get(queue)
-        if template is None:
-            if len(self._templates) >= _MAX_TEMPLATES:
-                self._templates.clear()
-            template = self._templates[queue] = FrameTemplate(out.topic, queue, self._settings)
-        return template.frame(out, self._clock.now_ms(), opaque)
