@@ -14,10 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from goddard.broker.consuming.pull_call import PullCall
 from goddard.broker.settings import BrokerConfig
 from goddard.core import IS_COMPILED
 from goddard.protocol.bodies import TopicConfig, encode_body
@@ -469,11 +471,13 @@ class Recorder(RawPeer):
         self.raw += data
 
 
-def heartbeat_frame(opaque: int, expression: str) -> bytes:
+def heartbeat_frame(opaque: int, expression: str, **subscription: Any) -> bytes:
     data = HeartbeatData(
         client_id="127.0.0.1@1",
         consumer_data_set=[
-            ConsumerData(group_name="G", subscription_data_set=[tags("T", expression)])
+            ConsumerData(
+                group_name="G", subscription_data_set=[tags("T", expression, **subscription)]
+            )
         ],
     )
     return encode_frame(
@@ -481,6 +485,8 @@ def heartbeat_frame(opaque: int, expression: str) -> bytes:
     )
 
 
+# With the subscription that the group's heartbeats told.
+SUBSCRIBED_PULL = encoded(texts({"sysFlag": 0, "subVersion": 1, "subscription": None}), opaque=5)
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -531,14 +537,14 @@ def change(harness: ConsumerHarness, what: str) -> None:
     elif what in ("disable group", "enable group"):
         group = harness.groups.find("G")
         assert group is not None
-        group.consume_enable = what == "enable group"
+        harness.groups.put(msgspec.structs.replace(group, consume_enable=what == "enable group"))
     elif what == "reset":
         harness.offsets.reset("G", "T", 0, 2)
     else:
         lines = (
             {"litePullMessageEnable": "false"} if what == "no lite" else {"slaveReadEnable": "true"}
         )
-        harness.settings.current = BrokerConfig.from_properties({"brokerIP1": "127.0.0.1"} | lines)
+        harness.settings.replace(BrokerConfig.from_properties({"brokerIP1": "127.0.0.1"} | lines))
 
 
 async def answers(root: Path, script: list[list[bytes] | str], *, is_lane: bool) -> list[bytes]:
@@ -572,9 +578,53 @@ async def answers(root: Path, script: list[list[bytes] | str], *, is_lane: bool)
 @example([[heartbeat_frame(1, "*"), encoded(texts({"sysFlag": 0, "subVersion": 1}), opaque=2)]])
 @example([[encoded(texts({"queueOffset": 30, "queueId": 1, "sysFlag": 6}), opaque=2)], "put"])
 @example([[with_header(odd_header(*ODD[20]))], [encoded(opaque=2)]])
+@example(
+    [[heartbeat_frame(1, "*")], [SUBSCRIBED_PULL],
+     [heartbeat_frame(2, "t1", version=2)], [SUBSCRIBED_PULL]]
+)  # fmt: skip
+@example([[encoded(opaque=1)], "reset", [encoded(opaque=2)], [encoded(opaque=3)]])
+@example([[encoded(opaque=1)], "disable group", [encoded(opaque=2)]])
+@example(
+    [[encoded(opaque=1)], "forbid topic", [encoded(opaque=2)], "allow topic", [encoded(opaque=3)]]
+)
+@example([[encoded(opaque=1)], "slave reads", [encoded(opaque=2)]])
 def test_a_broker_with_the_lane_answers_like_one_without(script: list[list[bytes] | str]) -> None:
     results = []
     for is_lane in (False, True):
         with tempfile.TemporaryDirectory() as root:
             results.append(asyncio.run(answers(Path(root), script, is_lane=is_lane)))
     assert results[0] == results[1]
+
+
+async def test_pulls_with_the_same_terms_are_decided_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts, offsets and responses are those of the general route all the same."""
+    with ConsumerHarness(tmp_path) as harness:
+        harness.add_topic("T")
+        harness.put("T", *[b"x"] * 10)
+        admitted = 0
+        admit = harness.pulls.admit
+
+        def count_admitted(call: PullCall) -> Any:
+            nonlocal admitted
+            admitted += 1
+            return admit(call)
+
+        monkeypatch.setattr(harness.pulls, "admit", count_admitted)
+        peer = Recorder()
+        connection = Connection(ConnectionOptions(), harness.handlers, on_frames=harness.take_pulls)
+        join(peer, connection)
+        fields = [
+            texts({"queueOffset": offset, "commitOffset": offset, "sysFlag": 5, "maxMsgNums": 2})
+            for offset in (0, 2, 4)
+        ]
+        peer.transport.write(b"".join(encoded(each, opaque=7) for each in fields))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        found = [decode_frame(frame).fields for frame in FrameDecoder().feed(peer.raw)]
+        assert [fields["nextBeginOffset"] for fields in found] == ["2", "4", "6"]
+        assert admitted == 1
+        assert harness.offsets.pulled("G", "T", 0) == 6
+        assert harness.offsets.query("G", "T", 0) == 4
+        assert harness.stats.gets["T", "G"][0] == 6

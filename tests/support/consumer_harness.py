@@ -224,7 +224,20 @@ class ConsumerHarness:
         )
         gate = OpenGate()
         self.handlers = Handlers(gate)
-        self.lane = PullLane(self.pulls, gate) if IS_COMPILED else None
+        self.lane: PullLane | None = None
+        if IS_COMPILED:
+            self.lane = PullLane(
+                self.pulls,
+                gate,
+                store=self.store,
+                settings=self.settings,
+                topics=self.topics,
+                groups=self.groups,
+                clients=self.clients,
+                offsets=self.offsets,
+                stats=self.stats,
+                clock=self.clock,
+            )
         for part in (self.clients, self.offsets, self.locks, self.pulls):
             register(self.handlers, part.handlers())
 

@@ -343,7 +343,20 @@ class Broker:
             executor=self._readers,
             clock=self._clock,
         )
-        self._pull_lane = PullLane(pulls, self.gate) if IS_COMPILED else None
+        self._pull_lane: PullLane | None = None
+        if IS_COMPILED:
+            self._pull_lane = PullLane(
+                pulls,
+                self.gate,
+                store=self.store,
+                settings=self.settings,
+                topics=self.topics,
+                groups=self.groups,
+                clients=self.clients,
+                offsets=self.offsets,
+                stats=self.stats,
+                clock=self._clock,
+            )
         self._closers += (self.clients.connection_closed, self.parked_pulls.connection_closed)
         register(handlers, self.clients.handlers(), self.offsets.handlers(), pulls.handlers())
 

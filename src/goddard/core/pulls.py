@@ -3,6 +3,8 @@
 
 ``read_pull`` reads a plain pull only: PULL_MESSAGE or LITE_PULL_MESSAGE with the fields of
 ``_field_of``, ASCII text without escapes, decimal numbers, no field twice, and in JSON no spaces.
+Its ``terms`` are equal for all pulls that a consumer makes of a queue: what they ask for is decided
+once (``goddard.broker.lane.pulls``).
 ``gather`` finds the records of queue entries, and ``Gathered.answer`` copies them from the mapped
 log into the answer. Everything else is left to ``goddard.broker.consuming.pull`` and
 ``goddard.store.log.reading``, which do the same in Python for every request; tests compare the two.
@@ -62,7 +64,10 @@ _EXPRESSION_TYPE = cython.declare(cython.int, 10)
 _MAX_MSG_BYTES = cython.declare(cython.int, 11)
 _BROKER_NAME = cython.declare(cython.int, 12)
 _REQUEST_TYPE = cython.declare(cython.int, 13)
+_FIELD_COUNT = cython.declare(cython.int, 14)
 _REQUIRED = cython.declare(cython.int, (1 << 9) - 1)
+# Those that differ from pull to pull, or mean nothing here: offsets, time, names for proxies.
+_NO_TERMS = cython.declare(cython.int, 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13)
 # Of a JSON header.
 _CODE = cython.declare(cython.int, 0)
 _OPAQUE = cython.declare(cython.int, 1)
@@ -87,13 +92,15 @@ _MAX_BODY_BYTES = cython.declare(cython.longlong, 2**31 - 1 - 1024)
 @cython.final
 @cython.cclass
 class Pull:
-    """A plain pull. The attributes are the fields of ``PullRequest``."""
+    """A plain pull. The attributes are the fields of ``PullRequest``.
 
+    ``terms``: the code and all fields but offsets and times, as bytes.
+    """
+
+    terms = cython.declare(bytes, visibility="readonly")
     code = cython.declare(cython.int, visibility="readonly")
     opaque = cython.declare(cython.int, visibility="readonly")
     is_json = cython.declare(cython.bint, visibility="readonly")
-    consumer_group = cython.declare(str, visibility="readonly")
-    topic = cython.declare(str, visibility="readonly")
     queue_id = cython.declare(cython.int, visibility="readonly")
     queue_offset = cython.declare(cython.longlong, visibility="readonly")
     max_msg_nums = cython.declare(cython.int, visibility="readonly")
@@ -101,10 +108,8 @@ class Pull:
     commit_offset = cython.declare(cython.longlong, visibility="readonly")
     suspend_timeout_millis = cython.declare(cython.longlong, visibility="readonly")
     sub_version = cython.declare(cython.longlong, visibility="readonly")
-    subscription = cython.declare("object", visibility="readonly")
-    expression_type = cython.declare("object", visibility="readonly")
     max_msg_bytes = cython.declare("object", visibility="readonly")
-    # Where the value of each field begins in the frame, and its length.
+    # Where the value of each field begins in the frame, and its length; then in the terms.
     _starts = cython.declare(cython.longlong[14])
     _lengths = cython.declare(cython.longlong[14])
     _seen = cython.declare(cython.int)
@@ -296,15 +301,13 @@ class Pull:
         return _number(data + self._starts[field], self._lengths[field])
 
     @cython.cfunc
-    def read_texts(self, data: cython.p_const_uchar) -> cython.bint:
+    def keep_terms(self, data: cython.p_const_uchar) -> cython.bint:
+        """Copy the terms. Behind the code and which fields there are, each has its length first."""
+        field: cython.int
         value: cython.longlong
-        self.consumer_group = self._text(data, _CONSUMER_GROUP)
-        self.topic = self._text(data, _TOPIC)
-        self.subscription = self.expression_type = self.max_msg_bytes = None
-        if self._seen & (1 << _SUBSCRIPTION):
-            self.subscription = self._text(data, _SUBSCRIPTION)
-        if self._seen & (1 << _EXPRESSION_TYPE):
-            self.expression_type = self._text(data, _EXPRESSION_TYPE)
+        size: cython.Py_ssize_t = 8
+        at: cython.Py_ssize_t = 8
+        self.max_msg_bytes = None
         if self._seen & (1 << _MAX_MSG_BYTES):
             if not self._is_plain_number(data, _MAX_MSG_BYTES):
                 return False
@@ -312,12 +315,51 @@ class Pull:
             if not _is_int(value):
                 return False
             self.max_msg_bytes = value
+        kept: cython.int = self._seen & ~_NO_TERMS
+        for field in range(_FIELD_COUNT):
+            if kept & (1 << field):
+                size += 4 + self._lengths[field]
+        terms: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+        target: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(terms))
+        _put32(target, 0, self.code)
+        _put32(target, 4, kept)
+        for field in range(_FIELD_COUNT):
+            if kept & (1 << field):
+                _put32(target, at, self._lengths[field])
+                at = _put(target, at + 4, data + self._starts[field], self._lengths[field])
+                self._starts[field] = at - self._lengths[field]
+        self.terms = terms
         return True
 
     @cython.cfunc
-    def _text(self, data: cython.p_const_uchar, field: cython.int) -> str:
-        start: cython.p_const_char = cython.cast(cython.p_const_char, data + self._starts[field])
+    def _text(self, field: cython.int) -> Any:
+        """The text of a field that belongs to the terms; None if it is not there."""
+        if not self._seen & (1 << field):
+            return None
+        start: cython.p_const_char = (
+            cython.cast(cython.p_const_char, self.terms) + self._starts[field]
+        )
         text: str = start[: self._lengths[field]].decode("ascii")
+        return text
+
+    @property
+    def consumer_group(self) -> str:
+        text: str = self._text(_CONSUMER_GROUP)
+        return text
+
+    @property
+    def topic(self) -> str:
+        text: str = self._text(_TOPIC)
+        return text
+
+    @property
+    def subscription(self) -> str | None:
+        text: str | None = self._text(_SUBSCRIPTION)
+        return text
+
+    @property
+    def expression_type(self) -> str | None:
+        text: str | None = self._text(_EXPRESSION_TYPE)
         return text
 
 
@@ -331,7 +373,7 @@ def read_pull(frame: Bytes) -> Pull | None:
     if data[0] == 1 and (size < 6 or not _is_pull_code(data[4] << 8 | data[5])):
         return None
     pull: Pull = Pull.__new__(Pull)
-    if pull.read_header(data, size) and pull.read_numbers(data) and pull.read_texts(data):
+    if pull.read_header(data, size) and pull.read_numbers(data) and pull.keep_terms(data):
         return pull
     return None
 
@@ -342,7 +384,8 @@ class Gathered:
     """The records that a pull gets, still in the log.
 
     ``status``, ``min_offset`` and ``max_offset`` are the caller's; ``count`` is the number of
-    records, ``next_offset`` the queue offset behind the last entry that was looked at.
+    records, ``next_offset`` the queue offset behind the last entry that was looked at,
+    ``last_physical_offset`` that of the last byte of the last record.
     """
 
     status = cython.declare("object", visibility="public")
@@ -352,6 +395,7 @@ class Gathered:
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     total_bytes = cython.declare(cython.longlong, visibility="readonly")
     first_physical_offset = cython.declare(cython.longlong, visibility="readonly")
+    last_physical_offset = cython.declare(cython.longlong, visibility="readonly")
     is_slave_suggested = cython.declare(cython.bint, visibility="readonly")
     # Segments as memoryviews, and for each run of neighbours: which one, start and length in it.
     views = cython.declare(list)
@@ -398,6 +442,7 @@ class Gathered:
         start = offset - self.base
         if self.count == 0:
             self.first_physical_offset = offset
+        self.last_physical_offset = offset + size - 1
         self.count += 1
         self.total_bytes += size
         if (

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from goddard.environment import Environment
 from goddard.environment.files import make_durable_directories
@@ -40,7 +40,9 @@ from goddard.store.log.reading import (
     GetResult,
     MessageFilter,
     QueryResult,
+    ReadLimits,
     TagFilter,
+    gather_cached,
     gather_messages,
     get_messages,
     read_matches,
@@ -59,6 +61,9 @@ from goddard.store.recovery.checkpoint import (
 )
 from goddard.store.recovery.decide import RecoveryReport
 from goddard.store.recovery.restore import Restorer, log_report
+
+if TYPE_CHECKING:
+    from goddard.core.pulls import Gathered
 
 _PAGE_BYTES: Final = 4096
 _INDEX_RECORDS: Final = 4096  # so many gathered are worth a job of the worker
@@ -570,6 +575,36 @@ class MessageStore:
                 message_filter=message_filter,
             )
 
+    def gather_cached(
+        self,
+        key: QueueKey,
+        queue_offset: int,
+        limits: ReadLimits,
+        message_filter: TagFilter | None,
+    ) -> "Gathered | None":
+        """As ``gather``, if there are messages that can be read without waiting for the disk; else
+        None. What a caller does in that case, ``gather`` and ``cold_read`` tell.
+        """
+        with self._lock:
+            queue = self._queues.by_key.get(key)
+            if queue is None:
+                return None
+            return gather_cached(
+                self._log,
+                queue,
+                queue_offset,
+                limits,
+                message_filter,
+                is_in_memory=self._is_in_memory(queue, queue_offset),
+            )
+
+    def _is_in_memory(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether messages from an offset on are new enough to be in the page cache for sure."""
+        return (
+            queue_offset >= queue.loaded_offset
+            and self._log.end_offset - self._opened_at <= self.config.in_memory_bytes // 2
+        )
+
     def cold_read(
         self, topic: str, queue_id: int, queue_offset: int, max_count: int
     ) -> ColdRead | None:
@@ -580,10 +615,7 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return None
-        if (
-            queue_offset >= queue.loaded_offset
-            and self._log.end_offset - self._opened_at <= self.config.in_memory_bytes // 2
-        ):
+        if self._is_in_memory(queue, queue_offset):
             return None
         with self._lock:
             return find_cold_read(self._files, self._log, queue, queue_offset, max_count)

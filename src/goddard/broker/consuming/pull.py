@@ -63,7 +63,7 @@ _MAX_BULK_COUNT: Final = 10_000
 # Bits of a pull's sysFlag.
 _COMMITS_OFFSET: Final = 1
 _MAY_SUSPEND: Final = 2
-_HAS_SUBSCRIPTION: Final = 4
+HAS_SUBSCRIPTION: Final = 4
 _HAS_CLASS_FILTER: Final = 8
 # The bit of a group's forbidden table that says it may not read a topic.
 _READ_FORBIDDEN: Final = 1 << 2
@@ -98,7 +98,7 @@ class GetStats(Protocol):
     def miss(self) -> None: ...
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A check failed. ``forbidden_type`` tells clients what kind of permission is missing."""
 
     def __init__(self, code: ResponseCode, remark: str, forbidden_type: int | None = None) -> None:
@@ -165,15 +165,15 @@ class Pulls:
         """The refusal to send; None if the answer is already sent or the pull is parked."""
         fields = call.fields
         try:
-            group, topic = self._admit(call)
-            filter_ = self._filter_of(call, group)
-        except _RefusedError as refused:
+            group, topic = self.admit(call)
+            filter_ = self.filter_of(call, group)
+        except RefusedError as refused:
             kind = refused.forbidden_type
             return call.reply(
                 refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
             )
         if not call.is_warm:
-            count = self._max_count(fields)
+            count = self.max_count(fields)
             cold = self._store.cold_read(fields.topic, fields.queue_id, fields.queue_offset, count)
             if cold is not None:
                 return self._warm(call, cold, can_suspend=can_suspend)
@@ -191,12 +191,7 @@ class Pulls:
         offsets = self._offsets
         offsets.note_pulled(group.group_name, fields.topic, fields.queue_id, result.next_offset)
         # A negative offset is what clients send while they have none.
-        if (
-            can_suspend
-            and fields.sys_flag & _COMMITS_OFFSET
-            and fields.commit_offset >= 0
-            and not self._settings.current.is_slave
-        ):
+        if can_suspend and fields.commit_offset >= 0 and self.may_commit(fields):
             offsets.commit(
                 group.group_name,
                 fields.topic,
@@ -242,7 +237,7 @@ class Pulls:
     def _read(self, call: PullCall, filter_: PullFilter | None) -> FoundMessages:
         """The messages, by compiled code for a plain pull whose filter needs no records."""
         fields = call.fields
-        count = self._max_count(fields)
+        count = self.max_count(fields)
         if call.is_plain and (filter_ is None or isinstance(filter_, TagCodes)):
             return self._store.gather(
                 fields.topic,
@@ -284,47 +279,48 @@ class Pulls:
 
     # Checks
 
-    def _admit(self, call: PullCall) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+    def admit(self, call: PullCall) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """The group and the topic of a pull that may be served; else a RefusedError."""
         fields = call.fields
         config = self._settings.current
         if not config.broker_permission & _READ:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
         if call.code == LITE_PULL and not config.lite_pull_enable:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden",
                 _FORBIDDEN_BROKER,
             )
         group = self._groups.find(fields.consumer_group)
         if group is None:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{fields.consumer_group}] does not exist, {_FAQ}",
             )
         if not group.consume_enable:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"subscription group no permission, {fields.consumer_group}",
                 _FORBIDDEN_GROUP,
             )
         topic = self._topics.get(fields.topic)
         if topic is None:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{fields.topic}] not exist, apply first please! {_FAQ}",
             )
         if not topic.perm & _READ:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{fields.topic}] pulling message is forbidden",
                 _FORBIDDEN_TOPIC,
             )
         if not 0 <= fields.queue_id < topic.read_queue_nums:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
@@ -332,12 +328,13 @@ class Pulls:
             )
         return group, topic
 
-    def _filter_of(self, call: PullCall, group: SubscriptionGroupConfig) -> PullFilter | None:
+    def filter_of(self, call: PullCall, group: SubscriptionGroupConfig) -> PullFilter | None:
+        """What an admitted pull wants of the queue; else a RefusedError."""
         fields = call.fields
         config = self._settings.current
         if fields.sys_flag & _HAS_CLASS_FILTER:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
-        if fields.sys_flag & _HAS_SUBSCRIPTION:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
+        if fields.sys_flag & HAS_SUBSCRIPTION:
             filter_ = self._carried_filter(fields)
         else:
             filter_ = self._subscribed_filter(fields, group)
@@ -359,11 +356,11 @@ class Pulls:
                 fields.consumer_group,
                 error,
             )
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
             ) from error
         if not self._settings.current.property_filter:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter(kind or ""))
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter(kind or ""))
         return self._filters.of_sql(sql, fields.topic, fields.consumer_group)
 
     def _subscribed_filter(
@@ -372,18 +369,18 @@ class Pulls:
         """The filter that the group's heartbeats told."""
         members = self._clients.consumer_group(fields.consumer_group)
         if members is None:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's group info not exist{_FAQ}",
             )
         if members.is_broadcast and not group.consume_broadcast_enable:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
                 _FORBIDDEN_BROADCAST,
             )
         if self._groups.table.forbidden(group.group_name, fields.topic) & _READ_FORBIDDEN:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{fields.consumer_group}] is forbidden "
                 f"for topic[{fields.topic}]",
@@ -391,31 +388,31 @@ class Pulls:
             )
         subscription = members.subscriptions.get(fields.topic)
         if subscription is None:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_FAQ}"
             )
         if subscription.sub_version < fields.sub_version:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         if subscription.class_filter_mode:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, unsupported_filter("CLASS"))
         if is_tag_type(subscription.expression_type):
             return self._filters.of_tags(subscription)
         found = self._filters.get(fields.topic, fields.consumer_group)
         if found is None:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
         data, sql = found
         if data.client_version < fields.sub_version:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
         if not self._settings.current.property_filter:
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SYSTEM_ERROR, unsupported_filter(subscription.expression_type)
             )
         return self._filters.of_sql(sql, fields.topic, fields.consumer_group)
@@ -429,19 +426,29 @@ class Pulls:
         ):
             return
         if not names.is_system_group(group):
-            raise _RefusedError(
+            raise RefusedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 "the consumer's group info not exist, or the pull consumer is rejected "
                 f"by server.{_FAQ}",
             )
 
-    def _max_count(self, fields: PullFields) -> int:
+    def may_commit(self, fields: PullFields) -> bool:
+        """Whether a pull may tell how far its group is."""
+        return bool(fields.sys_flag & _COMMITS_OFFSET) and not self._settings.current.is_slave
+
+    def max_count(self, fields: PullFields) -> int:
         """What the store gives at most, or less; never what a peer makes up."""
         limits = self._store.config
         most = max(limits.max_get_memory_count, limits.max_get_disk_count)
         if is_bulk_read(limits, fields.max_msg_bytes):
             most = _MAX_BULK_COUNT
         return max(1, min(fields.max_msg_nums, most))
+
+    def next_broker_id(self, group: SubscriptionGroupConfig, *, is_slave_suggested: bool) -> int:
+        """The broker that a consumer should pull from next."""
+        if not self._settings.current.slave_reads:
+            return _MASTER_ID
+        return group.which_broker_when_consume_slowly if is_slave_suggested else group.broker_id
 
     # Parking and answering
 
@@ -495,12 +502,7 @@ class Pulls:
         topic: TopicConfig,
     ) -> RemotingCommand | None:
         """The response to send; None if it is sent already."""
-        if not self._settings.current.slave_reads:
-            broker_id = _MASTER_ID
-        elif result.is_slave_suggested:
-            broker_id = group.which_broker_when_consume_slowly
-        else:
-            broker_id = group.broker_id
+        broker_id = self.next_broker_id(group, is_slave_suggested=result.is_slave_suggested)
         return call.answer(
             code, remark, result, broker_id, topic.topic_sys_flag, group.group_sys_flag
         )

@@ -93,6 +93,18 @@ class QueryResult:
     index_physical_offset: int
 
 
+class ReadLimits(NamedTuple):
+    """What one read may return at most.
+
+    ``by_place``: how far behind the end of the log the memory reaches; then bytes and messages for
+    a read from memory, and for one from disk.
+    """
+
+    max_count: int
+    max_bytes: int
+    by_place: tuple[int, int, int, int, int]
+
+
 def get_messages(
     log: CommitLog,
     queue: ConsumeQueue | None,
@@ -123,16 +135,8 @@ def gather_messages(
     found = _find_entries(queue, queue_offset, max_count, message_filter)
     if isinstance(found, GetResult):
         return found
-    gathered = core_pulls.gather(
-        found.data,
-        queue_offset,
-        log.end_offset,
-        max_count,
-        _MAX_SCANNED_BYTES if max_bytes is None else max_bytes,
-        _limits(config, max_count, max_bytes),
-        None if message_filter is None else message_filter.codes,
-        log.segment_at,
-    )
+    limits = read_limits(config, max_count, max_bytes)
+    gathered = _gather_compiled(log, queue_offset, found.data, limits, message_filter)
     if gathered is None:  # an entry that is not of a whole record in one segment
         return _gather(log, config, queue_offset, found, max_count, max_bytes, message_filter)
     gathered.status = GetStatus.FOUND if gathered.count else GetStatus.NO_MATCHED_MESSAGE
@@ -141,27 +145,80 @@ def gather_messages(
     return gathered
 
 
+def gather_cached(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    limits: ReadLimits,
+    message_filter: TagFilter | None,
+    *,
+    is_in_memory: bool,
+) -> "core_pulls.Gathered | None":
+    """As ``gather_messages``, if there are messages to read without waiting for the disk.
+
+    ``is_in_memory``: they are known to be in the page cache. None in any other case.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    if not low <= queue_offset < high:
+        return None
+    count = limits.max_count if message_filter is None else max(_MIN_SCANNED, limits.max_count)
+    last_offset = min(queue_offset + count, high) - 1
+    if not is_in_memory and not (queue.is_cached(queue_offset) and queue.is_cached(last_offset)):
+        return None
+    data = queue.read(queue_offset, count)
+    gathered = _gather_compiled(log, queue_offset, data, limits, message_filter)
+    if gathered is None or not gathered.count:
+        return None
+    if not is_in_memory and not (
+        log.is_cached(gathered.first_physical_offset)
+        and log.is_cached(gathered.last_physical_offset)
+    ):
+        return None
+    gathered.status = GetStatus.FOUND
+    gathered.min_offset = low
+    gathered.max_offset = high
+    return gathered
+
+
+def _gather_compiled(
+    log: CommitLog,
+    queue_offset: int,
+    entries: bytes,
+    limits: ReadLimits,
+    message_filter: TagFilter | None,
+) -> "core_pulls.Gathered | None":
+    return core_pulls.gather(
+        entries,
+        queue_offset,
+        log.end_offset,
+        limits.max_count,
+        limits.max_bytes,
+        limits.by_place,
+        None if message_filter is None else message_filter.codes,
+        log.segment_at,
+    )
+
+
 def is_bulk_read(config: StoreConfig, max_bytes: int | None) -> bool:
     """Whether a pull asks for more bytes than RocketMQ's clients do, as Spark's source does."""
     return bool(config.max_bulk_read_bytes) and (max_bytes or 0) > _MAX_ORDINARY_BYTES
 
 
-def _limits(
-    config: StoreConfig, max_count: int, max_bytes: int | None
-) -> tuple[int, int, int, int, int]:
-    """How far behind the end of the log the memory reaches; then bytes and messages for a pull
-    from memory, and for one from disk.
-    """
+def read_limits(config: StoreConfig, max_count: int, max_bytes: int | None) -> ReadLimits:
+    byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
+    memory_bytes = config.in_memory_bytes
     if is_bulk_read(config, max_bytes):
         most_bytes = config.max_bulk_read_bytes
-        return config.in_memory_bytes, most_bytes, max_count, most_bytes, max_count
-    return (
-        config.in_memory_bytes,
-        config.max_get_memory_bytes,
-        config.max_get_memory_count,
-        config.max_get_disk_bytes,
-        config.max_get_disk_count,
-    )
+        by_place = (memory_bytes, most_bytes, max_count, most_bytes, max_count)
+    else:
+        by_place = (
+            memory_bytes,
+            config.max_get_memory_bytes,
+            config.max_get_memory_count,
+            config.max_get_disk_bytes,
+            config.max_get_disk_count,
+        )
+    return ReadLimits(max_count, byte_limit, by_place)
 
 
 class _Entries(NamedTuple):
@@ -211,9 +268,8 @@ def _gather(
     )
     records = result.records
     end_offset = log.end_offset
-    limits = _limits(config, max_count, max_bytes)
+    _, byte_limit, limits = read_limits(config, max_count, max_bytes)
     memory_bytes = limits[0]
-    byte_limit = _MAX_SCANNED_BYTES if max_bytes is None else max_bytes
     memory_limits = (min(byte_limit, limits[1]), min(max_count, limits[2]))
     disk_limits = (min(byte_limit, limits[3]), min(max_count, limits[4]))
     if message_filter is None and _take_all(log, entries.data, memory_bytes, memory_limits, result):

@@ -90,8 +90,10 @@ class Segment:
             start = stop
 
     def is_cached(self, position: int) -> bool:
-        with disk_errors("read", self.path):
+        try:
             return self._files.is_cached(self._open(), position)
+        except OSError as error:
+            raise disk_error("read", self.path, error) from error
 
     def data_start(self, start: int, end: int) -> int:
         return self._files.data_start(self._open(), start, end)

@@ -178,8 +178,10 @@ class ConsumeQueue:
             return True
         base = position // self._file_bytes * self._file_bytes
         path = self._path_of(base)
-        with disk_errors("read", path):
+        try:
             return self._files.is_cached(self._shared.get(path), position - base)
+        except OSError as error:
+            raise disk_error("read", path, error) from error
 
     def path_at(self, queue_offset: int) -> tuple[Path, int]:
         """The file of an entry, and the position in it."""
