@@ -19,7 +19,7 @@ _SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
     "client": lambda options: client.run(options.seconds, options.broker),
     "growth": lambda options: [growth.run(options.seconds, options.growth, options.log_gb)],
     # Imported on use, because Spark is an optional dependency.
-    "spark": lambda options: [import_module("bench.spark").run(options.seconds, options.parts)],
+    "spark": lambda options: import_module("bench.spark").run(options.seconds, options.parts),
 }
 _SPARK_PARTS: Final = ("100", "1024", "latency", "queues")
 

@@ -63,7 +63,7 @@ class _Sessions:
         self._folder = folder
         self._count = 0
 
-    def run(self, python: str, jars: str | None, works: list[Work]) -> list[list[float]]:
+    def run(self, python: str, jars: str | None, works: list[Work]) -> list[list[Any]]:
         self._count += 1
         scratch = self._folder / f"session-{self._count}"
         scratch.mkdir()
@@ -92,10 +92,10 @@ class _Sessions:
         )
         if done.returncode != 0:
             raise BenchError(f"{[work['kind'] for work in works]}: {done.stderr[-3000:]}")
-        results: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
+        results: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
         return results
 
-    def ours(self, works: list[Work]) -> list[list[float]]:
+    def ours(self, works: list[Work]) -> list[list[Any]]:
         return self.run(sys.executable, None, works)
 
 
@@ -128,8 +128,8 @@ class _Kafka:
         except (BenchError, GoddardError, OSError, subprocess.SubprocessError) as error:
             self.problem = str(error)
 
-    def measure(self, topic: str, work: Work) -> dict[str, float]:
-        """The rate of each kind of work."""
+    def measure(self, topic: str, work: Work) -> dict[str, tuple[float, float]]:
+        """The rate of each kind of work, and the processor time of a row."""
         if self.problem is not None:
             return {}
         server = {"kafka.bootstrap.servers": self._address}
@@ -141,12 +141,14 @@ class _Kafka:
             work | {"kind": "stream", "options": reading},
             work | {"kind": "write", "options": server | {"topic": f"{topic}-written"}},
         ]
-        _, *rates = self._sessions.run(self._python, self._jars, works)
-        return {each["kind"]: found[-1] for each, found in zip(works[1:], rates, strict=True)}
+        _, *runs = self._sessions.run(self._python, self._jars, works)
+        return {each["kind"]: found[-1] for each, found in zip(works[1:], runs, strict=True)}
 
 
-def run(seconds: float, parts: Sequence[str]) -> Report:
-    report = Report("Spark", f"Kafka source, Spark {kafka.SPARK_VERSION}")
+def run(seconds: float, parts: Sequence[str]) -> list[Report]:
+    peer_name = f"Kafka source, Spark {kafka.SPARK_VERSION}"
+    report = Report("Spark", peer_name)
+    times = Report("Spark: processor time of all processes, servers included", peer_name)
     with tempfile.TemporaryDirectory(prefix="goddard-bench-") as scratch, ExitStack() as stack:
         folder = Path(scratch)
         sessions = _Sessions(folder)
@@ -155,7 +157,7 @@ def run(seconds: float, parts: Sequence[str]) -> Report:
         for size in sizes:
             rows = max(2_000, int(_ROWS_PER_SECOND[size] * seconds))
             with _site(folder / f"site-{size}") as (site, store):
-                _measure(report, sessions, peer, site, store, _work(rows, size))
+                _measure(report, times, sessions, peer, site, store, _work(rows, size))
         if "latency" in parts:
             with _site(folder / "site-latency") as (site, _):
                 _measure_latency(report, sessions, site, folder / "latency", seconds)
@@ -165,7 +167,7 @@ def run(seconds: float, parts: Sequence[str]) -> Report:
                     _measure_queues(report, sessions, site, folder / f"queues-{queues}", queues)
     if peer is not None and peer.problem is not None:
         report.notes.append(f"no Kafka: {peer.problem}")
-    return report
+    return [report, times] if times.rows else [report]
 
 
 def _work(rows: int, size: int) -> Work:
@@ -189,7 +191,13 @@ def _writing(site: Site, topic: str, work: Work) -> Work:
 
 
 def _measure(
-    report: Report, sessions: _Sessions, peer: _Kafka | None, site: Site, store: Path, work: Work
+    report: Report,
+    times: Report,
+    sessions: _Sessions,
+    peer: _Kafka | None,
+    site: Site,
+    store: Path,
+    work: Work,
 ) -> None:
     topic = site.create_topic("bench", queues=_QUEUES)
     target = site.create_topic("written", queues=_QUEUES)
@@ -208,13 +216,16 @@ def _measure(
         "write": _writing(site, target, work),
     }
     fill = _writing(site, topic, work) | {"runs": 1}
-    _, *rates = sessions.ours([fill, *named.values()])
+    _, *runs = sessions.ours([fill, *named.values()])
     size = f"{work['bytes']} B" if work["bytes"] < 1_024 else f"{work['bytes'] // 1_024} KB"
-    for (name, each), found in zip(named.items(), rates, strict=True):
-        report.add(Row(f"{name}, {size}", "rows/s", found[-1], theirs.get(each["kind"])))
+    for (name, each), found in zip(named.items(), runs, strict=True):
+        (rate, time_us), (peer_rate, peer_us) = found[-1], theirs.get(each["kind"], (None, None))
+        report.add(Row(f"{name}, {size}", "rows/s", rate, peer_rate))
+        times.add(Row(f"{name}, {size}", "us/row", time_us, peer_us, more_is_better=False))
     report.notes.append(f"{size}: {work['rows']:,} rows, {_QUEUES} queues, repetition {_RUNS}")
     known = _KNOWN_RATES[work["bytes"]]
-    if (rate := theirs.get("read")) is not None:
+    if "read" in theirs:
+        rate, _ = theirs["read"]
         counts = rate >= _SHARE_THAT_COUNTS * known
         report.notes.append(
             f"{size}: Kafka's source reads {rate:,.0f} rows/s, known are {known:,}: the ratios "

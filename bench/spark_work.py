@@ -1,10 +1,13 @@
 """Run measurements in one Spark session, in its own process: ``spark_work.py WORKS.json``.
 
 This program does not import Goddard, so that it also runs in the environment of Spark's Kafka
-source. The last line of its output is JSON: for each work the rates of all its runs.
+source. The last line of its output is JSON: for each work the rates of all its runs, each with the
+processor time of a row in microseconds. This is the time of all processes of the benchmark: Spark,
+its Python workers and the servers.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -110,12 +113,40 @@ def _queues(spark: SparkSession, work: dict[str, Any]) -> list[float]:
 _WORKS = {"write": _write, "read": _read, "stream": _stream}
 
 
-def _run_work(spark: SparkSession, work: dict[str, Any]) -> list[float]:
+def _run_work(spark: SparkSession, work: dict[str, Any]) -> list[Any]:
     if work["kind"] == "latency":
         return _latency(spark, work)
     if work["kind"] == "queues":
         return _queues(spark, work)
-    return [_WORKS[work["kind"]](spark, work) for _ in range(work["runs"])]
+    runs = []
+    for _ in range(work["runs"]):
+        before = _cpu_seconds()
+        rate = _WORKS[work["kind"]](spark, work)
+        runs.append((rate, 1e6 * (_cpu_seconds() - before) / work["rows"]))
+    return runs
+
+
+def _cpu_seconds() -> float:
+    """The processor time of the benchmark: of the parent of this process, and its descendants."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        pid = int(folder.name)
+        parents[pid] = int(fields[1])
+        # User and system time, of the process and of its children that have ended.
+        ticks[pid] = sum(map(int, fields[11:15]))
+    root = os.getppid()
+    total = 0
+    for pid, used in ticks.items():
+        at = pid
+        while at not in (root, 0):
+            at = parents.get(at, 0)
+        total += used if at == root else 0
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def main(path: Path) -> None:

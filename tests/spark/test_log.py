@@ -42,7 +42,7 @@ def test_store_is_read_while_its_broker_writes(spark: SparkSession, tmp_path: Pa
             filling.join()
         while len(plan(parse_log({"path": str(store)}))) < 2:
             topic.fill(2_000)
-        frame = read(spark, store, subscribe=topic.name, pieceBytes="1048576")
+        frame = read(spark, store, subscribe=topic.name, maxPartitionBytes="1048576")
         assert frame.columns == list(COLUMNS)
         assert frame.rdd.getNumPartitions() > 1
         assert numbers(frame) == list(range(topic.count))

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from goddard import Admin, MessageQueue
+from goddard.errors import ConfigError
 from goddard.spark import lag
 from goddard.spark.options import SINK_OPTIONS, RawOptions, parse_connection
 from goddard.spark.reading.cluster import ClusterClient
@@ -71,6 +72,21 @@ def test_available_now_reads_limited_batches_and_continues(
             for queue_id in range(4)
         ]
     assert committed == [25] * 4
+
+
+def test_checkpoint_of_another_topic_is_refused(ours: Site) -> None:
+    one, other = NumberedTopic(ours, "stream-one"), NumberedTopic(ours, "stream-other")
+    for topic in (one, other):
+        topic.fill(4)
+    start = ManualStream(one.options(startingOffsets="earliest")).offset
+    both = {"nameServers": ours.namesrv, "subscribe": f"{one.name},{other.name}"}
+    assert len(from_json(ManualStream(both, start).plan()).queues) == 8
+    for options in (
+        other.options(),
+        {"nameServers": ours.namesrv, "subscribePattern": "stream-other.*"},
+    ):
+        with pytest.raises(ConfigError, match=f"has offsets of {one.name}, which this query does"):
+            ManualStream(options, start).plan()
 
 
 def test_batches_are_limited_by_their_bytes(site: Site) -> None:

@@ -521,6 +521,42 @@ def count_records(
     return count if is_filtered or begin == end else -1
 
 
+def scan_records(
+    data: bytes,
+    first_offset: cython.longlong,
+    limit: cython.Py_ssize_t,
+    max_bytes: cython.Py_ssize_t,
+) -> tuple[bytes, int]:
+    """The positions of the records at the start of a part of a log, as 64-bit numbers, and the
+    position after them.
+
+    ``first_offset`` is the offset of the part in the log. A record begins before ``limit``, has at
+    most ``max_bytes``, and says its own offset. The first bytes that are not such a record end the
+    scan.
+    """
+    start: cython.p_const_uchar = data
+    total: cython.Py_ssize_t = len(data)
+    at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    magic: cython.uint
+    starts: bytes = PyBytes_FromStringAndSize(cython.NULL, 8 * (total // _MIN_BYTES + 1))
+    found: cython.p_longlong = cython.cast(cython.p_longlong, PyBytes_AS_STRING(starts))
+    while at < limit and total - at >= _MIN_BYTES:
+        size = _get32(start + at)
+        magic = _get32u(start + at + 4)
+        if size < _MIN_BYTES or size > max_bytes or size > total - at:
+            break
+        if magic != _MAGIC_V1 and magic != _MAGIC_V2:
+            break
+        if _get64(start + at + 28) != first_offset + at:
+            break
+        found[count] = at
+        count += 1
+        at += size
+    return starts[: 8 * count], at
+
+
 # --- The layout of a record -----------------------------------------------------------------------
 
 

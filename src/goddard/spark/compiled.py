@@ -65,7 +65,7 @@ def decode_batch(
 
 def decode_selected(
     data: bytes,
-    starts: Sequence[int],
+    starts: Sequence[int] | arrays.Positions,
     names: Sequence[str],
     *,
     broker_name: str | None,

@@ -12,7 +12,6 @@ written when it was read; only records without later bytes are checked completel
 """
 
 import contextlib
-import itertools
 import logging
 import os
 import struct
@@ -21,12 +20,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from goddard.core import IS_COMPILED
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.hashing import body_crc
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic, topic_problem
@@ -39,16 +39,20 @@ from goddard.protocol.record import (
     STORE_HOST_V6,
 )
 from goddard.spark import compiled, log_index
+from goddard.spark.arrays import Positions
 from goddard.spark.columns import RecordColumns
 from goddard.spark.inner_batches import unwrap
 from goddard.spark.options import RawOptions
 from goddard.spark.reading.offsets import DataLossError
 
+if IS_COMPILED or TYPE_CHECKING:
+    from goddard.core import columns as core_columns
+
 _logger: Final = logging.getLogger("goddard.spark")
 
 _NAME_DIGITS: Final = 20
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-_PIECE_BYTES: Final = 128 * 1024 * 1024
+_PARTITION_BYTES: Final = 128 * 1024 * 1024
 # The largest body, topic and properties, and the fixed fields.
 _MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 2 * 32_768 + 1024
 _MIN_RECORD_BYTES: Final = 91
@@ -74,7 +78,7 @@ LOG_OPTIONS: Final = {
     "brokerName": "value of the column brokerName, which the files do not contain",
     "failOnDataLoss": "false: skip damaged records with a warning (true)",
     "useIndex": "true: skip files without messages of the topics, by the consume queues (true)",
-    "pieceBytes": "maximum bytes of a file that one task reads (128 MiB)",
+    "maxPartitionBytes": "maximum bytes of a file that one task reads (128 MiB)",
     "rowsPerBatch": "maximum rows of an Arrow batch (20000)",
 }
 
@@ -89,7 +93,7 @@ class LogOptions:
     broker_name: str | None = None
     fails_on_data_loss: bool = True
     uses_index: bool = True
-    piece_bytes: int = _PIECE_BYTES
+    partition_bytes: int = _PARTITION_BYTES
     rows_per_batch: int = 20_000
 
 
@@ -133,7 +137,7 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
         broker_name=options.text("brokerName"),
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
         uses_index=options.flag("useIndex", default=True),
-        piece_bytes=options.count("pieceBytes", _PIECE_BYTES, low=1024 * 1024),
+        partition_bytes=options.count("maxPartitionBytes", _PARTITION_BYTES, low=1024 * 1024),
         rows_per_batch=options.count("rowsPerBatch", 20_000, high=1_000_000),
     )
 
@@ -178,8 +182,8 @@ def plan(options: LogOptions) -> list[FileSplit]:
         if indexed is not None and until_ms is not None and not indexed.has(file, until_ms):
             continue
         is_newest = file is files[-1]
-        for begin in range(0, file.size_bytes, options.piece_bytes):
-            end = min(file.size_bytes, begin + options.piece_bytes)
+        for begin in range(0, file.size_bytes, options.partition_bytes):
+            end = min(file.size_bytes, begin + options.partition_bytes)
             splits.append(FileSplit(str(file.path), file.offset, begin, end, is_newest))
     return splits
 
@@ -250,14 +254,11 @@ def read_split(
     split: FileSplit, options: LogOptions, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split. Runs in a task."""
-    for position, data, starts in _chunks(split, options):
-        bounds = [*starts[:: options.rows_per_batch], len(data)]
-        for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            first = index * options.rows_per_batch
-            batch_starts = [at - begin for at in starts[first : first + options.rows_per_batch]]
-            records = data[begin:end]
+    for position, data, starts, end in _chunks(split, options):
+        for first in range(0, len(starts), options.rows_per_batch):
+            batch_starts = starts[first : first + options.rows_per_batch]
             batch = compiled.decode_selected(
-                records,
+                data,
                 batch_starts,
                 names,
                 broker_name=options.broker_name,
@@ -266,7 +267,15 @@ def read_split(
                 end_ms=options.end_ms,
             )
             if batch is None:
-                yield from _decode(records, batch_starts, split, position + begin, names, options)
+                after = first + options.rows_per_batch
+                begin, stop = (
+                    int(batch_starts[0]),
+                    int(starts[after]) if after < len(starts) else end,
+                )
+                own_starts = (batch_starts - begin).tolist()
+                yield from _decode(
+                    data[begin:stop], own_starts, split, position + begin, names, options
+                )
             elif batch.num_rows:
                 yield batch
 
@@ -320,8 +329,17 @@ def _is_selected(topic: str, options: LogOptions) -> bool:
     return options.includes_system_topics or not is_internal
 
 
-def _chunks(split: FileSplit, options: LogOptions) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Chunks of a split: position in the file, bytes, positions of the records in the bytes."""
+class _Chunk(NamedTuple):
+    """Bytes at a position of the file, and the positions of the records in them."""
+
+    position: int
+    data: bytes
+    starts: Positions
+    # After the last record.
+    end: int
+
+
+def _chunks(split: FileSplit, options: LogOptions) -> Iterator[_Chunk]:
     try:
         with Path(split.path).open("rb") as file:
             yield from _chunks_of(file.fileno(), split, options)
@@ -329,9 +347,7 @@ def _chunks(split: FileSplit, options: LogOptions) -> Iterator[tuple[int, bytes,
         _report_loss(f"{split.path} was deleted before it was read", options)
 
 
-def _chunks_of(
-    file: int, split: FileSplit, options: LogOptions
-) -> Iterator[tuple[int, bytes, list[int]]]:
+def _chunks_of(file: int, split: FileSplit, options: LogOptions) -> Iterator[_Chunk]:
     position = split.begin
     is_synced = position == 0
     want_bytes = _CHUNK_BYTES
@@ -351,8 +367,8 @@ def _chunks_of(
         starts, scanned_bytes, stop = _scan(
             data, split, position, is_file_end=is_end, is_settled=is_settled
         )
-        if starts:
-            yield position, data[:scanned_bytes], starts
+        if len(starts):
+            yield _Chunk(position, data, starts, scanned_bytes)
         position += scanned_bytes
         want_bytes = _CHUNK_BYTES if scanned_bytes else _MAX_RECORD_BYTES
         if stop is _Stop.END:
@@ -373,12 +389,34 @@ class _Stop(Enum):
 
 def _scan(
     data: bytes, split: FileSplit, position: int, *, is_file_end: bool, is_settled: bool
-) -> tuple[list[int], int, _Stop]:
+) -> tuple[Positions, int, _Stop]:
     """Scan records from the start of the bytes: their positions, their total size, the reason."""
+    limit = min(split.end - position, len(data))
+    at, plain = 0, np.empty(0, np.int64)
+    if IS_COMPILED and is_settled:
+        numbers, at = core_columns.scan_records(
+            data, split.file_offset + position, limit, _MAX_RECORD_BYTES
+        )
+        plain = np.frombuffer(numbers, np.int64)
+    starts, at, stop = _scan_from(
+        at, limit, data, split, position, is_file_end=is_file_end, is_settled=is_settled
+    )
+    return np.append(plain, np.array(starts, np.int64)) if starts else plain, at, stop
+
+
+def _scan_from(
+    at: int,
+    limit: int,
+    data: bytes,
+    split: FileSplit,
+    position: int,
+    *,
+    is_file_end: bool,
+    is_settled: bool,
+) -> tuple[list[int], int, _Stop]:
+    """Scan records from a position on: their positions, the end of the last one, the reason."""
     starts: list[int] = []
-    at = 0
     size = len(data)
-    limit = min(split.end - position, size)
     file_offset = split.file_offset + position
     unpack_head = _HEAD.unpack_from
     while at < limit:

@@ -141,6 +141,8 @@ class SinkOptions:
     producer_group: str = "goddard-spark"
     batch_bytes: int = 128 * 1024
     requests_in_flight: int = 8
+    # With a transaction topic, a stream writes each row exactly once.
+    transaction_topic: str | None = None
 
 
 class RawOptions:
@@ -284,6 +286,9 @@ SINK_OPTIONS: Final = CONNECTION_OPTIONS | {
     "producerGroup": "group name of the producers (goddard-spark)",
     "batchBytes": "maximum bytes of a request (131072)",
     "requestsInFlight": "concurrent requests of a task (8)",
+    "deliveryGuarantee": "at-least-once, or exactly-once for streams with a transactionTopic "
+    "(at-least-once)",
+    "transactionTopic": "for exactly-once: a topic of this query alone, with one queue",
 }
 
 
@@ -346,12 +351,24 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     group = options.text("producerGroup") or "goddard-spark"
     if (problem := group_problem(group)) is not None:
         raise ConfigError(f"producerGroup is {group!r}: {problem}")
+    guarantee = options.choice(
+        "deliveryGuarantee", ("at-least-once", "exactly-once"), "at-least-once"
+    )
+    transaction_topic = options.text("transactionTopic")
+    if (transaction_topic is None) != (guarantee == "at-least-once"):
+        raise ConfigError(
+            "deliveryGuarantee=exactly-once and transactionTopic must be given together; one is "
+            "missing"
+        )
+    if transaction_topic and (problem := topic_problem(transaction_topic)) is not None:
+        raise ConfigError(f"transactionTopic is {transaction_topic!r}: {problem}")
     return SinkOptions(
         connection=parse_connection(options),
         topic=topic,
         producer_group=group,
         batch_bytes=options.count("batchBytes", 128 * 1024, high=4 * 1024 * 1024),
         requests_in_flight=options.count("requestsInFlight", 8, high=256),
+        transaction_topic=transaction_topic,
     )
 
 

@@ -19,6 +19,7 @@ from goddard.spark.options import SinkOptions, parse_sink, parse_source
 from goddard.spark.reading.reader import BatchReader, FilteringReader, LogReader, StreamReader
 from goddard.spark.rows import check_columns
 from goddard.spark.schema import SCHEMA, selected_columns
+from goddard.spark.writing.transactions import TransactionStreamWriter
 from goddard.spark.writing.writer import BatchWriter, StreamWriter
 
 
@@ -45,11 +46,19 @@ class RocketMQDataSource(DataSource):
         return StreamReader(options, selected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(self._sink(schema, overwrite))
+        options = self._sink(schema, overwrite)
+        if options.transaction_topic is not None:
+            raise ConfigError("deliveryGuarantee=exactly-once is for streams")
+        return BatchWriter(options)
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(self._sink(schema, overwrite))
+        options = self._sink(schema, overwrite)
+        if options.transaction_topic is None:
+            return StreamWriter(options)
+        if "delayLevel" in schema.names:
+            raise ConfigError("deliveryGuarantee=exactly-once allows no column delayLevel")
+        return TransactionStreamWriter(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:

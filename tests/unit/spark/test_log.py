@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goddard.core import IS_COMPILED
 from goddard.errors import ConfigError
 from goddard.protocol.record import Host, Record, encode_blank, encode_record
 from goddard.spark import log
@@ -19,6 +21,14 @@ from goddard.spark.reading.offsets import DataLossError
 _FILE_BYTES = 4096
 _HOST = Host.parse("127.0.0.1:10911")
 _V6 = Host.parse("[::1]:10911")
+
+
+@pytest.fixture(params=sorted({IS_COMPILED, False}), scope="module", autouse=True)
+def is_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All tests run with the compiled and with the other scan for records."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "IS_COMPILED", request.param)
+        yield
 
 
 class Log:
@@ -83,14 +93,14 @@ def _filled(folder: Path, count: int = 60) -> tuple[Log, list[bytes]]:
     return written, bodies
 
 
-@pytest.mark.parametrize("piece_bytes", [100, 333, 1000, 4096, 10_000])
+@pytest.mark.parametrize("partition_bytes", [100, 333, 1000, 4096, 10_000])
 @pytest.mark.parametrize("rows_per_batch", [1, 7, 20_000])
 def test_splits_of_any_size_give_every_record_once(
-    tmp_path: Path, piece_bytes: int, rows_per_batch: int
+    tmp_path: Path, partition_bytes: int, rows_per_batch: int
 ) -> None:
     written, bodies = _filled(tmp_path)
     assert len(written.data) > 2 * _FILE_BYTES
-    options = _options(tmp_path, piece_bytes=piece_bytes, rows_per_batch=rows_per_batch)
+    options = _options(tmp_path, partition_bytes=partition_bytes, rows_per_batch=rows_per_batch)
     assert _rows(options) == bodies
     assert _rows(options, ("commitLogOffset",)) == written.starts
 
@@ -98,7 +108,7 @@ def test_splits_of_any_size_give_every_record_once(
 def test_records_longer_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, bodies = _filled(tmp_path)
     monkeypatch.setattr(log, "_CHUNK_BYTES", 200)
-    assert _rows(_options(tmp_path, piece_bytes=1500)) == bodies
+    assert _rows(_options(tmp_path, partition_bytes=1500)) == bodies
 
 
 @given(data=st.data())
@@ -151,7 +161,7 @@ def test_bodies_that_look_like_records_are_not_read_as_records(tmp_path: Path) -
     for _ in range(30):
         written.add(inner)
     written.write()
-    assert _rows(_options(tmp_path, piece_bytes=150)) == [inner] * 30
+    assert _rows(_options(tmp_path, partition_bytes=150)) == [inner] * 30
 
 
 def test_topics_and_times_select_rows(tmp_path: Path) -> None:

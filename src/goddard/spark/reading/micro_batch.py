@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from goddard.client.values import MessageQueue
-from goddard.errors import GoddardError
+from goddard.errors import ConfigError, GoddardError
 from goddard.spark.options import OffsetMode, OffsetSpec, SourceOptions
 from goddard.spark.reading import offsets
 from goddard.spark.reading.cluster import Bounds, ClusterClient, is_retriable
@@ -65,6 +65,8 @@ class MicroBatchPlanner:
         self._last_batch_at: float | None = None
         # Whether a batch was planned, by this process or an earlier one.
         self._has_begun = False
+        # Whether the topics of the checkpoint were compared with those of the options.
+        self._is_checked = False
         self._has_answered = False
         self._failing_since: float | None = None
         # The last start or end offset as JSON, and parsed.
@@ -120,6 +122,9 @@ class MicroBatchPlanner:
         if time.monotonic() < self._poll_at and start == self._idle_at:
             return start
         begins = self.parse(start)
+        if not self._is_checked:
+            self._check_topics(begins.queues)
+            self._is_checked = True
         self._commit(begins.queues)
         if begins.first or self._initial is None or begins.queues != self._initial.queues:
             self._has_begun = True
@@ -130,6 +135,20 @@ class MicroBatchPlanner:
             end = None
         self._idle_at = start if end is None else None
         return start if end is None else end
+
+    def _check_topics(self, begins: Offsets) -> None:
+        """Refuse a checkpoint of other topics: their unread messages would be forgotten."""
+        topics = {queue.topic for queue in begins}
+        pattern = self._options.pattern
+        if pattern is None:
+            is_known = not topics.isdisjoint(self._options.topics)
+        else:
+            is_known = any(pattern.fullmatch(topic) for topic in topics)
+        if topics and not is_known:
+            raise ConfigError(
+                f"the checkpoint has offsets of {', '.join(sorted(topics)[:5])}, which this query "
+                "does not read; use a checkpoint of its own for other topics"
+            )
 
     def _plan(
         self, begins: SourceOffset, max_messages: int | None, max_bytes: int | None

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,7 +43,7 @@ from goddard.spark.writing.batching import destinations, requests, slices
 from goddard.spark.writing.encode import MessageIds, bounds_of, encode
 from goddard.transport.loop import new_event_loop
 
-_Target: TypeAlias = tuple[str, MessageQueue | None]
+Target: TypeAlias = tuple[str, MessageQueue | None]
 """A topic, and a queue unless the producer chooses one."""
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class BatchWriter(DataSourceArrowWriter):
             cluster.check_writable(options.topic)
 
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
-        return TaskCommit(write_batches(iterator, self._options, _key_prefix(self._write_id)))
+        return TaskCommit(write_batches(iterator, self._options, key_prefix(self._write_id)))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -89,13 +89,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
-        key_prefix = _key_prefix("stream")
+        prefix = key_prefix("stream")
         is_first = _batch_id() == "0"
         if is_first:
             with ClusterClient(self._options.connection) as cluster:
                 cluster.check_writable(self._options.topic)
         return TaskCommit(
-            write_batches(iterator, self._options, key_prefix, tolerates_outages=not is_first)
+            write_batches(iterator, self._options, prefix, tolerates_outages=not is_first)
         )
 
 
@@ -118,7 +118,8 @@ async def _write(
     *,
     tolerates_outages: bool,
 ) -> int:
-    sender = await _open(options, key_prefix, tolerates_outages=tolerates_outages)
+    producer = await open_producer(options)
+    sender = RowSender(producer, options, key_prefix, tolerates_outages=tolerates_outages)
     try:
         rows = 0
         # Spark may take long to produce rows: a thread waits, so that pending requests continue.
@@ -131,7 +132,7 @@ async def _write(
     return rows
 
 
-def _key_prefix(write_id: str) -> str:
+def key_prefix(write_id: str) -> str:
     """Query, batch and partition of this task; the same when Spark retries it."""
     task = TaskContext.get()
     if task is None:
@@ -145,7 +146,7 @@ def _batch_id() -> str:
     return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
-async def _open(options: SinkOptions, key_prefix: str, *, tolerates_outages: bool) -> "RowSender":
+async def open_producer(options: SinkOptions) -> Producer:
     connection = options.connection
     producer = Producer(
         options.producer_group,
@@ -155,7 +156,7 @@ async def _open(options: SinkOptions, key_prefix: str, *, tolerates_outages: boo
         **connection.keywords,
     )
     await producer.start()
-    return RowSender(producer, options, key_prefix, tolerates_outages=tolerates_outages)
+    return producer
 
 
 class RowSender:
@@ -171,6 +172,7 @@ class RowSender:
         key_prefix: str,
         *,
         tolerates_outages: bool = False,
+        requests_in_flight: int | None = None,
     ) -> None:
         self._producer = producer
         self._options = options
@@ -181,7 +183,7 @@ class RowSender:
             producer.options.max_message_bytes,
         )
         self._tolerates_outages = tolerates_outages
-        self._permits = asyncio.Semaphore(options.requests_in_flight)
+        self._permits = asyncio.Semaphore(requests_in_flight or options.requests_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: GoddardError | None = None
         self._queues: dict[str, list[MessageQueue]] = {}
@@ -198,13 +200,16 @@ class RowSender:
             is_delayed = pc.not_equal(levels, pa.scalar(0))
             mask = is_delayed.to_numpy(zero_copy_only=False)
             # Batches cannot contain delayed messages.
-            await self._send_individually(part.filter(is_delayed), rows[mask])
+            delayed, delayed_rows = part.filter(is_delayed), rows[mask]
+            payloads = messages(delayed, delayed_rows, self._context) if mask.any() else []
+            await self._send_individually(delayed, delayed_rows, payloads)
             await self._send_in_batches(part.filter(pc.invert(is_delayed)), rows[~mask])
 
-    async def _send_individually(self, part: pa.RecordBatch, rows: Positions) -> None:
+    async def _send_individually(
+        self, part: pa.RecordBatch, rows: Positions, payloads: Sequence[Message]
+    ) -> None:
         if not len(rows):
             return
-        payloads = messages(part, rows, self._context)
         targets, indices = await self._targets(part, rows)
         for row, index, message in zip(rows.tolist(), indices.tolist(), payloads, strict=True):
             await self._permits.acquire()
@@ -251,10 +256,10 @@ class RowSender:
 
     async def _targets(
         self, part: pa.RecordBatch, rows: Positions
-    ) -> tuple[list[_Target], Positions]:
+    ) -> tuple[list[Target], Positions]:
         """The distinct targets of rows, and for each row the index of its target."""
         found, indices = destinations(part, self._options.topic or "")
-        target_indices: dict[_Target, int] = {}
+        target_indices: dict[Target, int] = {}
         of_destination = []
         for number, (topic, broker_name, queue_id, sharding_key) in enumerate(found):
             queue = None
@@ -282,7 +287,7 @@ class RowSender:
             queues = self._queues[topic] = sorted(found)
         return queues
 
-    def _start_send(self, payload: Message | bytes, target: _Target, first: int, last: int) -> None:
+    def _start_send(self, payload: Message | bytes, target: Target, first: int, last: int) -> None:
         """Send in a task; the caller has acquired a permit."""
         self._raise_failure()
         task = asyncio.ensure_future(self._send_in_order(payload, target, first, last))
@@ -297,7 +302,7 @@ class RowSender:
             task.exception()
 
     async def _send_in_order(
-        self, payload: Message | bytes, target: _Target, first: int, last: int
+        self, payload: Message | bytes, target: Target, first: int, last: int
     ) -> None:
         _, queue = target
         async with contextlib.nullcontext() if queue is None else self._queue_locks[queue]:
@@ -328,20 +333,23 @@ class RowSender:
 
         return await with_retries(self._options.connection, attempt, retry_for_ms=retry_for_ms)
 
-    async def _send_payload(self, payload: Message | bytes, target: _Target) -> None:
-        topic, queue = target
+    async def _send_payload(self, payload: Message | bytes, target: Target) -> None:
+        _, queue = target
 
         async def attempt() -> None:
-            if isinstance(payload, Message):
-                result = await self._producer.send(payload, queue=queue)
-            else:
-                result = await self._producer.send_encoded(topic, payload, queue=queue)
+            result = await self._send_once(payload, target)
             if result.status is not SendStatus.SEND_OK:
                 # Not retried here, because each attempt stores a copy.
                 raise NotDurableError(result)
 
         waits = queue is None or self._tolerates_outages or await self._broker_exists(queue)
         await self._with_retries(attempt, self._options.connection.max_outage_ms if waits else 0)
+
+    async def _send_once(self, payload: Message | bytes, target: Target) -> SendResult:
+        topic, queue = target
+        if isinstance(payload, Message):
+            return await self._producer.send(payload, queue=queue)
+        return await self._producer.send_encoded(topic, payload, queue=queue)
 
     async def _broker_exists(self, queue: MessageQueue) -> bool:
         """Whether the topic has a broker of that name; waiting for an unknown name is useless."""
