@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
 
-from bench import broker, client, growth, nameserver, official, replication, store
+from bench import (
+    broker,
+    client,
+    commands,
+    growth,
+    nameserver,
+    official,
+    replication,
+    store,
+)
 from bench.loadgen import BenchError
 from bench.report import Report, save, show
 
@@ -18,6 +27,7 @@ _SUITES: dict[str, Callable[[argparse.Namespace], list[Report]]] = {
     "replication": lambda options: [replication.run(options.seconds)],
     "client": lambda options: client.run(options.seconds, options.broker),
     "growth": lambda options: [growth.run(options.seconds, options.growth, options.log_gb)],
+    "commands": lambda _: [commands.run()],
     # Imported on use, because Spark is an optional dependency.
     "spark": lambda options: import_module("bench.spark").run(options.seconds, options.parts),
 }

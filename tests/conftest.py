@@ -40,6 +40,8 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A background job of a shell. Tests send SIGINT, to this process and to its children.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The contexts of whoever runs the tests must not give them a cluster.
+    os.environ["GODDARD_CONTEXTS"] = "/nonexistent/contexts.json"
     for name in _SPARK_JAVA_OPTIONS:
         os.environ.setdefault(name, " ".join(BRIEF_JVM_FLAGS))
 

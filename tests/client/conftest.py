@@ -15,6 +15,7 @@ import pytest
 
 from goddard.testing.cluster import Cluster
 from goddard.testing.site import Site
+from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.java import JavaPeers, start_java_broker
 from tests.support.process_resources import open_tcp_sockets
 
@@ -46,6 +47,13 @@ def legacy_site(
 ) -> Iterator[Site]:
     """A name server and a broker of RocketMQ 4.9."""
     yield from _java_site(request.param, tmp_path_factory.mktemp("site-legacy"))
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """RocketMQ 5.4 with access control and a controller."""
+    with guarded_cluster(tmp_path_factory.mktemp("guarded")) as cluster:
+        yield cluster
 
 
 def _java_site(version: str, directory: Path) -> Iterator[Site]:

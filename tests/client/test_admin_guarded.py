@@ -3,8 +3,7 @@
 One name server with a controller inside, one broker; they start once for this file.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,72 +12,14 @@ from goddard.client.errors import BrokerError
 from goddard.client.options import Credentials
 from goddard.protocol.bodies_admin import AclInfo, Policy, PolicyEntry
 from goddard.protocol.codes import ResponseCode
-from goddard.testing.ports import lease_port
-from tests.support.idle_consumer import eventually
-from tests.support.java import JavaPeers
+from tests.support.guarded import BROKER, CLUSTER, ROOT, Guarded
 
 pytestmark = pytest.mark.java
 
-BROKER = "broker-guarded"
-CLUSTER = "DefaultCluster"
-ROOT = Credentials("root", "root-secret")
-AUTH = "org.apache.rocketmq.auth"
-GUARDED = {
-    "brokerClusterName": CLUSTER,
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": (
-        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
-    ),
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": (
-        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-    ),
-    "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
-    "innerClientAuthenticationCredentials": '{"accessKey":"root","secretKey":"root-secret"}',
-    "enableControllerMode": "true",
-    "brokerId": "-1",
-}
-
-
-class Place:
-    """The addresses of the servers."""
-
-    def __init__(self, namesrv: str, controller: str) -> None:
-        self.namesrv = namesrv
-        self.controller = controller
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    directory = tmp_path_factory.mktemp("guarded")
-    with JavaPeers("5.4.0", directory) as java:
-        controller = f"127.0.0.1:{lease_port()}"
-        name_server = java.start_name_server(
-            properties={
-                "enableControllerInNamesrv": "true",
-                "controllerDLegerGroup": "controllers",
-                "controllerDLegerPeers": f"n0-{controller}",
-                "controllerDLegerSelfId": "n0",
-                "controllerStorePath": str(directory / "controller"),
-            }
-        )
-        properties = {**GUARDED, "controllerAddr": controller}
-        java.start_broker(BROKER, namesrv=name_server.address, properties=properties)
-        place = Place(name_server.address, controller)
-        asyncio.run(_registered(place))
-        yield place
-
-
-async def _registered(place: Place) -> None:
-    async with Admin(place.namesrv, credentials=ROOT, timeout_ms=15_000) as admin:
-        await eventually(admin.clusters, timeout_seconds=60)
-
 
 @pytest.fixture
-async def admin(place: Place) -> AsyncIterator[Admin]:
-    async with Admin(place.namesrv, credentials=ROOT, timeout_ms=15_000) as admin:
+async def admin(guarded: Guarded) -> AsyncIterator[Admin]:
+    async with Admin(guarded.namesrv, credentials=ROOT, timeout_ms=15_000) as admin:
         yield admin
 
 
@@ -91,20 +32,20 @@ async def test_users_are_created_and_deleted(admin: Admin) -> None:
     assert await admin.update_user("ann", user_status="disable", broker=BROKER) == [address]
     (ann,) = await admin.users(broker=BROKER, containing="ann")
     assert ann.user_status == "disable"
-    names = [user.username for user in await admin.users(broker=address)]
-    assert sorted(name or "" for name in names) == ["ann", "root"]
+    names = {user.username for user in await admin.users(broker=address)}
+    assert {"ann", "root"} <= names
     await admin.delete_user("ann", cluster=CLUSTER)
     assert await admin.user("ann", broker=BROKER) is None
     assert await admin.users(broker=BROKER, containing="ann") == []
 
 
-async def test_rights_are_granted_and_revoked(place: Place, admin: Admin) -> None:
+async def test_rights_are_granted_and_revoked(guarded: Guarded, admin: Admin) -> None:
     await admin.create_topic("guarded", cluster=CLUSTER)
     await admin.create_user("bob", "bob-secret", cluster=CLUSTER)
     entry = PolicyEntry(resource="Topic:guarded", actions=["Get"], decision="Allow")
     rights = AclInfo(subject="User:bob", policies=[Policy(policy_type="Custom", entries=[entry])])
     async with Admin(
-        place.namesrv, credentials=Credentials("bob", "bob-secret"), timeout_ms=15_000
+        guarded.namesrv, credentials=Credentials("bob", "bob-secret"), timeout_ms=15_000
     ) as bob:
         with pytest.raises(BrokerError, match="no permission") as failure:
             await bob.topic_stats("guarded")
@@ -120,7 +61,7 @@ async def test_rights_are_granted_and_revoked(place: Place, admin: Admin) -> Non
     assert found.subject == "User:bob"
     await admin.delete_acl("User:bob", resource="Topic:guarded", cluster=CLUSTER)
     assert await admin.acl("User:bob", broker=BROKER) is None
-    assert await admin.acls(broker=BROKER) == []
+    assert await admin.acls(broker=BROKER, subject_containing="bob") == []
 
 
 @pytest.mark.parametrize(
@@ -132,17 +73,17 @@ async def test_rights_are_granted_and_revoked(place: Place, admin: Admin) -> Non
     ],
 )
 async def test_unknown_users_are_refused(
-    place: Place, credentials: Credentials | None, remark: str
+    guarded: Guarded, credentials: Credentials | None, remark: str
 ) -> None:
-    async with Admin(place.namesrv, credentials=credentials, timeout_ms=15_000) as admin:
+    async with Admin(guarded.namesrv, credentials=credentials, timeout_ms=15_000) as admin:
         with pytest.raises(BrokerError, match="credentials") as failure:
             await admin.broker_config(BROKER)
     assert failure.value.code == ResponseCode.NO_PERMISSION
     assert remark in failure.value.remark
 
 
-async def test_controllers_are_asked(place: Place, admin: Admin) -> None:
-    controller = place.controller
+async def test_controllers_are_asked(guarded: Guarded, admin: Admin) -> None:
+    controller = guarded.controller
     metadata = await admin.controller_metadata(controller)
     assert (metadata.controller_leader_address, metadata.is_leader) == (controller, True)
     sets = (await admin.sync_state_sets(controller, [BROKER])).replicas_info_table
@@ -158,8 +99,8 @@ async def test_controllers_are_asked(place: Place, admin: Admin) -> None:
     assert failure.value.code == ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
 
 
-async def test_controllers_are_configured(place: Place, admin: Admin) -> None:
-    controller = place.controller
+async def test_controllers_are_configured(guarded: Guarded, admin: Admin) -> None:
+    controller = guarded.controller
     change = {"scanNotActiveBrokerInterval": "6000"}
     assert await admin.update_controller_config([controller], change) == [controller]
     config = (await admin.controller_config([controller]))[controller]

@@ -6,8 +6,13 @@ with ours; what the official tool prints afterwards shows the change.
 """
 
 import re
+import subprocess
+import sys
+import tarfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +25,7 @@ from tests.support.java import JavaDriver, JavaPeers
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
 CLUSTER = "DefaultCluster"
+GOLDEN = Path(__file__).parents[1] / "golden" / "data" / "store"
 MESSAGES = 5
 
 # Read-only commands. {topic} has messages that {group} consumed, {id} is the id of one.
@@ -69,6 +75,18 @@ READS = {
     "statsAll active": "statsAll -a -t {idle}",
     "haStatus": "haStatus -b {broker}",
     "updateOrderConf get": "updateOrderConf -m get -t {ordered}",
+    "allocateMQ": "allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2,10.0.0.3",
+    "queryMsgTraceById": "queryMsgTraceById -i {traced}",
+    "dumpCompactionLog": "dumpCompactionLog -f {log}",
+}
+# Verbs that run until they are stopped, and the first lines of ours.
+ENDLESS = {
+    f"clusterRT -c {CLUSTER} -a 2 -s 64": (
+        r"#Cluster Name +#Broker Name +#RT +#successCount +#failCount",
+        r"DefaultCluster +broker-\w+ +\d+\.\d\d +2 +0",
+    ),
+    "clusterRT -a 2 -p true -m room": (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\|room\|\w+\|[\w-]+\|\d+",),
+    "startMonitoring": (r"\[MONITOR\] =+beginRound", r"\[MONITOR\] reportUndoneMsgs: .*"),
 }
 
 # Values that differ from run to run, and their placeholders.
@@ -136,7 +154,16 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaDriver]:
 
 
 @pytest.fixture(scope="module")
-def scene(site: Site, driver: JavaDriver) -> Iterator[Scene]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log file that RocketMQ wrote."""
+    folder = tmp_path_factory.mktemp("log")
+    with tarfile.open(GOLDEN / "clean-5.4.0.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return next(iter(sorted(folder.rglob("commitlog/0*"))))
+
+
+@pytest.fixture(scope="module")
+def scene(site: Site, driver: JavaDriver, log: Path) -> Iterator[Scene]:
     topic = site.create_topic("mqadmin", queues=2)
     idle = site.create_topic("mqadmin-idle", queues=1)
     ordered = site.create_topic("mqadmin-ordered", queues=1)
@@ -164,6 +191,10 @@ def scene(site: Site, driver: JavaDriver) -> Iterator[Scene]:
         admin.create_group(behind, cluster=CLUSTER)
         admin.update_consumer_offset(behind, MessageQueue(ordered, name, 0), 0)
     words["client"] = scene.run(f"consumerConnection -g {group}").splitlines()[1].split()[0]
+    sent = scene.run("sendMessage -t {ordered} -p traced -m true")
+    words["traced"] = re.findall(r"[0-9A-F]{32}", sent)[0]
+    words["log"] = str(log)
+    wait_until(lambda: bool(scene.ours("queryMsgTraceById -i {traced}").out), 30, "traced")
     wait_until(
         lambda: "Diff Total: 0\n" in scene.run(f"consumerProgress -g {group}"), 30, "all committed"
     )
@@ -189,3 +220,20 @@ def test_same_output_as_the_official_tool(scene: Scene, command: str) -> None:
     assert expected
     assert "\tat " not in expected
     assert normalise(line, scene.run(line)) == expected
+
+
+@pytest.mark.parametrize("command", ENDLESS)
+def test_verbs_that_run_until_they_are_stopped(scene: Scene, command: str) -> None:
+    words = [str(Path(sys.executable).with_name("mqadmin")), *command.split()]
+    with subprocess.Popen(
+        [*words, "-n", scene.site.namesrv], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        try:
+            for expected in ENDLESS[command]:
+                assert re.fullmatch(expected, process.stdout.readline().strip())
+        finally:
+            watchdog.cancel()
+            process.terminate()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from goddard.config import read_properties
-from goddard.testing.process import Process
+from goddard.testing.process import Process, wait_until
 from goddard.testing.wire import query_brokers
 from tests.support.commands import daemon, environment, run_to_end
 
@@ -103,6 +103,35 @@ def test_the_command_of_the_image(tmp_path: Path) -> None:
         assert process.stop() == 0
     for source in re.findall(r"^COPY (?!--from)(\S+) ", dockerfile, re.MULTILINE):
         assert (ROOT / source).exists()
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_master_and_its_slave(kind: str, tmp_path: Path, name_server: str) -> None:
+    brokers = []
+    for name in ("broker-a", "broker-a-s"):
+        folder = tmp_path / name
+        folder.mkdir()
+        sample = DISTRIBUTION / "conf" / f"2m-2s-{kind}" / f"{name}.properties"
+        own = ["listenPort=0", "haListenPort=0", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1"]
+        own.append(f"storePathRootDir={folder / 'store'}")
+        (folder / "broker.conf").write_text("\n".join([sample.read_text(), *own]))
+        command = [str(PROGRAMS / "mqbroker"), "-n", name_server, "-c", "broker.conf"]
+        brokers.append(daemon(folder, command, environment(ROCKETMQ_HOME=str(folder))))
+    master, slave = brokers
+    with master.start(), slave.start():
+        wait_until(
+            lambda: query_brokers(name_server).get("broker-a", {}).keys() == {0, 1},
+            30,
+            "both are registered",
+        )
+        sent = run_to_end(
+            [str(PROGRAMS / "goddard"), "topic", "create", "orders", "-n", name_server]
+        )
+        assert sent.returncode == 0, sent.stderr
+        body = [str(PROGRAMS / "goddard"), "message", "send", "orders", "hello"]
+        wait_until(lambda: run_to_end([*body, "-n", name_server]).returncode == 0, 30, "SEND_OK")
+        assert slave.stop() == 0
+        assert master.stop() == 0
 
 
 def exec_start(unit: Path) -> list[str]:

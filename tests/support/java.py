@@ -188,9 +188,12 @@ class JavaPeers:
         store_dir: Path | None = None,
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
+        conf_files: Mapping[str, str] | None = None,
         heap_mib: int = 320,
     ) -> JavaBroker:
         """Start a broker called `name` on a store, new or existing.
+
+        `conf_files` are further files of ROCKETMQ_HOME/conf, by name.
 
         `namesrv` may be empty (it then registers nowhere) or list several, separated by `;`.
         Slaves: pass ``{"brokerRole": "SLAVE", "brokerId": "1"}`` and, as a process name must be
@@ -199,6 +202,8 @@ class JavaPeers:
 
         def create(port: int, home: Path) -> JavaBroker:
             store = home / "store" if store_dir is None else store_dir
+            for file_name, content in (conf_files or {}).items():
+                (home / "conf" / file_name).write_text(content)
             settings = {
                 **BROKER_PROPERTIES,
                 "brokerName": name,

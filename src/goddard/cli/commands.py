@@ -25,7 +25,7 @@ def _verbs(name: str, text: str) -> Lazy:
 
 
 _COMMANDS: Final = {
-    "acl": Lazy("goddard.cli.verbs.access", "acl", "Rules of access control (not supported yet)."),
+    "acl": Lazy("goddard.cli.verbs.access", "acl", "List, grant and revoke rights of users."),
     "bench": Lazy("goddard.cli.bench.command", "bench", "Measure how fast a cluster is."),
     "broker": _verbs("broker", "Run a broker; show and configure running ones."),
     "client": _verbs("client", "Show online producers and consumers."),
@@ -47,7 +47,7 @@ _COMMANDS: Final = {
     "top": Lazy("goddard.cli.top.command", "top", "Show rates and lag as they change."),
     "topic": _verbs("topic", "List, create, change and delete topics."),
     "up": Lazy("goddard.cli.up", "up", "Run a whole cluster on this machine."),
-    "user": Lazy("goddard.cli.verbs.access", "user", "Users (not supported yet)."),
+    "user": _verbs("user", "List, create, change and delete users."),
 }
 
 

@@ -44,7 +44,8 @@ _ADVICE: Final[dict[int, str]] = {
     "check the broker",
     ClientCode.BROKER_NOT_EXIST: "the name server does not know the broker: check that the "
     "broker is running",
-    ClientCode.NO_NAME_SERVER: "give name_servers='host:9876', or set NAMESRV_ADDR",
+    ClientCode.NO_NAME_SERVER: "give name_servers='host:9876', set NAMESRV_ADDR, or "
+    "select a context with 'goddard context use NAME'",
     ClientCode.NOT_FOUND_TOPIC: "create the topic, and check that its brokers are registered with "
     "this name server",
 }

@@ -8,7 +8,8 @@ allowed.
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self, TypedDict, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
 from goddard.client.checks import check_range, check_type
@@ -19,8 +20,10 @@ from goddard.errors import ConfigError
 from goddard.transport.sockets import local_ip
 from goddard.transport.tls import TlsOptions
 
-DEFAULT_INSTANCE: Final = "DEFAULT"
+if TYPE_CHECKING:
+    from goddard.contexts import Context
 
+DEFAULT_INSTANCE: Final = "DEFAULT"
 
 T = TypeVar("T")
 
@@ -164,7 +167,38 @@ def session_options(name_servers: str | None, keywords: SessionKeywords) -> Sess
         raise ConfigError("instance_name is empty; leave it out or give a name")
     given["client_ip"] = given.get("client_ip") or local_ip()
     addresses = parse_name_servers(name_servers, use_environment=endpoint is None)
+    if name_servers is None and endpoint is None and not addresses:
+        addresses = _use_context(given)
     return SessionOptions(name_servers=addresses, **given)
+
+
+def _use_context(given: dict[str, Any]) -> tuple[str, ...]:
+    """The name servers of the selected context; adds its credentials and TLS to the options."""
+    # Imported when needed: most programs say where the cluster is.
+    context = importlib.import_module("goddard.contexts").selected_context()
+    if context is None:
+        return ()
+    for name, value in context_keywords(context).items():
+        if given.get(name) is None:
+            given[name] = value
+    return parse_name_servers(context.name_servers, use_environment=False)
+
+
+def context_keywords(context: "Context") -> SessionKeywords:
+    """The credentials and TLS options of a context."""
+    keywords: SessionKeywords = {}
+    if context.access_key is not None:
+        keywords["credentials"] = Credentials(
+            context.access_key, context.secret_key or "", context.security_token
+        )
+    if context.tls:
+        keywords["tls"] = TlsOptions(
+            trust=Path(context.trust) if context.trust else None,
+            certificate=Path(context.certificate) if context.certificate else None,
+            key=Path(context.key) if context.key else None,
+            verify_peer=context.trust is not None,
+        )
+    return keywords
 
 
 def _check_known(given: Iterable[str], known: Iterable[str]) -> None:

@@ -42,6 +42,19 @@ class TopicConfigAndMapping(Body):
     write_queue_nums: Int32 = written(16)
 
 
+class StaticTopicPlan(Body):
+    """The mappings of a static topic on all brokers, and the brokers that gain or lose queues
+    (Java: TopicRemappingDetailWrapper).
+    """
+
+    broker_config_map: dict[str, TopicConfigAndMapping] = written(dict)
+    broker_to_map_in: list[str] = written(list)
+    broker_to_map_out: list[str] = written(list)
+    epoch: Int64 = written(0)
+    topic: str = written("")
+    type: str = written("")
+
+
 class TopicOffset(Body):
     last_update_timestamp: Int64 = written(0)
     max_offset: Int64 = written(0)

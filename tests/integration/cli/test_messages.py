@@ -206,6 +206,20 @@ def consumer_of(cluster: Cluster, group: str, topic: str, listener: Listener) ->
     return consumer
 
 
+def test_a_group_whose_consumers_were_never_online_is_reset(
+    goddard: CommandLine, topic: str, group: str
+) -> None:
+    goddard("produce", topic, stdin="1\n2\n")
+    assert goddard("group", "create", group).code == 0
+    nothing = goddard("group", "reset", group, "--to", "earliest", "--yes")
+    assert nothing.err == (
+        f"goddard group reset: group {group} has offsets of no topic; give --topic\n"
+    )
+    goddard("group", "reset", group, "--topic", topic, "--to", "latest", "--yes")
+    moves = goddard.json("group", "reset", group, "--to", "earliest", "--dry-run")
+    assert sum(row["repeated"] for row in moves) == 2
+
+
 async def test_dead_letters_are_shown_exported_and_sent_to_their_group_alone(
     cluster: Cluster, goddard: CommandLine, topic: str, group: str
 ) -> None:

@@ -90,8 +90,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("context set a -n h:1 --security-token t", 2, "no effect without --access-key"),
     ("context set a -n h:1 --access-key k", 2, "no secret key; set GODDARD_SECRET_KEY"),
     ("context show", 2, "no context is selected"),
-    ("user list", 1, "access control is not supported"),
-    ("acl create x --y", 1, "access control is not supported"),
+    ("user", 2, ""),
+    ("user lst", 2, "No such command 'lst'; did you mean list?"),
+    ("user create ann", 2, "no password; set GODDARD_USER_PASSWORD or write it to standard input"),
+    ("user create ann --type super", 2, "'super' is not one of"),
+    ("user update ann", 2, "nothing to change; give --password, --type, --enable or --disable"),
+    ("acl grant User:ann Topic:a", 2, "Missing option '--action'"),
+    ("acl grant User:ann Topic:a --action Write", 2, "'Write' is not one of"),
+    ("acl delete", 2, "Missing argument 'SUBJECT'"),
 ]
 
 

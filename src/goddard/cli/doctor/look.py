@@ -17,7 +17,7 @@ from goddard.cli.doctor.facts import (
     TopicFact,
 )
 from goddard.cli.doctor.local import local_processes
-from goddard.cli.verbs.group import is_own_group, online_consumers
+from goddard.cli.verbs.group_state import is_own_group, online_consumers
 from goddard.client import broker_api
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.requests import ask

@@ -12,16 +12,18 @@ from typing import Final
 
 import click
 
-from goddard.cli.mqadmin import table_access, table_messaging, table_servers
+from goddard.cli.mqadmin.access_control import verbs as access_control_verbs
 from goddard.cli.mqadmin.declare import Verb, all_flags
+from goddard.cli.mqadmin.messaging import verbs as messaging_verbs
 from goddard.cli.mqadmin.options import Options, parse
-from goddard.cli.terminal.contexts import Context
+from goddard.cli.mqadmin.servers import verbs as server_verbs
 from goddard.cli.terminal.groups import did_you_mean
 from goddard.cli.terminal.mistakes import REPORTED, WrongUsageError, explained, print_error
 from goddard.cli.terminal.output import Format, Output
 from goddard.cli.terminal.target import Target, chosen_context
+from goddard.contexts import Context
 
-VERBS: Final = table_messaging.VERBS + table_servers.VERBS + table_access.VERBS
+VERBS: Final = messaging_verbs.VERBS + server_verbs.VERBS + access_control_verbs.VERBS
 
 _PROGRAM: Final = "mqadmin"
 _TIMEOUT_MS: Final = 5_000

@@ -44,8 +44,8 @@ def switch(short: str, long: str, text: str) -> Flag:
 class Verb(NamedTuple):
     """A command of mqadmin.
 
-    ``function`` is ``module.name`` below this package. ``one_of`` has groups of flags, separated by
-    spaces: exactly one of each group must be given. ``is_local`` verbs only read files.
+    ``function`` is ``package.module.name`` below this package. ``one_of`` has groups of flags,
+    separated by spaces: exactly one of each group must be given. ``is_local`` verbs read files.
     """
 
     name: str

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from goddard.cli.terminal.contexts import contexts_file, load
 from goddard.cli.terminal.mistakes import REPORTED
 from goddard.cli.terminal.output import Format, Output
 from goddard.cli.terminal.target import Target, chosen_context
+from goddard.contexts import contexts_file, load
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin

@@ -10,12 +10,10 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from goddard.cli.terminal.contexts import Context, contexts_file, load
 from goddard.cli.terminal.groups import did_you_mean
 from goddard.cli.terminal.mistakes import (
     REPORTED,
@@ -25,12 +23,12 @@ from goddard.cli.terminal.mistakes import (
     one_line,
 )
 from goddard.cli.terminal.output import Format, Output, is_terminal
+from goddard.contexts import Context, contexts_file, load, selected_context
 from goddard.errors import ConfigError
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
     from goddard.client.errors import NoRouteError
-    from goddard.client.options import SessionKeywords
 
 T = TypeVar("T")
 
@@ -49,33 +47,15 @@ def chosen_context(name_servers: str | None, context_name: str | None) -> Contex
     given = name_servers or os.environ.get("NAMESRV_ADDR")
     if given:
         return Context(name_servers=given)
-    contexts = load(contexts_file())
-    if contexts.selected is None:
+    selected = selected_context()
+    if selected is None:
         raise ConfigError(_NO_CLUSTER)
-    return contexts.get(contexts.selected)
+    return selected
 
 
 def _with_name_servers(context: Context, name_servers: str) -> Context:
     values = {name: getattr(context, name) for name in context.__dataclass_fields__}
     return Context(**{**values, "name_servers": name_servers})
-
-
-def session_keywords(context: Context) -> "SessionKeywords":
-    """The options of clients for a context."""
-    options = importlib.import_module("goddard.client.options")
-    keywords: SessionKeywords = {}
-    if context.access_key is not None:
-        keywords["credentials"] = options.Credentials(
-            context.access_key, context.secret_key or "", context.security_token
-        )
-    if context.tls:
-        keywords["tls"] = options.TlsOptions(
-            trust=Path(context.trust) if context.trust else None,
-            certificate=Path(context.certificate) if context.certificate else None,
-            key=Path(context.key) if context.key else None,
-            verify_peer=context.trust is not None,
-        )
-    return keywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +72,8 @@ class Target:
 
     def client_keywords(self) -> dict[str, Any]:
         """The keywords of another client of the same cluster."""
-        return {"name_servers": self.name_servers, **session_keywords(self.context)}
+        options = importlib.import_module("goddard.client.options")
+        return {"name_servers": self.name_servers, **options.context_keywords(self.context)}
 
     def admin(self) -> "Admin":
         """A new Admin for the cluster, not started."""

@@ -10,7 +10,7 @@ from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.cli.terminal.output import Table, TimeMs, Wide, printable
 from goddard.cli.terminal.target import Target, cluster_options
-from goddard.cli.verbs.group import is_own_group, online_consumers
+from goddard.cli.verbs.group_state import is_own_group, online_consumers
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin

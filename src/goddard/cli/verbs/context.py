@@ -1,17 +1,16 @@
 """``goddard context``: named clusters, and the one that commands use."""
 
-import os
-import sys
 from pathlib import Path
 
 import click
 
 from goddard.cli.terminal.completion import complete_context
-from goddard.cli.terminal.contexts import Context, Contexts, contexts_file, load, save
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import REPORTED, WrongUsageError, explained
 from goddard.cli.terminal.output import Format, Output, Table
+from goddard.cli.terminal.secrets import read_secret
 from goddard.client.name_servers import parse_name_servers
+from goddard.contexts import Context, Contexts, contexts_file, load, save
 
 _SECRET_VARIABLE = "GODDARD_SECRET_KEY"
 
@@ -47,21 +46,6 @@ def _save(contexts: Contexts) -> None:
         save(contexts_file(), contexts)
     except REPORTED as error:
         raise explained(error) from error
-
-
-def _secret_key() -> str:
-    """From the environment, the terminal or standard input, so that no process list shows it."""
-    given = os.environ.get(_SECRET_VARIABLE)
-    if given:
-        return given
-    if sys.stdin.isatty():
-        return str(click.prompt("Secret key", hide_input=True, err=True))
-    secret = sys.stdin.readline().strip()
-    if not secret:
-        raise WrongUsageError(
-            f"no secret key; set {_SECRET_VARIABLE} or write it to standard input"
-        )
-    return secret
 
 
 @context.command("set")
@@ -100,7 +84,7 @@ def set_(
     made = Context(
         name_servers=namesrv,
         access_key=access_key,
-        secret_key=_secret_key() if access_key is not None else None,
+        secret_key=read_secret("secret key", _SECRET_VARIABLE) if access_key is not None else None,
         security_token=security_token,
         tls=tls,
         trust=_absolute(trust),

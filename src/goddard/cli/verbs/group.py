@@ -23,33 +23,20 @@ from goddard.cli.terminal.target import (
     parse_pairs,
     yes_option,
 )
+from goddard.cli.verbs.group_state import (
+    is_own_group,
+    known_brokers,
+    online_consumers,
+    progress_of,
+)
 from goddard.cli.verbs.reset import reset
 from goddard.client.admin.values import GroupProgress
-from goddard.client.errors import BrokerError, NoRouteError
-from goddard.protocol.codes import ResponseCode
-from goddard.protocol.names import is_retry_topic, is_system_group
+from goddard.protocol.names import is_retry_topic
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
-    from goddard.protocol.bodies_admin import ConsumerConnections
 
-# Groups that RocketMQ's brokers create for themselves.
-_SYSTEM_GROUPS: Final = frozenset(
-    {
-        "CID_ONS-HTTP-PROXY",
-        "CLIENT_INNER_PRODUCER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "SELF_TEST_P_GROUP",
-        "TOOLS_CONSUMER",
-    }
-)
 _CONCURRENT: Final = 64
-
-
-def is_own_group(group: str) -> bool:
-    """Whether a group belongs to RocketMQ itself."""
-    return group in _SYSTEM_GROUPS or is_system_group(group) or group.startswith("CID_ONSAPI")
 
 
 @click.group(cls=Group)
@@ -125,18 +112,6 @@ async def _member_counts(admin: "Admin", groups: list[str]) -> dict[str, int]:
     return dict(zip(groups, counts, strict=True))
 
 
-async def online_consumers(admin: "Admin", group: str) -> "ConsumerConnections | None":
-    """The online consumers of a group; None if there are none."""
-    try:
-        return await admin.consumer_connections(group)
-    except NoRouteError:
-        return None
-    except BrokerError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-        return None
-
-
 _SETTINGS = (
     click.option("--retries", type=click.IntRange(-1), help="Retries before dead-lettering."),
     click.option("--retry-queues", type=click.IntRange(0), help="Queues of the retry topic."),
@@ -171,13 +146,6 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
         pairs = parse_pairs(options["attributes"], "--attribute")
         changes["attributes"] = {f"+{name}": value for name, value in pairs.items()}
     return changes
-
-
-async def _brokers_with(admin: "Admin", group: str, cluster: str | None) -> list[str]:
-    """The names of the brokers that have a group."""
-    masters = [place for place in await admin.brokers(cluster=cluster) if place.is_master]
-    tables = await asyncio.gather(*(admin.groups(broker=place.address) for place in masters))
-    return [place.name for place, known in zip(masters, tables, strict=True) if group in known]
 
 
 @group.command()
@@ -230,20 +198,12 @@ def update(target: Target, group: str, **options: Any) -> None:
         await admin.create_group(group, broker=broker, **{**kept, **changes})
 
     async def work(admin: "Admin") -> list[str]:
-        names = await _known_brokers(admin, group, options["cluster"])
+        names = await known_brokers(admin, group, options["cluster"])
         for name in names:
             await change(admin, name)
         return names
 
     target.output.done(f"group {group} is changed on {', '.join(target.run(work))}")
-
-
-async def _known_brokers(admin: "Admin", group: str, cluster: str | None) -> list[str]:
-    """The brokers that have a group; an error with the similar name if there are none."""
-    names = await _brokers_with(admin, group, cluster)
-    if not names:
-        raise NoRouteError(f"%RETRY%{group}")
-    return names
 
 
 @group.command()
@@ -256,7 +216,7 @@ def delete(target: Target, group: str, **options: Any) -> None:
     """Delete a group, its retry topic and its dead letters from a cluster."""
 
     async def find(admin: "Admin") -> str | None:
-        await _known_brokers(admin, group, options["cluster"])
+        await known_brokers(admin, group, options["cluster"])
         online = await online_consumers(admin, group)
         if online is not None:
             clients = ", ".join(one.client_id for one in online.connection_set)
@@ -281,7 +241,7 @@ def show(target: Target, group: str) -> None:
     """Show the settings of a group, its online consumers, subscriptions and topics."""
 
     async def work(admin: "Admin") -> dict[str, Any]:
-        names = await _known_brokers(admin, group, None)
+        names = await known_brokers(admin, group, None)
         known = await admin.group_config(group, broker=names[0])
         online = await online_consumers(admin, group)
         members = [] if online is None else online.connection_set
@@ -331,19 +291,6 @@ def lag_rows(progress: GroupProgress) -> list[tuple[object, ...]]:
         )
         for queue, at in progress.queues.items()
     ]
-
-
-async def progress_of(admin: "Admin", group: str, topic: str | None = None) -> GroupProgress:
-    """The progress of a group; also of one whose consumers were never online."""
-    try:
-        return await admin.group_progress(group, topic=topic)
-    except NoRouteError:
-        names = await _known_brokers(admin, group, None)
-    found = await asyncio.gather(
-        *(admin.group_progress(group, topic=topic, broker=name) for name in names)
-    )
-    queues = {queue: at for one in found for queue, at in one.queues.items()}
-    return GroupProgress(sum(one.consume_tps for one in found), queues)
 
 
 _LAG_COLUMNS: Final = (

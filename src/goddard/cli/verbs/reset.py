@@ -18,6 +18,7 @@ from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table
 from goddard.cli.terminal.target import Target, cluster_options, confirm, yes_option
 from goddard.cli.terminal.times import parse_time
+from goddard.cli.verbs.group_state import progress_of
 from goddard.client.values import MessageQueue
 from goddard.protocol.names import is_retry_topic
 
@@ -174,7 +175,8 @@ async def _topics(admin: "Admin", group: str, topic: str | None) -> list[str]:
     if topic is not None:
         await admin.topic_route(topic)
         return [topic]
-    found = [one for one in await admin.group_topics(group) if not is_retry_topic(one)]
+    queues = (await progress_of(admin, group)).queues
+    found = sorted({queue.topic for queue in queues if not is_retry_topic(queue.topic)})
     if not found:
         raise FailedError(f"group {group} has offsets of no topic; give --topic")
     return found

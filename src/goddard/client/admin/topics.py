@@ -309,7 +309,8 @@ class TopicMethods(BrokerMethods, NameServerMethods):
     async def topic_config(self, topic: str, *, broker: str) -> TopicConfigAndMapping:
         """The settings of a topic on a broker [351; of a broker before 5.0: 21]."""
         address = await broker_address(self, broker)
-        header = GetTopicConfigRequest(topic=topic)
+        # lo: with the queue mapping, if the topic is static.
+        header = GetTopicConfigRequest(topic=topic, lo=True)
         try:
             response = await ask(self, address, RequestCode.GET_TOPIC_CONFIG, header)
         except BrokerError as error:

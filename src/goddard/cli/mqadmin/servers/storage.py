@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from goddard.cli.mqadmin.brokers import titled_brokers
 from goddard.cli.mqadmin.call import Call
 from goddard.cli.mqadmin.java_text import message_text, pretty_json, seconds_text
 from goddard.cli.mqadmin.options import Options
+from goddard.cli.mqadmin.servers.brokers import titled_brokers
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.client.message import ReceivedMessage
 from goddard.errors import ConfigError, GoddardError, ProtocolError

@@ -8,7 +8,7 @@ import msgspec
 
 from goddard.cli.mqadmin.call import Call, in_parallel
 from goddard.cli.mqadmin.java_text import version_text
-from goddard.cli.mqadmin.stats import count_of_day
+from goddard.cli.mqadmin.messaging.stats import count_of_day
 from goddard.cli.terminal.mistakes import WrongUsageError
 from goddard.client.admin.values import BrokerPlace
 from goddard.client.errors import BrokerError
@@ -222,8 +222,8 @@ async def _quota(admin: "Admin", address: str) -> dict[str, Any]:
             name: figures.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")
         },
         "tps": {
-            "normalInTps": float(figures.get("putTps", "0").split()[0]),
-            "normalOutTps": float(figures.get("getTransferredTps", "0").split()[0]),
+            "normalInTps": _rate(figures, "putTps"),
+            "normalOutTps": _rate(figures, "getTransferredTps"),
             "transInTps": transactions.stats_minute.tps,
             "scheduleInTps": delayed.stats_minute.tps,
         },
@@ -236,6 +236,12 @@ async def _quota(admin: "Admin", address: str) -> dict[str, Any]:
         "messageAverageSize": figures.get("putMessageAverageSize"),
         "topicSize": len((await user_topics(admin, address, False)).topic_config_table),
     }
+
+
+def _rate(figures: dict[str, str], name: str) -> float:
+    """The rate of the last ten seconds; a broker that has just started has none."""
+    rates = figures.get(name, "").split()
+    return float(rates[0]) if rates else 0.0
 
 
 def _yesterday(figures: dict[str, str], name: str) -> int:

@@ -8,14 +8,14 @@ VERBS: Final = (
     Verb(
         "dumpCompactionLog",
         "Print the messages of a log file.",
-        "storage.dump_compaction_log",
+        "servers.storage.dump_compaction_log",
         (flag("f", "file", "File to read."),),
         is_local=True,
     ),
     Verb(
         "updateBrokerConfig",
         "Change a property of brokers.",
-        "brokers.update_broker_config",
+        "servers.brokers.update_broker_config",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -27,7 +27,7 @@ VERBS: Final = (
     Verb(
         "getBrokerConfig",
         "Print the properties of brokers.",
-        "brokers.get_broker_config",
+        "servers.brokers.get_broker_config",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -37,7 +37,7 @@ VERBS: Final = (
     Verb(
         "brokerStatus",
         "Print the runtime figures of brokers.",
-        "brokers.broker_status",
+        "servers.brokers.broker_status",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -47,7 +47,7 @@ VERBS: Final = (
     Verb(
         "brokerConsumeStats",
         "Print the offsets of all groups of a broker.",
-        "brokers.broker_consume_stats",
+        "servers.brokers.broker_consume_stats",
         (
             needed("b", "brokerAddr", "Address of a broker, or its name."),
             flag("t", "timeoutMillis", "Wait so long for the answer; otherwise 50000."),
@@ -58,7 +58,7 @@ VERBS: Final = (
     Verb(
         "cleanExpiredCQ",
         "Delete expired files of consume queues.",
-        "brokers.clean_expired_consume_queues",
+        "servers.brokers.clean_expired_consume_queues",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "cluster", "Name of a cluster."),
@@ -67,7 +67,7 @@ VERBS: Final = (
     Verb(
         "deleteExpiredCommitLog",
         "Delete expired files of the commit log.",
-        "brokers.delete_expired_commit_logs",
+        "servers.brokers.delete_expired_commit_logs",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "cluster", "Name of a cluster."),
@@ -76,7 +76,7 @@ VERBS: Final = (
     Verb(
         "cleanUnusedTopic",
         "Delete the queues of topics that no longer exist.",
-        "brokers.clean_unused_topics",
+        "servers.brokers.clean_unused_topics",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "cluster", "Name of a cluster."),
@@ -85,7 +85,7 @@ VERBS: Final = (
     Verb(
         "resetMasterFlushOffset",
         "Tell a slave how far its master has flushed.",
-        "replicas.reset_master_flush_offset",
+        "servers.replicas.reset_master_flush_offset",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("o", "offset", "Offset in the queue."),
@@ -94,7 +94,7 @@ VERBS: Final = (
     Verb(
         "getBrokerEpoch",
         "Print the epochs of masters.",
-        "replicas.get_broker_epoch",
+        "servers.replicas.get_broker_epoch",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerName", "Name of a broker."),
@@ -105,7 +105,7 @@ VERBS: Final = (
     Verb(
         "haStatus",
         "Print the state of replication.",
-        "replicas.ha_status",
+        "servers.replicas.ha_status",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -115,7 +115,7 @@ VERBS: Final = (
     Verb(
         "getSyncStateSet",
         "Print which replicas are in sync.",
-        "replicas.get_sync_state_set",
+        "servers.replicas.get_sync_state_set",
         (
             needed("a", "controllerAddress", "Address of a controller."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -126,19 +126,19 @@ VERBS: Final = (
     Verb(
         "getControllerMetaData",
         "Print the controllers and their leader.",
-        "replicas.get_controller_metadata",
+        "servers.replicas.get_controller_metadata",
         (needed("a", "controllerAddress", "Address of a controller."),),
     ),
     Verb(
         "getControllerConfig",
         "Print the properties of controllers.",
-        "replicas.get_controller_config",
+        "servers.replicas.get_controller_config",
         (needed("a", "controllerAddress", "Address of a controller."),),
     ),
     Verb(
         "updateControllerConfig",
         "Change a property of controllers.",
-        "replicas.update_controller_config",
+        "servers.replicas.update_controller_config",
         (
             needed("a", "controllerAddress", "Address of a controller."),
             needed("k", "key", "Name of a property."),
@@ -148,7 +148,7 @@ VERBS: Final = (
     Verb(
         "electMaster",
         "Make a replica the master.",
-        "replicas.elect_master",
+        "servers.replicas.elect_master",
         (
             needed("a", "controllerAddress", "Address of a controller."),
             needed("b", "brokerId", "Broker id of a replica."),
@@ -159,7 +159,7 @@ VERBS: Final = (
     Verb(
         "cleanBrokerMetadata",
         "Delete a broker from the controllers.",
-        "replicas.clean_broker_metadata",
+        "servers.replicas.clean_broker_metadata",
         (
             needed("a", "controllerAddress", "Address of a controller."),
             flag(
@@ -175,7 +175,7 @@ VERBS: Final = (
     Verb(
         "addBroker",
         "Have a container start a broker.",
-        "storage.add_broker",
+        "servers.storage.add_broker",
         (
             needed("c", "brokerContainerAddr", "Address of the container."),
             needed("b", "brokerConfigPath", "Configuration file on the machine of the container."),
@@ -184,7 +184,7 @@ VERBS: Final = (
     Verb(
         "removeBroker",
         "Have a container stop a broker.",
-        "storage.remove_broker",
+        "servers.storage.remove_broker",
         (
             needed("c", "brokerContainerAddr", "Address of the container."),
             needed("b", "brokerIdentity", "CLUSTER:BROKER:ID of the broker."),
@@ -193,7 +193,7 @@ VERBS: Final = (
     Verb(
         "getColdDataFlowCtrInfo",
         "Print the limits for reads of cold data.",
-        "storage.get_cold_data_flow",
+        "servers.storage.get_cold_data_flow",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -202,7 +202,7 @@ VERBS: Final = (
     Verb(
         "updateColdDataFlowCtrGroupConfig",
         "Limit the cold reads of a group.",
-        "storage.update_cold_data_flow",
+        "servers.storage.update_cold_data_flow",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -213,7 +213,7 @@ VERBS: Final = (
     Verb(
         "removeColdDataFlowCtrGroupConfig",
         "Remove the limit of cold reads of a group.",
-        "storage.remove_cold_data_flow",
+        "servers.storage.remove_cold_data_flow",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -223,7 +223,7 @@ VERBS: Final = (
     Verb(
         "setCommitLogReadAheadMode",
         "Set the read-ahead of the commit log.",
-        "storage.set_read_ahead_mode",
+        "servers.storage.set_read_ahead_mode",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -233,7 +233,7 @@ VERBS: Final = (
     Verb(
         "switchTimerEngine",
         "Choose where a broker keeps timed messages.",
-        "storage.switch_timer_engine",
+        "servers.storage.switch_timer_engine",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -243,7 +243,7 @@ VERBS: Final = (
     Verb(
         "rocksDBConfigToJson",
         "Write tables from RocksDB as JSON.",
-        "storage.rocksdb_config_to_json",
+        "servers.storage.rocksdb_config_to_json",
         (
             flag("n", "nameserverAddr", "Addresses of the name servers: HOST:PORT;HOST:PORT."),
             flag("t", "configType", "Table: topics, subscriptionGroups or consumerOffsets."),
@@ -257,7 +257,7 @@ VERBS: Final = (
     Verb(
         "exportMetadataInRocksDB",
         "Print tables from RocksDB files.",
-        "storage.export_rocksdb_metadata",
+        "servers.storage.export_rocksdb_metadata",
         (
             needed("p", "path", "Folder of the RocksDB tables."),
             needed("t", "configType", "Table: topics, subscriptionGroups or consumerOffsets."),
@@ -268,7 +268,7 @@ VERBS: Final = (
     Verb(
         "checkRocksdbCqWriteProgress",
         "Compare queues in RocksDB with those in files.",
-        "storage.check_rocksdb_progress",
+        "servers.storage.check_rocksdb_progress",
         (
             needed("n", "nameserverAddr", "Addresses of the name servers: HOST:PORT;HOST:PORT."),
             needed("c", "cluster", "Name of a cluster."),
@@ -279,7 +279,7 @@ VERBS: Final = (
     Verb(
         "exportPopRecord",
         "Have brokers write their records of popped messages.",
-        "storage.export_pop_records",
+        "servers.storage.export_pop_records",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -289,7 +289,7 @@ VERBS: Final = (
     Verb(
         "clusterList",
         "Print all clusters and brokers.",
-        "clusters.cluster_list",
+        "servers.clusters.cluster_list",
         (
             switch("m", "moreStats", "With message counts of yesterday and today."),
             flag("i", "interval", "Repeat every so many seconds."),
@@ -299,19 +299,19 @@ VERBS: Final = (
     Verb(
         "getNamesrvConfig",
         "Print the properties of the name servers.",
-        "name_servers.get_config",
+        "servers.name_servers.get_config",
         (),
     ),
     Verb(
         "updateNamesrvConfig",
         "Change a property of the name servers.",
-        "name_servers.update_config",
+        "servers.name_servers.update_config",
         (needed("k", "key", "Name of a property."), needed("v", "value", "Its new value.")),
     ),
     Verb(
         "updateKvConfig",
         "Set a value in the name servers.",
-        "name_servers.update_kv",
+        "servers.name_servers.update_kv",
         (
             needed("s", "namespace", "Namespace of the key."),
             needed("k", "key", "Name of a property."),
@@ -321,7 +321,7 @@ VERBS: Final = (
     Verb(
         "deleteKvConfig",
         "Delete a value from the name servers.",
-        "name_servers.delete_kv",
+        "servers.name_servers.delete_kv",
         (
             needed("s", "namespace", "Namespace of the key."),
             needed("k", "key", "Name of a property."),
@@ -330,19 +330,19 @@ VERBS: Final = (
     Verb(
         "wipeWritePerm",
         "Keep producers from a broker.",
-        "name_servers.wipe_write_permission",
+        "servers.name_servers.wipe_write_permission",
         (needed("b", "brokerName", "Name of a broker."),),
     ),
     Verb(
         "addWritePerm",
         "Let producers use a broker again.",
-        "name_servers.add_write_permission",
+        "servers.name_servers.add_write_permission",
         (needed("b", "brokerName", "Name of a broker."),),
     ),
     Verb(
         "exportMetadata",
         "Write topics and groups to a JSON file.",
-        "exports.export_metadata",
+        "servers.exports.export_metadata",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -355,7 +355,7 @@ VERBS: Final = (
     Verb(
         "exportConfigs",
         "Write the properties of the brokers to a JSON file.",
-        "exports.export_configs",
+        "servers.exports.export_configs",
         (
             needed("c", "clusterName", "Name of a cluster."),
             flag("f", "filePath", "Folder of the file; otherwise /tmp/rocketmq/export."),
@@ -364,7 +364,7 @@ VERBS: Final = (
     Verb(
         "exportMetrics",
         "Write figures of the brokers to a JSON file.",
-        "exports.export_metrics",
+        "servers.exports.export_metrics",
         (
             needed("c", "clusterName", "Name of a cluster."),
             flag("f", "filePath", "Folder of the file; otherwise /tmp/rocketmq/export."),

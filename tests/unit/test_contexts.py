@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from goddard.cli.terminal.contexts import Context, Contexts, decode, encode, load, save
+from goddard.client.options import Credentials, session_options
+from goddard.contexts import Context, Contexts, decode, encode, load, save
 from goddard.errors import ConfigError
+from goddard.transport.tls import TlsOptions
 
 CONTEXT = Context(name_servers="a:9876", access_key="ak", secret_key="sk", tls=True)
 
@@ -67,3 +69,24 @@ def test_the_file_has_only_what_is_set() -> None:
     data = encode(Contexts().with_context("dev", Context(name_servers="b:1")))
     assert b"secret_key" not in data
     assert decode(data).selected == "dev"
+
+
+def test_clients_use_the_selected_context_if_nothing_else_says_where_the_cluster_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "contexts.json"
+    save(path, Contexts().with_context("prod", CONTEXT))
+    monkeypatch.setenv("GODDARD_CONTEXTS", str(path))
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    chosen = session_options(None, {})
+    assert chosen.name_servers == ("a:9876",)
+    assert chosen.credentials == Credentials("ak", "sk")
+    assert chosen.tls == TlsOptions(verify_peer=False)
+    own = session_options(None, {"credentials": Credentials("other", "key")})
+    assert own.credentials == Credentials("other", "key")
+    for given in (session_options("b:1", {}), session_options("", {})):
+        assert given.credentials is None
+        assert "a:9876" not in given.name_servers
+    monkeypatch.setenv("NAMESRV_ADDR", "c:2")
+    assert session_options(None, {}).name_servers == ("c:2",)
+    assert session_options(None, {}).credentials is None

@@ -10,7 +10,7 @@ from goddard.cli.mqadmin.java_text import (
     seconds_text,
     version_text,
 )
-from goddard.cli.mqadmin.topics import parse_attributes, read_file
+from goddard.cli.mqadmin.messaging.topics import parse_attributes, read_file
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.admin.values import GroupProgress
 from goddard.client.errors import BrokerError

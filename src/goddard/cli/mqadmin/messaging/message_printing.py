@@ -5,9 +5,9 @@ from typing import Final
 
 from goddard.cli.mqadmin.call import Call
 from goddard.cli.mqadmin.java_text import message_text
-from goddard.cli.mqadmin.messages import check_encoding
-from goddard.cli.mqadmin.offsets import time_of
-from goddard.cli.mqadmin.pulling import pull_range, with_offsets
+from goddard.cli.mqadmin.messaging.messages import check_encoding
+from goddard.cli.mqadmin.messaging.offsets import time_of
+from goddard.cli.mqadmin.messaging.pulling import pull_range, with_offsets
 from goddard.cli.terminal.mistakes import WrongUsageError
 from goddard.client.consume.pull import PullResult, PullStatus
 from goddard.client.values import MessageQueue

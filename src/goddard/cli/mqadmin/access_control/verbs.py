@@ -8,7 +8,7 @@ VERBS: Final = (
     Verb(
         "createUser",
         "Create a user.",
-        "access.create_user",
+        "access_control.users.create_user",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -21,7 +21,7 @@ VERBS: Final = (
     Verb(
         "updateUser",
         "Change a user.",
-        "access.update_user",
+        "access_control.users.update_user",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -38,7 +38,7 @@ VERBS: Final = (
     Verb(
         "deleteUser",
         "Delete a user.",
-        "access.delete_user",
+        "access_control.users.delete_user",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -49,7 +49,7 @@ VERBS: Final = (
     Verb(
         "getUser",
         "Print a user.",
-        "access.get_user",
+        "access_control.users.get_user",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -60,7 +60,7 @@ VERBS: Final = (
     Verb(
         "listUser",
         "List users.",
-        "access.list_users",
+        "access_control.users.list_users",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -71,7 +71,7 @@ VERBS: Final = (
     Verb(
         "copyUser",
         "Copy users to another broker.",
-        "access.copy_users",
+        "access_control.users.copy_users",
         (
             needed("f", "fromBroker", "Address of the source broker."),
             needed("t", "toBroker", "Address of the target broker."),
@@ -81,7 +81,7 @@ VERBS: Final = (
     Verb(
         "createAcl",
         "Give a user rights.",
-        "access.create_acl",
+        "access_control.users.create_acl",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -96,7 +96,7 @@ VERBS: Final = (
     Verb(
         "updateAcl",
         "Change the rights of a user.",
-        "access.update_acl",
+        "access_control.users.update_acl",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -111,7 +111,7 @@ VERBS: Final = (
     Verb(
         "deleteAcl",
         "Delete the rights of a user.",
-        "access.delete_acl",
+        "access_control.users.delete_acl",
         (
             flag("c", "clusterName", "Name of a cluster."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -123,7 +123,7 @@ VERBS: Final = (
     Verb(
         "getAcl",
         "Print the rights of a user.",
-        "access.get_acl",
+        "access_control.users.get_acl",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -134,7 +134,7 @@ VERBS: Final = (
     Verb(
         "listAcl",
         "List the rights of users.",
-        "access.list_acls",
+        "access_control.users.list_acls",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -146,7 +146,7 @@ VERBS: Final = (
     Verb(
         "copyAcl",
         "Copy rights to another broker.",
-        "access.copy_acls",
+        "access_control.users.copy_acls",
         (
             needed("f", "fromBroker", "Address of the source broker."),
             needed("t", "toBroker", "Address of the target broker."),
@@ -156,7 +156,7 @@ VERBS: Final = (
     Verb(
         "updateAclConfig",
         "Create or change an account (4.x).",
-        "access_keys.update_access_key",
+        "access_control.access_keys.update_access_key",
         (
             needed("a", "accessKey", "Access key of the account."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -174,7 +174,7 @@ VERBS: Final = (
     Verb(
         "deleteAclConfig",
         "Delete an account (4.x).",
-        "access_keys.delete_access_key",
+        "access_control.access_keys.delete_access_key",
         (
             needed("a", "accessKey", "Access key of the account."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -186,7 +186,7 @@ VERBS: Final = (
     Verb(
         "clusterAclConfigVersion",
         "Print the versions of the accounts (4.x).",
-        "access_keys.access_key_versions",
+        "access_control.access_keys.access_key_versions",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -196,7 +196,7 @@ VERBS: Final = (
     Verb(
         "updateGlobalWhiteAddr",
         "Set the addresses that need no account (4.x).",
-        "access_keys.update_white_addresses",
+        "access_control.access_keys.update_white_addresses",
         (
             flag("p", "aclFileFullPath", "File on the broker to change."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -208,7 +208,7 @@ VERBS: Final = (
     Verb(
         "getAclConfig",
         "List accounts (4.x).",
-        "access_keys.get_access_keys",
+        "access_control.access_keys.get_access_keys",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),

@@ -6,7 +6,7 @@ from typing import Final
 
 from goddard.cli.mqadmin.call import Call
 from goddard.cli.mqadmin.java_text import version_text
-from goddard.cli.mqadmin.running_info import (
+from goddard.cli.mqadmin.messaging.running_info import (
     have_same_subscriptions,
     info_text,
     queue_problems,

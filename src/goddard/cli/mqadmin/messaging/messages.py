@@ -16,10 +16,10 @@ from goddard.cli.mqadmin.java_text import (
     seconds_text,
     text_or_null,
 )
+from goddard.cli.mqadmin.messaging.pulling import pull_page, with_offsets
+from goddard.cli.mqadmin.messaging.running_info import is_push
+from goddard.cli.mqadmin.messaging.sending import result_text
 from goddard.cli.mqadmin.options import Options
-from goddard.cli.mqadmin.pulling import pull_page, with_offsets
-from goddard.cli.mqadmin.running_info import is_push
-from goddard.cli.mqadmin.sending import result_text
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.errors import ClientError
 from goddard.client.message import Message, ReceivedMessage

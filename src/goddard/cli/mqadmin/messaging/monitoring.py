@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from goddard.cli.mqadmin.call import Call, in_parallel
-from goddard.cli.mqadmin.groups import group_of
-from goddard.cli.mqadmin.pulling import pull_page
-from goddard.cli.mqadmin.running_info import have_same_subscriptions, queue_problems
+from goddard.cli.mqadmin.messaging.groups import group_of
+from goddard.cli.mqadmin.messaging.pulling import pull_page
+from goddard.cli.mqadmin.messaging.running_info import have_same_subscriptions, queue_problems
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.protocol.bodies_admin import ConsumeOffsets

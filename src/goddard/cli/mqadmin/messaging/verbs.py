@@ -8,7 +8,7 @@ VERBS: Final = (
     Verb(
         "updateTopic",
         "Create or change a topic.",
-        "topics.update_topic",
+        "messaging.topics.update_topic",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -26,7 +26,7 @@ VERBS: Final = (
     Verb(
         "updateTopicList",
         "Create or change the topics in a file.",
-        "topics.update_topic_list",
+        "messaging.topics.update_topic_list",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -37,7 +37,7 @@ VERBS: Final = (
     Verb(
         "deleteTopic",
         "Delete a topic from a cluster and the name servers.",
-        "topics.delete_topic",
+        "messaging.topics.delete_topic",
         (
             needed("t", "topic", "Name of a topic."),
             needed("c", "clusterName", "Name of a cluster."),
@@ -46,7 +46,7 @@ VERBS: Final = (
     Verb(
         "updateTopicPerm",
         "Change the permission of a topic.",
-        "topics.update_topic_permission",
+        "messaging.topics.update_topic_permission",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -57,31 +57,31 @@ VERBS: Final = (
     Verb(
         "topicRoute",
         "Print the brokers and queues of a topic.",
-        "topics.topic_route",
+        "messaging.topics.topic_route",
         (needed("t", "topic", "Name of a topic."), switch("l", "list", "As a table, not as JSON.")),
     ),
     Verb(
         "topicStatus",
         "Print the offsets of the queues of a topic.",
-        "topics.topic_status",
+        "messaging.topics.topic_status",
         (needed("t", "topic", "Name of a topic."), flag("c", "cluster", "Name of a cluster.")),
     ),
     Verb(
         "topicClusterList",
         "Print the clusters of a topic.",
-        "topics.topic_cluster_list",
+        "messaging.topics.topic_cluster_list",
         (needed("t", "topic", "Name of a topic."),),
     ),
     Verb(
         "topicList",
         "Print all topics.",
-        "topics.topic_list",
+        "messaging.topics.topic_list",
         (switch("c", "clusterModel", "With cluster and groups of each topic."),),
     ),
     Verb(
         "updateOrderConf",
         "Set, print or delete the queues of an ordered topic.",
-        "topics.update_order_conf",
+        "messaging.topics.update_order_conf",
         (
             needed("t", "topic", "Name of a topic."),
             flag("v", "orderConf", "Queues of each broker: broker-a:4;broker-b:4."),
@@ -91,16 +91,43 @@ VERBS: Final = (
     Verb(
         "allocateMQ",
         "Print how queues would be divided among consumers.",
-        "topics.allocate_queues",
+        "messaging.topics.allocate_queues",
         (
             needed("t", "topic", "Name of a topic."),
             needed("i", "ipList", "Names of the consumers, separated by commas."),
         ),
     ),
     Verb(
+        "updateStaticTopic",
+        "Create a static topic, or give it more queues (5.x).",
+        "messaging.static_topics.update_static_topic",
+        (
+            flag("b", "brokers", "Names of brokers, separated by commas."),
+            flag("c", "clusters", "Names of clusters, separated by commas."),
+            needed("t", "topic", "Name of a topic."),
+            needed("qn", "totalQueueNum", "Number of queues in all."),
+            flag("mf", "mapFile", "A plan that was written before, to apply it again."),
+            flag("fr", "forceReplace", "true: replace a newer mapping."),
+        ),
+        one_of=("b c",),
+    ),
+    Verb(
+        "remappingStaticTopic",
+        "Move the queues of a static topic to other brokers (5.x).",
+        "messaging.static_topics.remap_static_topic",
+        (
+            flag("b", "brokers", "Names of brokers, separated by commas."),
+            flag("c", "clusters", "Names of clusters, separated by commas."),
+            needed("t", "topic", "Name of a topic."),
+            flag("mf", "mapFile", "A plan that was written before, to apply it again."),
+            flag("fr", "forceReplace", "true: replace a newer mapping."),
+        ),
+        one_of=("b c",),
+    ),
+    Verb(
         "updateSubGroup",
         "Create or change a consumer group.",
-        "groups.update_group",
+        "messaging.groups.update_group",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -133,7 +160,7 @@ VERBS: Final = (
     Verb(
         "updateSubGroupList",
         "Create or change the groups in a file.",
-        "groups.update_group_list",
+        "messaging.groups.update_group_list",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -144,7 +171,7 @@ VERBS: Final = (
     Verb(
         "deleteSubGroup",
         "Delete a consumer group.",
-        "groups.delete_group",
+        "messaging.groups.delete_group",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -155,7 +182,7 @@ VERBS: Final = (
     Verb(
         "setConsumeMode",
         "Set whether a group pulls or pops a topic.",
-        "groups.set_consume_mode",
+        "messaging.groups.set_consume_mode",
         (
             flag("b", "brokerAddr", "Address of a broker, or its name."),
             flag("c", "clusterName", "Name of a cluster."),
@@ -168,7 +195,7 @@ VERBS: Final = (
     Verb(
         "consumerProgress",
         "Print the lag of a group, or of all groups.",
-        "groups.consumer_progress",
+        "messaging.groups.consumer_progress",
         (
             flag("g", "groupName", "Name of a consumer group."),
             flag("t", "topicName", "Name of a topic."),
@@ -179,7 +206,7 @@ VERBS: Final = (
     Verb(
         "consumerStatus",
         "Print the state of the online consumers of a group.",
-        "clients.consumer_status",
+        "messaging.clients.consumer_status",
         (
             needed("g", "consumerGroup", "Name of a consumer group."),
             flag("i", "clientId", "Client id of an online consumer."),
@@ -190,19 +217,19 @@ VERBS: Final = (
     Verb(
         "getConsumerConfig",
         "Print the settings of a group.",
-        "groups.get_consumer_config",
+        "messaging.groups.get_consumer_config",
         (needed("g", "groupName", "Name of a consumer group."),),
     ),
     Verb(
         "startMonitoring",
         "Watch all groups, and print a report every minute.",
-        "monitoring.start_monitoring",
+        "messaging.monitoring.start_monitoring",
         (),
     ),
     Verb(
         "resetOffsetByTime",
         "Have a group consume from a time on.",
-        "offsets.reset_by_time",
+        "messaging.offsets.reset_by_time",
         (
             needed("g", "group", "Name of a consumer group."),
             needed("t", "topic", "Name of a topic."),
@@ -217,7 +244,7 @@ VERBS: Final = (
     Verb(
         "skipAccumulatedMessage",
         "Have a group skip all waiting messages.",
-        "offsets.skip_accumulated",
+        "messaging.offsets.skip_accumulated",
         (
             needed("g", "group", "Name of a consumer group."),
             needed("t", "topic", "Name of a topic."),
@@ -228,7 +255,7 @@ VERBS: Final = (
     Verb(
         "cloneGroupOffset",
         "Copy the offsets of a group to another group.",
-        "offsets.clone_group_offset",
+        "messaging.offsets.clone_group_offset",
         (
             needed("s", "srcGroup", "Group to copy from."),
             needed("d", "destGroup", "Group to copy to."),
@@ -239,7 +266,7 @@ VERBS: Final = (
     Verb(
         "queryMsgById",
         "Print a message by its id.",
-        "messages.query_by_id",
+        "messaging.messages.query_by_id",
         (
             needed("t", "topic", "Name of a topic."),
             needed("i", "msgId", "Id of a message."),
@@ -254,7 +281,7 @@ VERBS: Final = (
     Verb(
         "queryMsgByKey",
         "List the messages with a key.",
-        "messages.query_by_key",
+        "messaging.messages.query_by_key",
         (
             needed("t", "topic", "Name of a topic."),
             needed("k", "msgKey", "Key of the messages."),
@@ -269,7 +296,7 @@ VERBS: Final = (
     Verb(
         "queryMsgByUniqueKey",
         "Print a message by the id that its client gave it.",
-        "messages.query_by_unique_key",
+        "messaging.messages.query_by_unique_key",
         (
             needed("i", "msgId", "Id of a message."),
             flag("g", "consumerGroup", "Name of a consumer group."),
@@ -284,7 +311,7 @@ VERBS: Final = (
     Verb(
         "queryMsgByOffset",
         "Print the message at an offset of a queue.",
-        "messages.query_by_offset",
+        "messaging.messages.query_by_offset",
         (
             needed("t", "topic", "Name of a topic."),
             needed("b", "brokerName", "Name of a broker."),
@@ -296,7 +323,7 @@ VERBS: Final = (
     Verb(
         "queryMsgTraceById",
         "Print the trace of a message.",
-        "messages.query_trace_by_id",
+        "messaging.messages.query_trace_by_id",
         (
             needed("i", "msgId", "Id of a message."),
             flag("t", "traceTopic", "Topic of the traces; otherwise RMQ_SYS_TRACE_TOPIC."),
@@ -308,7 +335,7 @@ VERBS: Final = (
     Verb(
         "printMsg",
         "Print the messages of a topic.",
-        "message_printing.print_messages",
+        "messaging.message_printing.print_messages",
         (
             needed("t", "topic", "Name of a topic."),
             flag("c", "charsetName", "Encoding of the bodies; otherwise UTF-8."),
@@ -322,7 +349,7 @@ VERBS: Final = (
     Verb(
         "printMsgByQueue",
         "Print or count the messages of a queue.",
-        "message_printing.print_messages_of_queue",
+        "messaging.message_printing.print_messages_of_queue",
         (
             needed("t", "topic", "Name of a topic."),
             needed("a", "brokerName", "Name of a broker."),
@@ -339,7 +366,7 @@ VERBS: Final = (
     Verb(
         "consumeMessage",
         "Print messages of a topic, oldest first in each queue.",
-        "message_printing.consume_messages",
+        "messaging.message_printing.consume_messages",
         (
             needed("t", "topic", "Name of a topic."),
             flag("b", "brokerName", "Name of a broker."),
@@ -354,7 +381,7 @@ VERBS: Final = (
     Verb(
         "sendMessage",
         "Send a message.",
-        "sending.send_message",
+        "messaging.sending.send_message",
         (
             needed("t", "topic", "Name of a topic."),
             needed("p", "body", "Body of the message, as text."),
@@ -368,7 +395,7 @@ VERBS: Final = (
     Verb(
         "sendMsgStatus",
         "Send messages to a broker and print the results.",
-        "sending.send_message_status",
+        "messaging.sending.send_message_status",
         (
             needed("b", "brokerName", "Name of a broker."),
             flag("s", "messageSize", "Size of each message in bytes; otherwise 128."),
@@ -378,7 +405,7 @@ VERBS: Final = (
     Verb(
         "checkMsgSendRT",
         "Measure how long sends to a topic take.",
-        "sending.check_send_time",
+        "messaging.sending.check_send_time",
         (
             needed("t", "topic", "Name of a topic."),
             flag("a", "amount", "Number of messages; otherwise 100."),
@@ -388,7 +415,7 @@ VERBS: Final = (
     Verb(
         "clusterRT",
         "Measure again and again how long sends to each broker take.",
-        "sending.cluster_send_time",
+        "messaging.sending.cluster_send_time",
         (
             flag("a", "amount", "Number of messages; otherwise 100."),
             flag("s", "size", "Size of each message in bytes; otherwise 128."),
@@ -401,7 +428,7 @@ VERBS: Final = (
     Verb(
         "producerConnection",
         "Print the online producers of a group.",
-        "clients.producer_connection",
+        "messaging.clients.producer_connection",
         (
             needed("g", "producerGroup", "Name of a producer group."),
             needed("t", "topic", "Name of a topic."),
@@ -410,7 +437,7 @@ VERBS: Final = (
     Verb(
         "consumerConnection",
         "Print the online consumers of a group.",
-        "clients.consumer_connection",
+        "messaging.clients.consumer_connection",
         (
             needed("g", "consumerGroup", "Name of a consumer group."),
             flag("b", "brokerAddr", "Address of a broker, or its name."),
@@ -419,13 +446,13 @@ VERBS: Final = (
     Verb(
         "producer",
         "Print all producers of a broker.",
-        "clients.producers",
+        "messaging.clients.producers",
         (needed("b", "broker", "Address of a broker, or its name."),),
     ),
     Verb(
         "statsAll",
         "Print rates and lags of all topics and groups.",
-        "stats.stats_all",
+        "messaging.stats.stats_all",
         (
             switch("a", "activeTopic", "Only topics with traffic in the last day."),
             flag("t", "topic", "Name of a topic."),
@@ -434,7 +461,7 @@ VERBS: Final = (
     Verb(
         "queryCq",
         "Print entries of a consume queue.",
-        "topics.query_consume_queue",
+        "messaging.topics.query_consume_queue",
         (
             needed("t", "topic", "Name of a topic."),
             needed("q", "queue", "Number of a queue."),

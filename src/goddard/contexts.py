@@ -1,7 +1,8 @@
 """Contexts: named clusters, with their name servers, credentials and TLS files.
 
-They are in ``~/.goddard/contexts.json``, or where GODDARD_CONTEXTS says. The file has secrets:
-nobody but its owner may read it, and one that others can read is refused.
+They are in ``~/.goddard/contexts.json``, or where GODDARD_CONTEXTS says. Commands and clients read
+them. The file has secrets: nobody but its owner may read it, and one that others can read is
+refused.
 """
 
 import json
@@ -80,6 +81,12 @@ def load(path: Path) -> Contexts:
         raise ConfigError(f"{path} is not a file of contexts: {error}; correct or delete it") from (
             error
         )
+
+
+def selected_context() -> Context | None:
+    """The context that ``goddard context use`` selected; None if there is none."""
+    contexts = load(contexts_file())
+    return None if contexts.selected is None else contexts.get(contexts.selected)
 
 
 def save(path: Path, contexts: Contexts) -> None:

@@ -1,0 +1,1 @@
+"""Verbs about users and rules (5.x) and accounts (4.x)."""

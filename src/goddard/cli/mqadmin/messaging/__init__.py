@@ -1,0 +1,1 @@
+"""Verbs about topics, groups, offsets, messages and clients."""

@@ -1,0 +1,1 @@
+"""Verbs about brokers, name servers, clusters, controllers and files."""
