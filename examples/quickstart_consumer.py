@@ -1,4 +1,4 @@
-"""Print every message of a topic until Enter is pressed, as RocketMQ's own quickstart does.
+"""Print every message of a topic until Ctrl-C, or SIGTERM where it runs as a service.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/quickstart_consumer.py
 """
@@ -23,4 +23,6 @@ def receive(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
 
 
 with consumer:
-    input("Consumer Started. Press Enter to stop.\n")
+    print("Consumer Started. Press Ctrl-C to stop.", flush=True)
+    consumer.wait()
+print("Consumer Stopped.")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from goddard.testing.site import Site
+from tests.support.guarded import Guarded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WAIT_SECONDS = 90
@@ -25,8 +26,19 @@ OUTCOMES: Mapping[str, str] = {
     "asyncio_client.py": r"1000 sent to \d queues\n1000 received",
     "batch.py": r"1000 sent as a list, to 1 queue\(s\)\n1000 sent asynchronously\n"
     r"1000 sent in batches",
+    "lite_pull.py": r"100 rows, the first is row 0",
+    "namespaces.py": r"staging: sent(?s:.*)staging: received staging from(?s:.*)"
+    r"production: received production from",
+    "tracing.py": r"ConsumeEnd ConsumeStart SendTrace",
+    "benchmark.py": r"one at a time: p50 [\d.]+ ms(?s:.*)together: [\d,]+ messages/s, 0 failed",
 }
-OTHERS = {"quickstart_producer.py", "quickstart_consumer.py", "test_with_pytest.py"}
+OTHERS = {
+    "quickstart_producer.py",
+    "quickstart_consumer.py",
+    "test_with_pytest.py",
+    "secure_client.py",
+    "spark_batch.py",
+}
 
 
 def environment(site: Site) -> dict[str, str]:
@@ -70,24 +82,25 @@ def test_quickstart(site: Site) -> None:
     with subprocess.Popen(
         program,
         env=environment(site),
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     ) as consumer:
-        assert consumer.stdin is not None
         assert consumer.stdout is not None
         try:
             for line in consumer.stdout:
                 received += [each for each in received_ids(line) if each in ids]
                 if len(received) == len(ids):
                     break
-            rest, _ = consumer.communicate("\n", timeout=WAIT_SECONDS)
+            consumer.terminate()
+            rest, _ = consumer.communicate(timeout=WAIT_SECONDS)
         except BaseException:
             consumer.kill()
             raise
     assert consumer.returncode == 0
     assert sorted(received) == sorted(ids)
     assert ids.isdisjoint(received_ids(rest))
+    assert rest.endswith("Consumer Stopped.\n")
 
 
 @pytest.mark.parametrize("site", ["goddard"], indirect=True)
@@ -95,6 +108,19 @@ def test_quickstart(site: Site) -> None:
 def test_example(site: Site, name: str) -> None:
     shown = run([str(EXAMPLES / name)], environment(site))
     assert re.search(OUTCOMES[name], shown), shown
+
+
+@pytest.mark.java
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("tls", ["", "1"])
+def test_secure_client(guarded: Guarded, tls: str) -> None:
+    """RocketMQ's servers accept TLS at the same port."""
+    root = {"ACCESS_KEY": "root", "SECRET_KEY": "root-secret"}
+    env = {**os.environ, **root, "NAMESRV_ADDR": guarded.namesrv, "TLS": tls, "TOPIC": "TBW102"}
+    shown = run([str(EXAMPLES / "secure_client.py")], env)
+    assert shown == (
+        f"sent {'with' if tls else 'without'} TLS to broker-guarded\nread back: hello\n"
+    )
 
 
 def test_example_with_pytest(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ READS = {
     "statsAll active": "statsAll -a -t {idle}",
     "haStatus": "haStatus -b {broker}",
     "updateOrderConf get": "updateOrderConf -m get -t {ordered}",
-    "allocateMQ": "allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2,10.0.0.3",
+    "allocateMQ": "allocateMQ -t {idle} -i 10.0.0.1",
     "queryMsgTraceById": "queryMsgTraceById -i {traced}",
     "dumpCompactionLog": "dumpCompactionLog -f {log}",
 }

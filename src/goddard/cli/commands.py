@@ -17,6 +17,8 @@ from goddard import __version__
 from goddard.cli.terminal.groups import Lazy, LazyGroup
 from goddard.cli.terminal.mistakes import print_error
 
+# The exit code of a shell for a process that SIGPIPE ended.
+_EXIT_PIPE: Final = 141
 _OUTPUT_ERRORS: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 
@@ -89,14 +91,22 @@ def run(program: str) -> int:
         sys.stdout.flush()
     except click.Abort as error:
         raise KeyboardInterrupt from error
+    except BrokenPipeError:
+        # The reader of a pipe has enough: `mqadmin topicList | head`.
+        _discard_output()
+        return _EXIT_PIPE
     except OSError as error:
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
-        # Otherwise the rest of the buffer would cause another error when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
     return code
+
+
+def _discard_output() -> None:
+    """Otherwise the rest of the buffer would cause another error when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run_goddard() -> int:

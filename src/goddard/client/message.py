@@ -34,7 +34,7 @@ from goddard.protocol.message import (
     find_property,
     join_properties,
 )
-from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record
+from goddard.protocol.record import MAGIC_V1, MAX_BODY_BYTES, Host, Record, record_size
 
 _UNIQUE_ID: Final = PROPERTY_UNIQUE_ID.encode()
 _TAGS: Final = PROPERTY_TAGS.encode()
@@ -334,8 +334,15 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @classmethod
     def from_record(cls, record: Record, broker_name: str) -> Self:
+        size = record_size(
+            len(record.body),
+            len(record.topic.encode()),
+            len(record.properties),
+            is_born_v6=record.born_host.is_v6,
+            is_store_v6=record.store_host.is_v6,
+        )
         head = (
-            len(record.body) + len(record.properties),
+            size,
             MAGIC_V1,
             record.body_crc or 0,
             record.queue_id,

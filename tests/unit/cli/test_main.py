@@ -86,6 +86,22 @@ def test_an_output_error_is_reported_in_one_line() -> None:
     assert ended.stderr == "goddard: the output cannot be written: No space left on device\n"
 
 
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    program = (
+        "import sys\nfrom goddard.cli import main\nfrom goddard.cli.mqadmin import command\n"
+        "def many(words):\n    for _ in range(1_000_000):\n        print('line')\n"
+        "command.run = many\nsys.argv = ['mqadmin']\nmain.mqadmin()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 141)
+
+
 @pytest.mark.parametrize("entry", ["main", "mqbroker", "mqnamesrv"])
 def test_ctrl_c_while_a_command_is_imported_is_quiet(entry: str) -> None:
     program = (

@@ -101,6 +101,8 @@ def _run(verb: Verb, options: Options) -> None:
     if verb.is_local:
         try:
             function(options)
+        except BrokenPipeError:
+            raise
         except REPORTED as error:
             raise explained(error) from error
         return

@@ -192,10 +192,12 @@ def properties_text(properties: Mapping[str, str]) -> str:
     return map_text(properties, _PROPERTIES_CAPACITY)
 
 
-def message_text(one: "ReceivedMessage", properties: Mapping[str, str]) -> str:
+def message_text(
+    one: "ReceivedMessage", properties: Mapping[str, str], *, with_body: bool = True
+) -> str:
     """``properties`` may have more than those of the message."""
     signed = (byte - 256 if byte > 127 else byte for byte in one.body)
-    body = ", ".join(map(str, signed))
+    body = f"[{', '.join(map(str, signed))}]" if with_body else "null"
     transaction = properties.get("__transactionId__")
     return (
         f"MessageExt [brokerName={one.broker_name or 'null'}, queueId={one.queue_id}, "
@@ -207,6 +209,6 @@ def message_text(one: "ReceivedMessage", properties: Mapping[str, str]) -> str:
         f"reconsumeTimes={one.reconsume_times}, "
         f"preparedTransactionOffset={one.prepared_transaction_offset}, "
         f"toString()=Message{{topic='{one.topic}', flag={one.flag}, "
-        f"properties={properties_text(properties)}, body=[{body}], "
+        f"properties={properties_text(properties)}, body={body}, "
         f"transactionId='{text_or_null(transaction)}'}}]"
     )

@@ -1,5 +1,6 @@
 """The consumers for threads and scripts."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -9,6 +10,7 @@ from goddard.client.consume.lite import LitePullConsumer as AsyncLitePullConsume
 from goddard.client.consume.poll_buffer import ThreadBatch
 from goddard.client.consume.push import PushConsumer as AsyncPushConsumer
 from goddard.client.message import ReceivedMessage
+from goddard.client.signals import ended_by_signals
 from goddard.client.values import ServiceState
 
 Listener = TypeVar("Listener", bound=Callable[..., Any])
@@ -20,6 +22,21 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     @constructor(AsyncPushConsumer)
     def __init__(self, core: AsyncPushConsumer) -> None:
         BlockingClient.__init__(self, core)
+        self._stopped = threading.Event()
+
+    def wait(self) -> None:
+        """Wait until the process gets SIGINT or SIGTERM, or until the consumer is stopped.
+
+        For programs that only consume: ``with consumer: consumer.wait()``.
+        """
+        if self._thread is None:
+            raise self._not_running()
+        with ended_by_signals():
+            self._stopped.wait()
+
+    async def _stop(self) -> None:
+        await super()._stop()
+        self._stopped.set()
 
     @property
     def group(self) -> str:

@@ -29,6 +29,7 @@ from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options, split_options
 from goddard.client.produce.running import open_tracer
 from goddard.client.session import Session
+from goddard.client.signals import set_by_signals
 from goddard.client.trace.hooks import ConsumeTracing
 from goddard.client.trace.tracer import Tracer
 from goddard.client.values import MessageQueue, ServiceState
@@ -91,8 +92,23 @@ class PushConsumer(GroupConsumer["PushMember"]):
         )
         self._options = own
         self._listener: Callable[..., Any] | None = None
+        self._stopped = asyncio.Event()
         if listener is not None:
             self.listen(listener)
+
+    async def wait(self) -> None:
+        """Wait until the process gets SIGINT or SIGTERM, or until the consumer is stopped.
+
+        For programs that only consume: ``async with consumer: await consumer.wait()``.
+        """
+        self._running()
+        with set_by_signals(self._stopped):
+            await self._stopped.wait()
+
+    async def stop(self) -> None:
+        """Leave the group, write the offsets and close everything. Does nothing unless started."""
+        await super().stop()
+        self._stopped.set()
 
     def listen(self, listener: L) -> L:
         """Set the listener, before the start; may be used as a decorator."""

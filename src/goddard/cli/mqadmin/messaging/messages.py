@@ -24,7 +24,7 @@ from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.errors import ClientError
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.producer import Producer
-from goddard.client.trace.records import ConsumeEnd, SendTrace
+from goddard.client.trace.records import ConsumeEnd, SendTrace, decode_trace
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies_client import ConsumeDirectlyResult
 from goddard.protocol.codes import ResponseCode
@@ -222,34 +222,39 @@ async def _resend(call: Call, topic: str, ids: list[str]) -> None:
 
 async def query_trace_by_id(call: Call) -> None:
     options = call.options
-    records = await call.admin.message_trace(
-        options.text("i"),
-        trace_topic=options.text("t", TRACE_TOPIC),
+    message_id = options.text("i")
+    found = await call.admin.messages_by_key(
+        options.text("t", TRACE_TOPIC),
+        message_id,
         max_count=options.number("c", 64, least=1),
         begin_ms=options.number("b", least=0),
         end_ms=options.number("e", 2**63 - 1, least=0),
     )
-    consumed: dict[str | None, list[ConsumeEnd]] = {}
+    consumed: dict[str | None, list[tuple[ConsumeEnd, str]]] = {}
     columns = ("#ClientHost", "#SendTime", "#CostTimes", "#Status")
-    for record in records:
-        if isinstance(record, SendTrace):
-            call.row(_TRACE, "#Type", "#ProducerGroup", *columns)
-            _trace_row(call, "Pub", record)
-            call.line()
-        elif isinstance(record, ConsumeEnd):
-            consumed.setdefault(record.group, []).append(record)
+    for one in found.messages:
+        # The client that wrote the trace.
+        host = one.born_host.rpartition(":")[0]
+        for record in decode_trace(one.body.decode("utf-8", "replace")):
+            if record.message_id != message_id:
+                continue
+            if isinstance(record, SendTrace):
+                call.row(_TRACE, "#Type", "#ProducerGroup", *columns)
+                _trace_row(call, "Pub", record, host)
+                call.line()
+            elif isinstance(record, ConsumeEnd):
+                consumed.setdefault(record.group, []).append((record, host))
     columns = ("#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
     for ends in consumed.values():
         call.row(_TRACE, "#Type", "#ConsumerGroup", *columns)
-        for end in ends:
-            _trace_row(call, "Sub", end)
+        for end, host in ends:
+            _trace_row(call, "Sub", end, host)
         call.line()
 
 
-def _trace_row(call: Call, kind: str, record: SendTrace | ConsumeEnd) -> None:
-    host = record.client_host if isinstance(record, SendTrace) else None
+def _trace_row(call: Call, kind: str, record: SendTrace | ConsumeEnd, host: str) -> None:
     time_ms = record.timestamp_ms
     shown = seconds_text(time_ms) if time_ms else "N/A"
     status = "success" if record.is_success else "failed"
     group = text_or_null(record.group)
-    call.row(_TRACE, kind, group, host or "N/A", shown, f"{record.cost_ms}ms", status)
+    call.row(_TRACE, kind, group, host, shown, f"{record.cost_ms}ms", status)

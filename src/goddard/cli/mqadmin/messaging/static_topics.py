@@ -28,10 +28,10 @@ async def update_static_topic(call: Call) -> None:
     brokers = await _chosen_brokers(call)
     configs = await _configs(call.admin, topic)
     now_ms = call.admin.clock.now_ms()
-    _save(call, "old", static_plan.current_plan(topic, dict(configs), now_ms))
+    _save(call, "old", static_plan.current_plan(topic, dict(configs), now_ms), suffix=".before")
     count = options.number("qn", least=1)
     plan = static_plan.with_queues(topic, configs, count, brokers, now_ms)
-    _save(call, "new", plan)
+    _save(call, "new", plan, suffix=".after")
     await _write_all(call, plan)
 
 
@@ -47,10 +47,10 @@ async def remap_static_topic(call: Call) -> None:
     if not configs:
         raise FailedError(f"there is no topic {topic}")
     now_ms = call.admin.clock.now_ms()
-    _save(call, "old", static_plan.current_plan(topic, dict(configs), now_ms))
+    _save(call, "old", static_plan.current_plan(topic, dict(configs), now_ms), suffix=".before")
     plan = static_plan.moved(topic, configs, brokers, now_ms)
-    # As in Java: it calls both files old.
-    _save(call, "old", plan)
+    # Java calls both files old.
+    _save(call, "old", plan, suffix=".after")
     await _move(call, plan)
 
 
@@ -82,9 +82,8 @@ async def _configs(admin: "Admin", topic: str) -> static_plan.Configs:
     return found
 
 
-def _save(call: Call, kind: str, plan: StaticTopicPlan) -> None:
+def _save(call: Call, kind: str, plan: StaticTopicPlan, *, suffix: str) -> None:
     """Write a plan to a file, so that it can be applied again with ``-mf``."""
-    suffix = ".before" if kind == "old" else ".after"
     path = Path(tempfile.gettempdir()) / f"{plan.topic}-{plan.epoch}{suffix}"
     path.write_bytes(encode_body(plan))
     call.line(f"The {kind} mapping data is written to file {path}")

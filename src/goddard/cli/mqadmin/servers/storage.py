@@ -195,5 +195,5 @@ def dump_compaction_log(options: Options) -> None:
         except (ProtocolError, ValueError):
             break
         one = ReceivedMessage.from_record(record, "")
-        print(message_text(one, one.properties))
+        print(message_text(one, one.properties, with_body=False))
         position += size
