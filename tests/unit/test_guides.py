@@ -28,7 +28,7 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-ABOUT_COMMANDS = {"README.md", "mqadmin.md", "operations.md"}
+ABOUT_COMMANDS = {"README.md", "command-line.md", "mqadmin.md", "operations.md"}
 
 
 def test_every_page_is_listed_and_has_a_program() -> None:

@@ -14,6 +14,7 @@ from goddard.cli.terminal.mistakes import REPORTED, FailedError, WrongUsageError
 from goddard.cli.terminal.output import Format, TimeMs, cell_text, csv_text, yaml_lines
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.terminal.times import END, Range, parse_range
+from goddard.cli.verbs.execute import consume_with
 from goddard.cli.verbs.scanning import Scan
 from goddard.cli.verbs.templates import compile_template, json_fields, terminal_text
 from goddard.client.consume.lite import LitePullConsumer
@@ -54,6 +55,15 @@ Messages = AsyncGenerator[ReceivedMessage, None]
     shell_complete=complete_group,
     help="Consume as a member of this group, and commit.",
 )
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Run a shell command for each message, with --group; it reads the body.",
+)
+@click.option(
+    "--retries", type=click.IntRange(0), help="With --exec: retries before dead-lettering."
+)
 def consume(target: Target, topic: str, **options: Any) -> None:
     r"""Print messages of a topic, oldest first: all that are there, then stop.
 
@@ -62,8 +72,15 @@ def consume(target: Target, topic: str, **options: Any) -> None:
 
     Templates are those of kcat: -f '%t %p@%o %k: %s\n'. --format json prints JSON lines, which
     'goddard produce --input json' accepts. Without a group, nothing is committed.
+
+    --exec runs a command for each message until Ctrl-C: the body is its standard input, and
+    $GODDARD_MESSAGE_ID, _KEYS, _TAGS, _TOPIC and _RETRIES say more. If it fails, the message is
+    delivered again, and after the retries it is a dead letter with the reason.
     """
     _check(options)
+    if options["command"] is not None:
+        target.output.done(target.run(lambda _: _execute(target, topic, options)))
+        return
     show = printer(target.output.format, options["template"])
 
     async def work(admin: "Admin") -> str | None:
@@ -98,7 +115,24 @@ async def _print(
                 return
 
 
+async def _execute(target: Target, topic: str, options: dict[str, Any]) -> str:
+    return await consume_with(
+        options["command"],
+        topic,
+        _filter(options),
+        count=options["count"],
+        retries=options["retries"],
+        keywords={"group": options["group"], **target.client_keywords()},
+    )
+
+
 def _check(options: dict[str, Any]) -> None:
+    if options["command"] is not None and options["group"] is None:
+        raise WrongUsageError("--exec needs --group, whose progress is saved")
+    if options["command"] is not None and options["template"] is not None:
+        raise WrongUsageError("give --template or --exec, not both")
+    if options["retries"] is not None and options["command"] is None:
+        raise WrongUsageError("--retries has no effect without --exec")
     if options["tag"] is not None and options["sql"] is not None:
         raise WrongUsageError("give --tag or --sql, not both")
     for name, option in (("range_text", "--range"), ("queue", "--queue")):
