@@ -23,7 +23,7 @@ _OUTPUT_ERRORS: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errn
 
 
 def _verbs(name: str, text: str) -> Lazy:
-    return Lazy(f"goddard.cli.verbs.{name}", name, text)
+    return Lazy(f"goddard.cli.verbs.{name}", name.rpartition(".")[2], text)
 
 
 _COMMANDS: Final = {
@@ -33,18 +33,18 @@ _COMMANDS: Final = {
     "client": _verbs("client", "Show online producers and consumers."),
     "cluster": _verbs("cluster", "List clusters, and show one."),
     "config": _verbs("config", "Show and change values of the name servers."),
-    "consume": _verbs("consume", "Print the messages of a topic."),
+    "consume": _verbs("messages.consume", "Print the messages of a topic."),
     "context": _verbs("context", "Name clusters and choose the one that commands use."),
     "demo": Lazy("goddard.cli.demo", "demo", "Show a small cluster at work."),
-    "dlq": _verbs("dlq", "Show, resend and export dead letters."),
+    "dlq": _verbs("messages.dlq", "Show, resend and export dead letters."),
     "doctor": Lazy(
         "goddard.cli.doctor.command", "doctor", "Say what is wrong in a cluster, and what to do."
     ),
     "group": _verbs("group", "List, create, reset and watch consumer groups."),
-    "message": _verbs("message", "Find, send and trace messages."),
+    "message": _verbs("messages.message", "Find, send and trace messages."),
     "namesrv": Lazy("goddard.cli.namesrv", "namesrv", "Run a name server."),
     "pipeline": Lazy("goddard.cli.pipeline", "pipeline", "Write topics to tables with Spark."),
-    "produce": _verbs("produce", "Send lines of standard input to a topic."),
+    "produce": _verbs("messages.produce", "Send lines of standard input to a topic."),
     "store": Lazy("goddard.cli.store", "store", "Inspect, verify and repair a message store."),
     "top": Lazy("goddard.cli.top.command", "top", "Show rates and lag as they change."),
     "topic": _verbs("topic", "List, create, change and delete topics."),

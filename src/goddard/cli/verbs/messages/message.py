@@ -13,10 +13,10 @@ from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs, Wide
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.terminal.times import Bound, Position, Range, parse_time
-from goddard.cli.verbs.consume import chosen_queue
-from goddard.cli.verbs.produce import message_maker, message_options, send_one
-from goddard.cli.verbs.scanning import Scan
-from goddard.cli.verbs.templates import body_fields, own_properties
+from goddard.cli.verbs.messages.consume import chosen_queue
+from goddard.cli.verbs.messages.produce import message_maker, message_options, send_one
+from goddard.cli.verbs.messages.scanning import Scan
+from goddard.cli.verbs.messages.templates import body_fields, own_properties
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import (
     ConsumeEnd,

@@ -13,10 +13,10 @@ from goddard.cli.terminal.mistakes import REPORTED, FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs, Wide
 from goddard.cli.terminal.target import Target, cluster_options, confirm, yes_option
 from goddard.cli.terminal.times import Range, parse_range
-from goddard.cli.verbs.message import message_record
-from goddard.cli.verbs.produce import GROUP
-from goddard.cli.verbs.scanning import Scan
-from goddard.cli.verbs.templates import json_fields
+from goddard.cli.verbs.messages.message import message_record
+from goddard.cli.verbs.messages.produce import GROUP
+from goddard.cli.verbs.messages.scanning import Scan
+from goddard.cli.verbs.messages.templates import json_fields
 from goddard.client.errors import NoRouteError
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.producer import Producer

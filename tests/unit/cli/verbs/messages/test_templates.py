@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from goddard.cli.verbs.templates import (
+from goddard.cli.verbs.messages.templates import (
     compile_template,
     json_fields,
     message_from_json,

@@ -12,7 +12,7 @@ import click
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.mistakes import FailedError, one_line
 from goddard.cli.terminal.target import Target, cluster_options, parse_pairs
-from goddard.cli.verbs.templates import message_from_json
+from goddard.cli.verbs.messages.templates import message_from_json
 from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.produce.producer import Producer

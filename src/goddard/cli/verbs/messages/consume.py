@@ -14,9 +14,9 @@ from goddard.cli.terminal.mistakes import REPORTED, FailedError, WrongUsageError
 from goddard.cli.terminal.output import Format, TimeMs, cell_text, csv_text, yaml_lines
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.terminal.times import END, Range, parse_range
-from goddard.cli.verbs.execute import consume_with
-from goddard.cli.verbs.scanning import Scan
-from goddard.cli.verbs.templates import compile_template, json_fields, terminal_text
+from goddard.cli.verbs.messages.execute import consume_with
+from goddard.cli.verbs.messages.scanning import Scan
+from goddard.cli.verbs.messages.templates import compile_template, json_fields, terminal_text
 from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.subscriptions import Expression, Sql
 from goddard.client.message import ReceivedMessage

@@ -1,0 +1,1 @@
+"""Commands that send, print, find and resend messages."""
