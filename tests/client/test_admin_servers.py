@@ -74,6 +74,8 @@ async def test_a_broker_is_configured(site: Site, admin: Admin) -> None:
         await admin.update_broker_config({"brokerConfigPath": "/tmp/x"}, broker=name)
     assert failure.value.code == ResponseCode.NO_PERMISSION
     assert "permission" in str(failure.value)
+    with pytest.raises(ConfigError, match="no property maxMesageSize; did you mean 'maxMessageS"):
+        await admin.update_broker_config({"maxMesageSize": "1"}, broker=name)
 
 
 async def test_broker_statistics_are_read(site: Site, admin: Admin) -> None:

@@ -54,6 +54,8 @@ async def test_a_topic_is_made_on_a_cluster_and_deleted(site: Site, admin: Admin
     with pytest.raises(NoRouteError) as failure:
         await admin.topic_route(topic)
     assert failure.value.topic == topic
+    with pytest.raises(NoRouteError, match=topic):
+        await admin.delete_topic(topic, cluster=CLUSTER)
 
 
 async def test_a_topic_is_made_on_a_broker_by_name_and_by_address(site: Site, admin: Admin) -> None:

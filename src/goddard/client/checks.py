@@ -7,6 +7,7 @@ Lists are checked because a MessageQueue is a tuple and a str is a sequence of s
 a list, they would be split into their parts without an error.
 """
 
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -128,3 +129,10 @@ def check_consumer_group(group: object) -> None:
         problem = f"consumerGroup can not equal {DEFAULT_CONSUMER}, please specify another one."
     if problem is not None:
         raise ConfigError(f"the group {str(group)[:200]!r} cannot be used: {problem}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'X'?``, or nothing if no known name is similar."""
+    # Imported when needed, as it is slow to import.
+    similar = importlib.import_module("difflib").get_close_matches(name, list(known), n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -132,8 +132,9 @@ class BrokerNotFoundError(ClientError):
         self.broker_name = broker_name
 
 
-# The remark of a broker that does not allow SQL92 filters. Its code is SYSTEM_ERROR.
+# Remarks of a broker that does not have a feature. The code is SYSTEM_ERROR.
 _SQL92_DISABLED: Final = "does not support consumer to filter message by SQL92"
+_TIMER_DISABLED: Final = "accurate timer message is not enabled"
 
 
 class BrokerError(ClientError):
@@ -150,6 +151,8 @@ class BrokerError(ClientError):
         advice = None
         if self.is_sql92_disabled:
             advice = "set enablePropertyFilter=true in the broker's configuration"
+        elif self.is_timer_disabled:
+            advice = "use delay_level: this broker has no delays of any length"
         super().__init__(f"{name}: {self.remark}", code=code, address=address, advice=advice)
 
     @property
@@ -157,14 +160,21 @@ class BrokerError(ClientError):
         """Whether the reason is that the broker does not allow SQL92 filters."""
         return _SQL92_DISABLED in self.remark
 
+    @property
+    def is_timer_disabled(self) -> bool:
+        """Whether the reason is that the broker delivers only after the delays of its levels."""
+        return _TIMER_DISABLED in self.remark
+
 
 class SendFailedError(ClientError):
     """No broker acknowledged the message. The cause is the failure of the last attempt."""
 
     tries: int
 
-    def __init__(self, message: str, *, code: int, tries: int, address: str = "") -> None:
-        super().__init__(message, code=code, address=address)
+    def __init__(
+        self, message: str, *, code: int, tries: int, address: str = "", advice: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, address=address, advice=advice)
         self.tries = tries
 
 

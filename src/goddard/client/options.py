@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
-from goddard.client.checks import check_range, check_type
+from goddard.client.checks import check_range, check_type, did_you_mean
 from goddard.client.identity import process_instance
 from goddard.client.name_servers import parse_name_servers
 from goddard.environment import Environment
@@ -205,11 +205,7 @@ def _check_known(given: Iterable[str], known: Iterable[str]) -> None:
     """TypeError with Python's text for an unknown keyword, and the most similar one."""
     unknown = sorted(set(given) - set(known))
     if unknown:
-        # Imported when needed, as it is slow to import.
-        similar = importlib.import_module("difflib").get_close_matches(
-            unknown[0], [*known, "name_servers"], n=1
-        )
-        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        hint = did_you_mean(unknown[0], [*known, "name_servers"])
         raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}{hint}")
 
 

@@ -19,6 +19,7 @@ from goddard.client.admin.requests import (
 )
 from goddard.client.admin.values import BrokerPlace
 from goddard.client.arguments import BrokerId, Offset, ReadAheadMode, TimeMs
+from goddard.client.checks import did_you_mean
 from goddard.config import format_properties
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import (
@@ -110,14 +111,24 @@ class BrokerMethods(AdminBase):
     ) -> list[str]:
         """Change properties of a broker, or of every master of a cluster [updateBrokerConfig, 25].
 
-        Returns the addresses of the brokers.
+        Returns the addresses of the brokers. Brokers ignore names that they do not know: then it
+        is a ConfigError that names them, and the other properties are changed.
         """
         permission = properties.get("brokerPermission", "6")
         if permission.strip() not in _PERMISSIONS:
             raise ConfigError(f"brokerPermission value: {permission} is invalid.")
         found = await chosen_brokers(self, broker, cluster)
         body = format_properties(properties).encode()
-        return await ask_each(self, found, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        changed = await ask_each(self, found, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        for address in changed:
+            known = await self.broker_config(address)
+            unknown = sorted(set(properties) - set(known))
+            if unknown:
+                raise ConfigError(
+                    f"the broker {address} has no property {', '.join(unknown)}"
+                    f"{did_you_mean(unknown[0], known)}"
+                )
+        return changed
 
     async def broker_runtime(self, broker: str) -> dict[str, str]:
         """The runtime figures of a broker, as text: rates, queue sizes, version and so on

@@ -30,7 +30,7 @@ from goddard.client.admin.requests import (
 )
 from goddard.client.admin.values import TopicStats
 from goddard.client.arguments import Count, Offset, QueueCount, QueueCountOrNone
-from goddard.client.errors import BrokerError
+from goddard.client.errors import BrokerError, NoRouteError
 from goddard.client.queries import each, route, route_addresses, topic_header
 from goddard.client.values import MessageQueue
 from goddard.protocol.bodies import (
@@ -201,8 +201,10 @@ class TopicMethods(BrokerMethods, NameServerMethods):
 
     async def delete_topic(self, topic: str, *, cluster: str) -> None:
         """Delete a topic from all brokers of a cluster and from the name servers [deleteTopic; 215,
-        216, 102].
+        216, 102]. NoRouteError if there is no such topic.
         """
+        if topic not in await self.topics():
+            raise NoRouteError(topic)
         found = await broker_addresses(self, cluster=cluster, with_replicas=True)
         await ask_each(
             self, found, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=topic)

@@ -68,7 +68,7 @@ class RetryPolicy:
     def retries(self, error: GoddardError) -> bool:
         """Whether another attempt may follow this error."""
         if isinstance(error, BrokerError):
-            return error.code in self.retry_codes
+            return error.code in self.retry_codes and not error.is_timer_disabled
         if isinstance(error, OverloadedError):
             return self.retries_overload
         return True
@@ -201,6 +201,7 @@ class PendingSend:
             code=_code_of(error),
             tries=self.attempts,
             address=getattr(error, "address", ""),
+            advice=getattr(error, "advice", None),
         )
 
 

@@ -164,6 +164,15 @@ def test_failure_before_the_last_attempt_is_a_timeout() -> None:
     assert failed.message.startswith("sendDefaultImpl call timeout. Send [1] times, still failed")
 
 
+def test_a_delay_that_a_broker_does_not_have_is_not_tried_again() -> None:
+    """Each broker would refuse it."""
+    remark = "accurate timer message is not enabled, this broker has no timer wheel"
+    error = BrokerError(ResponseCode.SYSTEM_ERROR, remark)
+    policy = RetryPolicy(max_attempts=3, retry_codes=frozenset({ResponseCode.SYSTEM_ERROR}))
+    assert not policy.retries(error)
+    assert "use delay_level" in str(error)
+
+
 def test_refusal_that_is_not_retried_is_raised_unchanged() -> None:
     assert failure(WAITING, ILLEGAL) is ILLEGAL
     assert failure(WAITING, LOST, ILLEGAL) is ILLEGAL
