@@ -14,6 +14,7 @@ from goddard.broker.admin.offsets import AdminOffsets
 from goddard.broker.admin.topics import AdminTopics
 from goddard.broker.rules import register
 from goddard.broker.stats import Stats
+from goddard.environment import Environment
 from goddard.protocol import fastjson
 from goddard.protocol.frame import RemotingCommand
 from goddard.store.tables import DelayOffsetTable
@@ -54,7 +55,12 @@ class AdminHarness(ConsumerHarness):
                 **shared,
             ),
             AdminClients(groups=self.groups, clients=self.clients, clock=self.clock, **shared),
-            AdminBroker(delays=self.delay_table, stats=self.figures, clock=self.clock, **shared),
+            AdminBroker(
+                delays=self.delay_table,
+                stats=self.figures,
+                environment=Environment(clock=self.clock),
+                **shared,
+            ),
             Queries(
                 settings=self.settings,
                 store=self.store,

@@ -445,7 +445,7 @@ class Broker:
             queued_sends=lambda: self.appender.queued_requests,
             connected_slaves=lambda: len(self.roles.acknowledged_offsets),
             executor=self._executor,
-            clock=self._clock,
+            environment=self._environment,
         )
         roles = AdminRoles(settings=self.settings, store=self.store, roles=self.roles)
         queries = Queries(

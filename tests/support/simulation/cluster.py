@@ -124,7 +124,7 @@ class Cluster:
         self.brokers[node.name] = broker
 
     def _start_again(self, node: Node, life: object) -> None:
-        if node.life is life:
+        if node.life is life and not node.is_lost:
             self.start(node.name)
 
     async def _run_name_server(self, node: Node, environment: Environment) -> None:

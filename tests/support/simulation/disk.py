@@ -82,8 +82,7 @@ class Disk:
         self.locks: dict[str, Life] = {}
         self.is_full = False
         self.failing_syncs = 0
-        self.sync_seconds = 0.002
-        self._next_fd = 1_000_000
+        self.sync_seconds = random.choice((0.001, 0.005, 0.05))
         self._memories: list[int] = []
 
     def new_inode(self) -> Inode:
@@ -101,10 +100,6 @@ class Disk:
         if path == path.parent:
             return Inode(is_directory=True)
         return self.names.get(str(path.parent), {}).get(path.name)
-
-    def next_fd(self) -> int:
-        self._next_fd += 1
-        return self._next_fd
 
     def sync_names(self, directory: str) -> None:
         self._durable[directory] = dict(self.names.get(directory, {}))
@@ -182,7 +177,7 @@ class DiskFiles:
         inode.modified_ms = self._now_ms()
 
     def _opened(self, inode: Inode, path: Path) -> int:
-        fd = self.disk.next_fd()
+        fd = self.disk.loop.next_fd()
         self._open[fd] = inode, str(path)
         return fd
 
@@ -374,7 +369,7 @@ class DiskSyncs:
 
     def __init__(self, files: DiskFiles) -> None:
         self._files = files
-        self._fd = files.disk.next_fd()
+        self._fd = files.disk.loop.next_fd()
         self._running: tuple[Inode, str, dict[int, bytes], int] | None = None
         self._code: int | None = None
 

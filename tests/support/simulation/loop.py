@@ -97,6 +97,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._trace = trace
         self._now = 1.0
         self._events_now = 0
+        self._last_fd = 1_000_000
         self._due: list[tuple[float, int, _Timer]] = []
         self._sequence = 0
         self._lives: list[Life] = []  # the lives with handles, in no order
@@ -264,6 +265,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return func(*args)
 
         return self.create_task(run())
+
+    def next_fd(self) -> int:
+        """A descriptor that no other node has."""
+        self._last_fd += 1
+        return self._last_fd
 
     def add_reader(self, fd: Any, callback: Callable[[Unpack[Ts]], Any], *args: *Ts) -> None:
         self._readers[fd] = _Handle(self._life_of(None), callback, args, self, None)

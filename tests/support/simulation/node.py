@@ -100,6 +100,7 @@ class Node:
         self.life = Life(name)
         self.life.is_over = True
         self._starts = 0
+        self.is_lost = False  # for good, with its disk
 
     @property
     def is_running(self) -> bool:

@@ -9,8 +9,10 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from goddard.client.admin.admin import Admin
+from goddard.environment import Environment
 from tests.support.history import check
-from tests.support.simulation.cluster import Cluster
+from tests.support.simulation.cluster import BROKER_PORT, Cluster
 from tests.support.simulation.faults import SAFETY_SECONDS, Fault, apply, make_schedule
 from tests.support.simulation.workload import Workload
 
@@ -91,9 +93,18 @@ class _Run:
         self._cluster = cluster = Cluster(seed)
         for name in self._name_servers:
             cluster.add_name_server(name)
+        # A pair acknowledges what both have on the disk.
+        self._is_pair = self._is_sync and random.random() < 0.4
+        self._has_failover = self._is_pair and random.random() < 0.5
         properties = {"flushDiskType": "SYNC_FLUSH" if self._is_sync else "ASYNC_FLUSH"}
-        cluster.add_broker("b1", **properties)
         self._brokers = ["b1"]
+        if self._is_pair:
+            properties |= {"inSyncReplicas": "2", "minInSyncReplicas": "2"}
+            cluster.add_broker("b1", **properties, brokerRole="SYNC_MASTER")
+            cluster.add_broker("b2", **properties, brokerRole="SLAVE", brokerId="1")
+            self._brokers.append("b2")
+        else:
+            cluster.add_broker("b1", **properties)
         self._workload = Workload(cluster)
         self._workload.add_clients()
         if schedule is None:
@@ -103,9 +114,13 @@ class _Run:
                 name_servers=self._name_servers,
                 clients=self._workload.clients,
                 is_durable=self._is_sync,
+                has_failover=self._has_failover,
             )
         self._schedule = tuple(schedule)
         self._setup = f"{properties['flushDiskType']}, {len(self._name_servers)} name servers"
+        if self._is_pair:
+            self._setup += ", master and slave" + (", failover" if self._has_failover else "")
+        self._workload.history.has_failover = self._has_failover
         self._faults = 0
         self._problems: list[str] = []
 
@@ -144,9 +159,61 @@ class _Run:
                 self._faults += 1
                 if fault.kind == "clock":
                     workload.history.clock_jumps_seconds += fault.amount / 1000
+                if fault.kind == "lose":
+                    await self._promote()
         await asyncio.sleep(max(0.0, SAFETY_SECONDS - cluster.loop.time()))
         await self._heal()
         await self._read()
+        if self._is_pair and not self._has_failover:
+            await self._compare_logs()
+
+    async def _promote(self) -> None:
+        """An operator makes the slave the master, as soon as that is possible."""
+        cluster = self._cluster
+        node = cluster.add_node("operator")
+        address = f"{cluster.nodes['b2'].address}:{BROKER_PORT}"
+
+        async def promote(environment: Environment) -> None:
+            name_servers = cluster.name_servers
+            async with Admin(
+                name_servers, client_ip=node.address, environment=environment
+            ) as admin:
+                await admin.promote_broker(address, role="ASYNC_MASTER")
+
+        error: BaseException | None = None
+        for _ in range(_READ_ATTEMPTS):
+            task = node.run(partial(promote, node.new_life()))
+            await asyncio.wait((task,), timeout=30)
+            error = task.exception() if task.done() else TimeoutError("no answer")
+            cluster.trace.note(f"b2 is promoted: {error or 'done'}")
+            if error is None:
+                cluster.configure("b2", brokerRole="ASYNC_MASTER", brokerId="0")
+                return
+            await asyncio.sleep(2.0)
+            if not cluster.nodes["b2"].is_running:
+                cluster.start("b2")
+        self._problems.append(f"the slave cannot be promoted: {error!r}")
+
+    async def _compare_logs(self) -> None:
+        """9 and 15: the slave has the same bytes as its master, and all of them."""
+        master, slave = (self._cluster.brokers[name].store for name in self._brokers)
+        for _ in range(60):
+            if slave.log_max_offset == master.log_max_offset:
+                break
+            await asyncio.sleep(1.0)
+        else:
+            ends = f"{slave.log_max_offset} of {master.log_max_offset}"
+            self._problems.append(f"the slave does not catch up: it has {ends}")
+        offset = max(master.log_min_offset, slave.log_min_offset)
+        end = min(master.log_max_offset, slave.log_max_offset)
+        while offset < end:
+            size = min(4096, end - offset)
+            one, other = (store.read_log(offset, size) for store in (master, slave))
+            common = min(len(one or b""), len(other or b""))
+            if one is None or other is None or not common or one[:common] != other[:common]:
+                self._problems.append(f"the logs of master and slave differ from {offset} on")
+                return
+            offset += common
 
     async def _heal(self) -> None:
         """From here on everything works; wait until everything is consumed."""
@@ -156,7 +223,7 @@ class _Run:
         for node in cluster.nodes.values():
             node.disk.free()
             node.disk.failing_syncs = 0
-            if not node.is_running:
+            if not node.is_running and not node.is_lost:
                 cluster.start(node.name)
         workload.is_safety_over = True
         until = cluster.loop.time() + _LIVENESS_SECONDS

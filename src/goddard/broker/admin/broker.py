@@ -7,7 +7,6 @@ runs in the executor.
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
@@ -15,8 +14,8 @@ from typing import Final, NamedTuple
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.broker.stats import Stats
 from goddard.broker.tables.topics import Topics
-from goddard.clock import Clock, SystemClock
 from goddard.config import MAX_UPDATE_BYTES, ProtectedPropertyError, parse_properties
+from goddard.environment import Environment
 from goddard.errors import ConfigError, StoreError
 from goddard.protocol import names
 from goddard.protocol.bodies import KvTable, encode_body
@@ -67,7 +66,7 @@ class AdminBroker:
         queued_sends: Callable[[], int] = lambda: 0,
         connected_slaves: Callable[[], int] = lambda: 0,
         executor: Executor | None = None,
-        clock: Clock | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -77,7 +76,9 @@ class AdminBroker:
         self._queued_sends = queued_sends
         self._connected_slaves = connected_slaves
         self._executor = executor
-        self._clock = clock or SystemClock()
+        environment = environment or Environment()
+        self._clock = environment.clock
+        self._files = environment.files
         self._started_ms = self._clock.now_ms()
         self._first_physical_offset = store.log_max_offset
         self._permission = settings.current.broker_permission
@@ -153,9 +154,12 @@ class AdminBroker:
     def _look_at_disk(self) -> _Disk:
         """Ask the disk, which may be slow to answer; runs in the executor."""
         try:
-            usage = shutil.disk_usage(self._store.config.root)
+            usage = self._files.usage(self._store.config.root)
             return _Disk(
-                self._store.disk_ratio(), usage.total, usage.free, self._store.earliest_store_time()
+                self._store.disk_ratio(),
+                usage.total_bytes,
+                usage.available_bytes,
+                self._store.earliest_store_time(),
             )
         except (OSError, StoreError) as error:
             _log.warning("the disk of the store does not tell its size: %s", error)
