@@ -31,10 +31,20 @@ from goddard.store.index.index import KeyIndex
 from goddard.store.log.block import Placed, QueueKey, RecordBlock
 from goddard.store.log.cold import ColdRead, find_cold_read
 from goddard.store.log.commitlog import CommitLog
-from goddard.store.log.dispatch import ArrivalListener, Dispatcher
+from goddard.store.log.dispatch import (
+    ArrivalListener,
+    Dispatcher,
+    EntriesByQueue,
+    group_by_queue,
+)
 from goddard.store.log.flush import FlushCallback, LogFlusher
 from goddard.store.log.maintenance import StoreParts, Upkeep
-from goddard.store.log.raw import complete_end, read_new_records, split_at_restarts
+from goddard.store.log.raw import (
+    complete_end,
+    continues_queues,
+    read_new_records,
+    split_at_restarts,
+)
 from goddard.store.log.reading import (
     FoundMessages,
     GetResult,
@@ -388,18 +398,24 @@ class MessageStore:
         self._log.prepare_next()
 
     def _dispatch_raw(self, entries: list[LogEntry]) -> None:
+        by_queue = group_by_queue(entries)
+        if continues_queues(by_queue, self._next_offsets):
+            self._apply_raw(entries, by_queue)
+            return
         for restarted, run in split_at_restarts(entries, self._next_offsets):
             queue = None if restarted is None else self._queues.get(*restarted)
             if queue is not None:
                 # Its topic was deleted there, and created again.
                 self._upkeep.delete_queues([queue], lambda _: None)
-            with self._lock:
-                self._dispatcher.apply(run)
-                for entry in run:
-                    if entry.has_queue_entry:
-                        self._next_offsets[entry.topic, entry.queue_id] = entry.queue_offset + 1
-                self._log.last_store_timestamp_ms = run[-1].store_timestamp_ms
-            self._visibility.tell(run)
+            self._apply_raw(run, group_by_queue(run))
+
+    def _apply_raw(self, entries: list[LogEntry], by_queue: EntriesByQueue) -> None:
+        with self._lock:
+            self._dispatcher.apply_grouped(entries, by_queue)
+            for key, its_entries in by_queue.items():
+                self._next_offsets[key] = its_entries[-1][2] + 1
+            self._log.last_store_timestamp_ms = entries[-1].store_timestamp_ms
+        self._visibility.tell(entries)
 
     def _check_writable(self) -> None:
         if (

@@ -7,12 +7,12 @@ more messages until ``write_pending`` has succeeded. Everything here can be made
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from goddard.store.errors import StoreDiskError
 from goddard.store.index.index import KeyIndex
-from goddard.store.log.block import Placed, RecordBlock, each_entry
+from goddard.store.log.block import Placed, QueueKey, RecordBlock, each_entry
 from goddard.store.log.records import PREPARED, LogEntry
 from goddard.store.queues.queue import ConsumeQueue
 from goddard.store.queues.table import QueueTable
@@ -20,6 +20,16 @@ from goddard.store.queues.table import QueueTable
 logger = logging.getLogger(__name__)
 
 ArrivalListener: TypeAlias = Callable[[Placed], None]
+EntriesByQueue: TypeAlias = Mapping[QueueKey, list[LogEntry]]
+
+
+def group_by_queue(entries: Sequence[LogEntry]) -> EntriesByQueue:
+    """The entries that have a place in a queue, in their order."""
+    by_queue: defaultdict[QueueKey, list[LogEntry]] = defaultdict(list)
+    for entry in entries:
+        if not entry[7] & PREPARED:
+            by_queue[entry[:2]].append(entry)
+    return by_queue
 
 
 class Dispatcher:
@@ -41,12 +51,11 @@ class Dispatcher:
             self._apply_block(placed)
 
     def _apply_entries(self, entries: list[LogEntry]) -> None:
-        if not entries:
-            return
-        by_queue: defaultdict[tuple[str, int], list[LogEntry]] = defaultdict(list)
-        for entry in entries:
-            if not entry[7] & PREPARED:
-                by_queue[entry[:2]].append(entry)
+        if entries:
+            self.apply_grouped(entries, group_by_queue(entries))
+
+    def apply_grouped(self, entries: list[LogEntry], by_queue: EntriesByQueue) -> None:
+        """Apply entries that are grouped already."""
         for key, its_entries in by_queue.items():
             self._put_following(key, its_entries)
         try:

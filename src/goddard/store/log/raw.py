@@ -12,6 +12,7 @@ from goddard.protocol.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from goddard.store.errors import StoreCorruptError
 from goddard.store.log.block import QueueKey
 from goddard.store.log.commitlog import CommitLog
+from goddard.store.log.dispatch import EntriesByQueue
 from goddard.store.log.records import PREPARED, LogEntry, ScanStop
 from goddard.store.log.segment import Segment
 from goddard.store.recovery.scan import FileScan, read_entries
@@ -73,6 +74,15 @@ def complete_end(log: CommitLog, physical_offset: int) -> int:
             break
         offset = segment.end_offset
     return offset
+
+
+def continues_queues(by_queue: EntriesByQueue, next_offsets: Mapping[QueueKey, int]) -> bool:
+    """Whether each queue goes on without a gap, as nearly always."""
+    for key, entries in by_queue.items():
+        first, last = entries[0][2], entries[-1][2]
+        if first < next_offsets.get(key, 0) or last - first != len(entries) - 1:
+            return False
+    return True
 
 
 def split_at_restarts(
