@@ -45,6 +45,9 @@ _CONNECT_SECONDS: Final = 3.0
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 # What is appended before others on the loop have their turn.
 _TURN_BYTES: Final = 1 << 20
+# A slave that is further behind copies first, and dispatches a little in each turn.
+_FAR_BEHIND_BYTES: Final = 16 << 20
+_DISPATCHED_BYTES: Final = 64 << 10
 
 
 class Master(NamedTuple):
@@ -124,13 +127,18 @@ class Follower:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="follow the master")
 
-    async def stop(self) -> None:
-        """Disconnect, and leave a log that ends with a record."""
+    async def stop(self, *, can_be_behind: bool = False) -> None:
+        """Disconnect, and leave a log that ends with a record.
+
+        ``can_be_behind``: do not wait for the dispatch of what was copied; a recovery does it.
+        """
         task, self._task = self._task, None
         if task is None:
             return
         task.cancel()
         await asyncio.wait([task])
+        if can_be_behind and self._store.is_dispatch_behind:
+            return
         loop = asyncio.get_running_loop()
         with suppress(StoreError):  # the next opening does it
             await loop.run_in_executor(self._executor, self._store.drop_incomplete)
@@ -192,8 +200,10 @@ class Follower:
         self._ha_address = master.ha_address
         if master.identity is not None:
             check_identity(self._identity, master.identity)
-        if master.log is not None:
-            self._master_end_offset = master.log.end_offset
+        self._master_end_offset = 0 if master.log is None else master.log.end_offset
+        while self._store.is_dispatch_behind:  # else records to compare are not found
+            self._store.dispatch_raw(_DISPATCHED_BYTES)
+            await asyncio.sleep(0)
         limits = self._limits()
         own = self._own_range()
         start = plan_start(
@@ -222,6 +232,10 @@ class Follower:
             self._connection = None
             connection.abort()
 
+    @property
+    def is_far_behind(self) -> bool:
+        return self._master_end_offset - self._store.log_max_offset > _FAR_BEHIND_BYTES
+
     def level(self, offset: int) -> None:
         """The master has all that was here, and sends what follows."""
         self._compared_bytes = COMPARED_BYTES
@@ -231,11 +245,11 @@ class Follower:
     def reported(self) -> None:
         self._last_reported_ms = self._clock.now_ms()
 
-    def received(self, master_end_offset: int, size: int) -> None:
+    def received(self, end_offset: int, size: int) -> None:
         """All is well: the next failure is a new one."""
         self._last_received_ms = self._clock.now_ms()
         self._rate.add(size, self._clock.monotonic_ms())
-        self._master_end_offset = master_end_offset
+        self._master_end_offset = max(self._master_end_offset, end_offset)
         self._reasons.forget()
         self._backoff.reset()
 
@@ -296,6 +310,7 @@ class _MasterConnection(asyncio.Protocol):
         self._is_sync = store.config.flush_mode is FlushMode.SYNC
         self._is_flush_awaited = False
         self._is_waiting = False  # for the store
+        self._is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.is_level = False
@@ -380,11 +395,32 @@ class _MasterConnection(asyncio.Protocol):
         if pieces:
             if start != self._store.log_max_offset:
                 self._store.begin_at(start)
-            self._store.append_raw(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._store.append_raw(
+                pieces[0] if len(pieces) == 1 else b"".join(pieces),
+                dispatch_later=self._follower.is_far_behind,
+            )
+            self._dispatch_soon()
         self._note_level()
         if self.is_level:
             self._follower.received(end_offset, size)
         return size
+
+    def _dispatch_soon(self) -> None:
+        if self._store.is_dispatch_behind and not self._is_dispatching:
+            self._is_dispatching = True
+            self._loop.call_soon(self._dispatch_some)
+
+    def _dispatch_some(self) -> None:
+        """Dispatch a little, and go on after what has come from the network."""
+        self._is_dispatching = False
+        if self.ended.done():
+            return  # the follower goes on
+        try:
+            self._store.dispatch_raw(_DISPATCHED_BYTES)
+        except StoreError as error:
+            self._fail(error)
+            return
+        self._dispatch_soon()
 
     def _note_level(self) -> None:
         if not self.is_level and self._following.is_level:

@@ -152,6 +152,8 @@ class MessageStore:
         self._next_offsets: dict[QueueKey, int] = {}
         self._opened_at = 0  # the end of the log when it was opened
         self._is_open = False
+        # Whether ``append_raw`` left records to ``dispatch_raw``.
+        self.is_dispatch_behind = False
         self._is_sync = config.flush_mode is FlushMode.SYNC
         self._is_flush_requested = False
         self._is_loop_syncing = False
@@ -368,27 +370,49 @@ class MessageStore:
         self._flusher.restart_at(physical_offset)
         self._log.prepare_next()
 
-    def append_raw(self, data: bytes | memoryview) -> None:
+    def append_raw(self, data: bytes | memoryview, *, dispatch_later: bool = False) -> None:
         """Append bytes of another log as they are, and dispatch the records that they complete.
 
         They lie in one segment, and may end inside a record. Raises StoreCorruptError, with nothing
         appended after the last complete record, if they are not part of a log of records. For one
-        caller at a time.
+        caller at a time. With ``dispatch_later``, and as long as ``is_dispatch_behind``, readers
+        see nothing new until the caller calls ``dispatch_raw``.
         """
         self._check_writable()
         with self._lock:
             self._log.append_raw(data)
+        if dispatch_later or self.is_dispatch_behind:
+            self.is_dispatch_behind = True
+        else:
+            self.dispatch_raw()
+
+    def dispatch_raw(self, max_bytes: int | None = None) -> bool:
+        """Dispatch records that ``append_raw`` completed; returns whether some are left.
+
+        Stops after about ``max_bytes``. Raises as ``append_raw``.
+        """
+        with self._lock:
             # A record may come in pieces, so this is not always where the new bytes begin.
             start = max(self._dispatcher.dispatched_offset, self._log.min_offset)
         try:
-            for entries in read_new_records(self._log, start):
+            for entries in read_new_records(self._log, start, max_bytes):
                 self._dispatch_raw(entries)
+                if max_bytes is not None and entries[-1].end_offset - start >= max_bytes:
+                    return self.is_dispatch_behind
         except StoreCorruptError:
-            self.drop_incomplete()
+            self.is_dispatch_behind = False
+            self._cut_incomplete()
             raise
+        self.is_dispatch_behind = False
+        return False
 
     def drop_incomplete(self) -> None:
-        """Cut what ``append_raw`` was given of a record that has not come completely."""
+        """Dispatch the rest, and cut the beginning of a record that has not come completely."""
+        if self.is_dispatch_behind:
+            self.dispatch_raw()
+        self._cut_incomplete()
+
+    def _cut_incomplete(self) -> None:
         with self._lock:
             end_offset = complete_end(self._log, self._dispatcher.dispatched_offset)
             if end_offset == self._log.end_offset:
@@ -770,6 +794,8 @@ class MessageStore:
         """How much of the log consumers cannot see yet."""
         with self._lock:
             start = self._visibility.first_waiting_offset
+            if self.is_dispatch_behind:
+                start = self._dispatcher.dispatched_offset
             return 0 if start is None else self._log.end_offset - start
 
     @property

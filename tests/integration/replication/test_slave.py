@@ -381,3 +381,88 @@ async def test_a_slave_whose_store_takes_nothing_waits_and_goes_on(
         is_ready = True
         resumes[-1]()
         await level(slave, master)
+
+
+async def test_a_slave_far_behind_copies_first_and_dispatches_meanwhile(
+    master: MessageStore,
+    slave: MessageStore,
+    executor: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("goddard.replication.slave._FAR_BEHIND_BYTES", 2_000)
+    monkeypatch.setattr("goddard.replication.slave._DISPATCHED_BYTES", 500)
+    put(master, 100)
+    put(master, 3, size=5_000)
+    put(master, 100)
+    behind: list[bool] = []
+    append_raw = slave.append_raw
+
+    def noted(data: bytes, *, dispatch_later: bool = False) -> None:
+        append_raw(data, dispatch_later=dispatch_later)
+        behind.append(slave.is_dispatch_behind)
+
+    monkeypatch.setattr(slave, "append_raw", noted)
+    async with (
+        serving(master, executor) as server,
+        following(slave, executor, known(server, master)),
+    ):
+        await until(lambda: slave.max_offset("TopicA", 0) == 203)
+        assert True in behind
+        put(master, 1)
+        await until(lambda: slave.max_offset("TopicA", 0) == 204)
+        assert not slave.is_dispatch_behind
+        assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_what_was_copied_and_not_dispatched_is_there_after_a_stop(
+    tmp_path: Path,
+    master: MessageStore,
+    executor: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("goddard.replication.slave._FAR_BEHIND_BYTES", -1)
+    put(master, 100)
+    for can_be_behind in (True, False):
+        with MessageStore(config(tmp_path / f"{can_be_behind}")) as slave:
+            with monkeypatch.context() as patch:
+                patch.setattr("goddard.replication.slave._MasterConnection._dispatch_soon", print)
+                async with (
+                    serving(master, executor) as server,
+                    following(slave, executor, known(server, master)) as follower,
+                ):
+                    await until(lambda: slave.log_max_offset == master.log_max_offset)
+                    assert slave.max_offset("TopicA", 0) == 0
+                    await follower.stop(can_be_behind=can_be_behind)
+            assert slave.is_dispatch_behind is can_be_behind
+            assert slave.dispatch_behind_bytes == (slave.log_max_offset if can_be_behind else 0)
+        with MessageStore(config(tmp_path / f"{can_be_behind}")) as slave:
+            assert slave.max_offset("TopicA", 0) == 100
+            assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_damage_that_is_found_late_is_cut_off(
+    slave: MessageStore,
+    executor: ThreadPoolExecutor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("goddard.replication.slave._FAR_BEHIND_BYTES", -1)
+    with MessageStore(config(tmp_path / "other")) as other:
+        put(other, 3)
+        data = log_bytes(other) + b"not a record" * 10
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(encode_header(0, len(data)) + data)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = address_text(server.sockets[0].getsockname()[:2])
+    log = LogRange(0, 5_000, SEGMENT_BYTES)
+    async with server, following(slave, executor, lambda: Master(address, IDENTITY, log)):
+        await until(lambda: "are no record" in caplog.text)
+        assert slave.max_offset("TopicA", 0) == 3
+        assert slave.log_max_offset == len(data) - 120
+        assert not slave.is_dispatch_behind

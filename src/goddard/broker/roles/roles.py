@@ -108,7 +108,7 @@ class Roles:
 
     async def stop(self) -> None:
         async with self._changing:
-            await self._stop_slave()
+            await self._stop_slave(is_end=True)
             for service in self._master_services:
                 await service.stop()
             await self._stop_ha_server()
@@ -206,14 +206,14 @@ class Roles:
             await asyncio.sleep(_POLL_SECONDS)
         return True
 
-    async def _stop_slave(self) -> None:
+    async def _stop_slave(self, *, is_end: bool = False) -> None:
         self._search = None
         state_sync, self._state_sync = self._state_sync, None
         if state_sync is not None:
             await state_sync.stop()
         follower, self._follower = self._follower, None
         if follower is not None:
-            await follower.stop()
+            await follower.stop(can_be_behind=is_end)
         client, self._client = self._client, None
         if client is not None:
             await client.close(_CLOSE_SECONDS)

@@ -176,7 +176,7 @@ class StateSync:
     async def _has_log(self, end_offset: int) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LOG_SECONDS
-        while self._store.log_max_offset < end_offset:
+        while self._store.log_max_offset < end_offset or self._store.is_dispatch_behind:
             if loop.time() > deadline or not self._is_following():
                 return False
             await asyncio.sleep(_POLL_SECONDS)

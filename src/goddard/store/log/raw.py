@@ -24,11 +24,15 @@ _BULK_BYTES: Final = 16 << 10
 _MAX_BULK_BYTES: Final = 4 << 20
 
 
-def read_new_records(log: CommitLog, physical_offset: int) -> Iterator[list[LogEntry]]:
+def read_new_records(
+    log: CommitLog, physical_offset: int, group_bytes: int | None = None
+) -> Iterator[list[LogEntry]]:
     """The records that are complete between an offset and the end of the log, in groups.
 
+    A group has about ``group_bytes``, or is as large as is efficient.
     Raises StoreCorruptError at the first bytes that can never become a record.
     """
+    bulk_bytes = min(group_bytes or _MAX_BULK_BYTES, _MAX_BULK_BYTES)
     while physical_offset < log.end_offset:
         segment = log.segment_at(physical_offset)
         if segment is None or not _has_whole_record(log, segment, physical_offset):
@@ -36,7 +40,8 @@ def read_new_records(log: CommitLog, physical_offset: int) -> Iterator[list[LogE
         limit = min(segment.end_offset, log.end_offset)
         position = physical_offset - segment.base_offset
         if limit - physical_offset > _BULK_BYTES:
-            stop = min(limit - segment.base_offset, position + _MAX_BULK_BYTES)
+            begin = position
+            stop = min(limit - segment.base_offset, position + bulk_bytes)
             # A copy: past the end of the log there may be anything.
             data = bytes(segment.view[position:stop])
             bulk = FileScan(data, physical_offset)
@@ -50,6 +55,11 @@ def read_new_records(log: CommitLog, physical_offset: int) -> Iterator[list[LogE
                     + int(batch.positions[-1] + batch.sizes[-1])
                 )
                 yield entries
+            if stop < limit - segment.base_offset:
+                if position == begin:  # inside one large record, or at damage
+                    bulk_bytes *= 2
+                physical_offset = segment.base_offset + position
+                continue
         scan = log.scan_segment(segment, position, limit=limit - segment.base_offset)
         rest = list(scan)
         if rest:
