@@ -194,7 +194,7 @@ def main() -> None:
         save_picture("tables", "goddard", _session(tables, namesrv, columns=132), columns=132)
         doctor = _session(["goddard doctor --seconds 2"], namesrv)
         save_picture("doctor", "goddard doctor", doctor)
-        reset = _session(["goddard group reset audit --to earliest --dry-run"], namesrv)
+        reset = _session(["goddard group reset billing --shift=-20 --dry-run"], namesrv)
         save_picture("reset", "goddard group reset", reset)
 
 

@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
         "setCommitLogReadAheadMode -b {broker} -m 0", refused_by=ONLY_JAVA
     ),
     "switchTimerEngine": Case("switchTimerEngine -b {broker} -e F", refused_by=ONLY_JAVA),
-    "resetMasterFlushOffset": Case("resetMasterFlushOffset -b {broker} -o 0", refused_by=ONLY_JAVA),
+    "resetMasterFlushOffset": Case("resetMasterFlushOffset -b {broker} -o 0"),
     "getBrokerEpoch": Case(
         "getBrokerEpoch -b {name}",
         refused_by={"goddard": "not support", "java": "only for controllerMode"},

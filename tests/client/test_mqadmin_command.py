@@ -226,7 +226,10 @@ def test_same_output_as_the_official_tool(scene: Scene, command: str) -> None:
 def test_verbs_that_run_until_they_are_stopped(scene: Scene, command: str) -> None:
     words = [str(Path(sys.executable).with_name("mqadmin")), *command.split()]
     with subprocess.Popen(
-        [*words, "-n", scene.site.namesrv], stdout=subprocess.PIPE, text=True
+        [*words, "-n", scene.site.namesrv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         watchdog = threading.Timer(60, process.kill)

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from goddard.cli.mqadmin.call import Call, in_parallel
 from goddard.cli.mqadmin.messaging.groups import group_of
 from goddard.cli.mqadmin.messaging.pulling import pull_page
 from goddard.cli.mqadmin.messaging.running_info import have_same_subscriptions, queue_problems
+from goddard.client.errors import BrokerError, ClientCode, NoRouteError
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.protocol.bodies_admin import ConsumeOffsets
+from goddard.protocol.codes import ResponseCode
 from goddard.protocol.names import is_retry_topic
 
 if TYPE_CHECKING:
@@ -50,7 +54,9 @@ async def start_monitoring(call: Call) -> None:
 
 
 async def monitor_once(call: Call) -> None:
-    """One report. Groups without online consumers, and those that cannot be asked, are left out."""
+    """One report. Groups without online consumers are left out; standard error has those that
+    cannot be asked.
+    """
     admin = call.admin
     groups = sorted({group_of(one) for one in await admin.topics() if is_retry_topic(one)})
     call.line(f"{_PREFIX}{_RULE}beginRound")
@@ -70,9 +76,16 @@ async def _report(admin: "Admin", group: str) -> list[str]:
             undone = await _undone(admin, group, topic, own)
             lines.append(f"{_PREFIX}reportUndoneMsgs: {undone}")
         lines += await _notices(admin, group)
-    except GoddardError:
-        pass
+    except (BrokerError, NoRouteError) as error:
+        if error.code not in (ResponseCode.CONSUMER_NOT_ONLINE, ClientCode.NOT_FOUND_TOPIC):
+            _print_unread(group, error)
+    except GoddardError as error:
+        _print_unread(group, error)
     return lines
+
+
+def _print_unread(group: str, error: GoddardError) -> None:
+    click.echo(f"mqadmin startMonitoring: group {group} is not read: {error}", err=True)
 
 
 async def _undone(
