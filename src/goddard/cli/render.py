@@ -45,18 +45,20 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 @contextmanager
-def progress_bar(label: str, *, shown: bool) -> Iterator[Progress]:
-    """A progress bar of bytes on standard error, if ``shown`` and if that is a terminal."""
+def progress_bar(label: str, *, shown: bool, is_bytes: bool = True) -> Iterator[Progress]:
+    """A progress bar on standard error, if ``shown`` and if that is a terminal; of bytes, or of a
+    number of things.
+    """
     if not (shown and sys.stderr.isatty()):
         yield lambda _done, _total: None
         return
     progress = _load("rich.progress")
     console = _load("rich.console").Console(stderr=True)
+    sizes = (progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn())
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
+        *(sizes if is_bytes else (progress.MofNCompleteColumn(),)),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=console, transient=True) as bar:

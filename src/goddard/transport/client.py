@@ -9,6 +9,7 @@ ServerShuttingDownError. Requests that the server already handles finish on the 
 """
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,13 @@ _logger: Final = logging.getLogger("goddard.transport")
 class ClientOptions(ConnectionOptions):
     connect_seconds: float = 3.0
     tls: TlsOptions | None = None
+
+
+def _is_failed_handshake(error: Exception) -> bool:
+    """Whether a peer refused TLS. Servers without it close or reset the connection."""
+    # Imported when needed: programs without TLS do not load it.
+    ssl_error = importlib.import_module("ssl").SSLError
+    return isinstance(error, (ConnectionResetError, ssl_error))
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -233,6 +241,8 @@ class Client:
             return ConnectFailedError(text, address)
         except (OSError, ValueError) as error:  # includes ssl.SSLError; ValueError: invalid host
             reason = str(error) or type(error).__name__
+            if self._tls is not None and _is_failed_handshake(error):
+                reason = f"the TLS handshake failed ({reason}); does the server accept TLS there?"
             return ConnectFailedError(f"no connection to {address}: {reason}", address)
         finally:
             # If this task is cancelled when the connection was just created, uvloop closes the

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 from goddard.client.consume.push import PushConsumer
@@ -64,6 +68,27 @@ def test_ranges(goddard: CommandLine, topic: str) -> None:
     of_queue = bodies(goddard, topic, "--queue", queue)
     assert bodies(goddard, topic, "--queue", queue, "-r", "-1") == of_queue[-1:]
     assert bodies(goddard, topic, "--queue", queue, "-r", ":1") == of_queue[:1]
+
+
+def test_a_scan_shows_its_progress_at_a_terminal(
+    cluster: Cluster, goddard: CommandLine, topic: str
+) -> None:
+    """Its output goes to a pipe here."""
+    goddard("produce", topic, stdin="".join(f"{n}\n" for n in range(40)))
+    controller, terminal = pty.openpty()
+    done = subprocess.run(
+        [Path(sys.executable).with_name("goddard"), "consume", topic, "-n", cluster.namesrv],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        timeout=60,
+        check=True,
+    )
+    os.close(terminal)
+    shown = os.read(controller, 65_536).decode()
+    os.close(controller)
+    assert len(done.stdout.splitlines()) == 40
+    assert "reading" in shown
+    assert "40/40" in shown
 
 
 def test_a_wrong_line_stops_and_is_named(goddard: CommandLine, topic: str) -> None:

@@ -239,3 +239,15 @@ def test_a_key_may_have_a_password(tmp_path: Path) -> None:
         options.server_context()
     context = replace(options, key_password="secret").server_context()
     assert isinstance(context, ssl.SSLContext)
+
+
+async def test_a_server_without_tls_is_named() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1_024)
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, Client(ClientOptions(tls=TlsOptions())) as client:
+        with pytest.raises(ConnectFailedError, match=r"TLS handshake failed .*accept TLS there"):
+            await client.request(f"{host}:{port}", RemotingCommand(ECHO), 30_000)

@@ -8,9 +8,11 @@ others; ``Scan.failures`` says what is missing.
 import asyncio
 import contextlib
 import heapq
-from collections.abc import AsyncGenerator, Mapping
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from goddard.cli.render import progress_bar
 from goddard.cli.terminal.times import END, START, Bound, Position, Range
 from goddard.client.consume.pull import Puller, PullStatus
 from goddard.client.consume.subscriptions import Expression, subscription
@@ -49,6 +51,8 @@ class Scan:
         self._queue = queue
         self._subscription: SubscriptionData = subscription(topic, expression, version_ms=0)
         self._puller = Puller(admin.session, _GROUP)
+        self._read_count = 0
+        self._show_progress: Callable[[int], None] = lambda _: None
 
     async def messages(self, *, follow: bool = False) -> AsyncGenerator[ReceivedMessage, None]:
         """The messages of the range; with ``follow``, also new ones, without end."""
@@ -89,6 +93,16 @@ class Scan:
         self, ranges: Mapping[MessageQueue, tuple[int, int]]
     ) -> AsyncGenerator[ReceivedMessage, None]:
         """All messages of the ranges, oldest first."""
+        total = sum(end - begin for begin, end in ranges.values())
+        # With the output at the same terminal, the bar would be between the messages.
+        with progress_bar("reading", shown=not sys.stdout.isatty(), is_bytes=False) as show:
+            self._show_progress = lambda done: show(done, total)
+            async for message in self._merged(ranges):
+                yield message
+
+    async def _merged(
+        self, ranges: Mapping[MessageQueue, tuple[int, int]]
+    ) -> AsyncGenerator[ReceivedMessage, None]:
         readers = [self._read(queue, begin, end) for queue, (begin, end) in ranges.items()]
         firsts = await asyncio.gather(*(anext(reader, None) for reader in readers))
         heap = [
@@ -124,6 +138,8 @@ class Scan:
             except GoddardError as error:
                 self.failures[queue.broker_name] = error
                 return
+            self._read_count += max(0, min(result.next_offset, end) - offset)
+            self._show_progress(self._read_count)
             for message in result.messages:
                 if message.queue_offset < end and self._is_in_time(message):
                     yield message
