@@ -4,6 +4,7 @@ Each command runs at a pseudo-terminal; what it prints, colours included, become
 cluster has two brokers, some topics and groups, traffic, a group that lags and dead letters.
 """
 
+import argparse
 import fcntl
 import html
 import io
@@ -177,25 +178,48 @@ def _dead_letters(admin: Admin) -> int:
     return sum(topic == "%DLQ%billing" for topic in admin.topics())
 
 
+def _write_top(namesrv: str) -> None:
+    screen = run_at_terminal("goddard top -i 1", namesrv, lines=16, quit_after=5)
+    frames = [part for part in screen.split(_FRAME) if part.strip()]
+    save_picture("top", "goddard top", frames[-2] if len(frames) > 1 else frames[-1])
+
+
+def _write_tables(namesrv: str) -> None:
+    commands = [
+        "goddard topic list",
+        "goddard group list --members",
+        "goddard group lag billing",
+        "goddard dlq show billing --range -1",
+    ]
+    save_picture("tables", "goddard", _session(commands, namesrv, columns=148), columns=148)
+
+
+def _write_doctor(namesrv: str) -> None:
+    save_picture("doctor", "goddard doctor", _session(["goddard doctor --seconds 2"], namesrv))
+
+
+def _write_reset(namesrv: str) -> None:
+    command = "goddard group reset billing --shift=-20 --dry-run"
+    save_picture("reset", "goddard group reset", _session([command], namesrv))
+
+
+_PICTURES: Final = {
+    "top": _write_top,
+    "tables": _write_tables,
+    "doctor": _write_doctor,
+    "reset": _write_reset,
+}
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the terminal pictures of the guide.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all if none is given")
+    names = parser.parse_args().names or list(_PICTURES)
     # The listener of the demonstration fails on purpose.
     logging.getLogger("goddard.client").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder, busy_cluster(Path(folder)) as cluster:
-        namesrv = cluster.namesrv
-        screen = run_at_terminal("goddard top -i 1", namesrv, lines=16, quit_after=5)
-        frames = [part for part in screen.split(_FRAME) if part.strip()]
-        save_picture("top", "goddard top", frames[-2] if len(frames) > 1 else frames[-1])
-        tables = [
-            "goddard topic list",
-            "goddard group list --members",
-            "goddard group lag billing",
-            "goddard dlq show billing --range -1",
-        ]
-        save_picture("tables", "goddard", _session(tables, namesrv, columns=132), columns=132)
-        doctor = _session(["goddard doctor --seconds 2"], namesrv)
-        save_picture("doctor", "goddard doctor", doctor)
-        reset = _session(["goddard group reset billing --shift=-20 --dry-run"], namesrv)
-        save_picture("reset", "goddard group reset", reset)
+        for name in names:
+            _PICTURES[name](cluster.namesrv)
 
 
 def _session(commands: list[str], namesrv: str, *, columns: int = 100) -> str:
