@@ -4,6 +4,7 @@ Each pair replicates 100,000 messages: half of them while the slave is away afte
 """
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ def send(namesrv: str, count: int = COUNT) -> None:
 def is_level(master: Process) -> bool:
     status = replication(master)
     return [slave.diff for slave in status.ha_connection_info] == [0]
+
+
+def follows(slave: Process) -> bool:
+    return bool(replication(slave).ha_client_runtime_info.activated)
 
 
 def log_of(store: Path, end_offset: int) -> bytes:
@@ -157,8 +162,13 @@ def test_our_slave_copies_the_log_of_a_java_master(
             f"master-{version}", namesrv=names.address, properties={**SIZES, "brokerName": GROUP}
         )
         wait_until(lambda: query_route(names.address, "TBW102"), 60, "the master is registered")
-        send(cluster.namesrv)
         slave = cluster.start_broker(properties=SLAVE)
+        # Also of a master with an empty log, which does not tell its figures.
+        wait_until(lambda: follows(slave), 60, "the slave follows")
+        slave.kill()
+        shutil.rmtree(slave.home / "store")
+        send(cluster.namesrv)
+        slave.start()
         wait_until(lambda: log_end(slave) == log_end(master), 60, "an empty slave has the log")
         slave.kill()
         send(cluster.namesrv)

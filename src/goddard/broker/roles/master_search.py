@@ -23,6 +23,8 @@ from goddard.replication.slave import Master
 from goddard.transport.client import Client, split_address
 
 _TIMEOUT_MS: Final = 3_000
+# What RocketMQ answers to a question for its figures as long as its log is empty.
+_EMPTY_LOG: Final = "java.util.NoSuchElementException"
 # RocketMQ takes a shorter haMasterAddress for none.
 _LEAST_ADDRESS: Final = 6
 
@@ -81,7 +83,12 @@ class MasterSearch:
         return LogRange(max(0, low), max(0, low, high), segment_bytes)
 
     async def _figures(self, address: str) -> Mapping[str, str]:
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        except MasterRefusedError as error:
+            if _EMPTY_LOG in str(error):
+                return {"commitLogMinOffset": "0", "commitLogMaxOffset": "0"}
+            raise
         return decode_body(answer.body, KvTable).table
 
     async def find_others(self) -> list[Replica]:
