@@ -1,4 +1,4 @@
-"""Curves as SVG: one panel for each, requests a second over a size in equal steps."""
+"""Curves as SVG: one panel for each, values over a size in equal steps."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +16,7 @@ _COLUMNS: Final = 2
 
 
 class Curve(NamedTuple):
-    """``points`` are pairs of size and requests a second."""
+    """``points`` are pairs of size and value."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -52,7 +52,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start", more: str = "") 
 
 def _panel(title: str, axis: str, curves: Sequence[Curve]) -> list[str]:
     sizes = sorted({size for curve in curves for size, _ in curve.points})
-    highest = max((rate for curve in curves for _, rate in curve.points), default=1.0)
+    highest = max((value for curve in curves for _, value in curve.points), default=1.0)
     step = _nice(highest / 4)
     top = step * max(1, -int(-highest // step))
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
@@ -60,10 +60,10 @@ def _panel(title: str, axis: str, curves: Sequence[Curve]) -> list[str]:
     def x_of(size: int) -> float:
         return _LEFT + inner_width * (sizes.index(size) + 0.5) / len(sizes)
 
-    def y_of(rate: float) -> float:
-        return _TOP + inner_height * (1 - rate / top)
+    def y_of(value: float) -> float:
+        return _TOP + inner_height * (1 - value / top)
 
-    parts = [_text(_LEFT, 24, f"{title}, 1/s", more=' font-weight="bold"')]
+    parts = [_text(_LEFT, 24, title, more=' font-weight="bold"')]
     for line in range(int(top / step) + 1):
         y = y_of(line * step)
         parts.append(
@@ -75,7 +75,7 @@ def _panel(title: str, axis: str, curves: Sequence[Curve]) -> list[str]:
     parts.append(_text(_LEFT + inner_width / 2, _HEIGHT - _BOTTOM + 34, axis, "middle"))
     for curve in curves:
         color = _COLORS[curve.name]
-        places = [(x_of(size), y_of(rate)) for size, rate in curve.points]
+        places = [(x_of(size), y_of(value)) for size, value in curve.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in places]
