@@ -6,6 +6,7 @@ refuses a verb, ours prints one line.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,7 +180,10 @@ def tools(site: Site, driver: JavaDriver, tmp_path_factory: pytest.TempPathFacto
     driver.receive(f"twins-{name}", 5)
     driver.close_consumer(f"twins-{name}")
     wait_until(
-        lambda: "Diff Total: 0\n" in tools.ours("consumerProgress -g {group} -t {topic}").out,
+        lambda: re.search(
+            r" broker-\w+ +\d(?s:.*)Diff Total: 0\n",
+            tools.ours("consumerProgress -g {group} -t {topic}").out,
+        ),
         30,
         "all committed",
     )

@@ -7,6 +7,7 @@ the dead-letter queue with the exit code and the last line of standard error as 
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,23 +36,37 @@ def variables(message: ReceivedMessage) -> Mapping[str, str]:
 
 async def run_command(command: str, message: ReceivedMessage) -> None:
     """Run a shell command for a message; ChildProcessError unless it succeeds."""
-    process = await asyncio.create_subprocess_shell(
-        command,
-        stdin=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **variables(message)},
-    )
+    # A file and not a pipe: a command that ends without reading it is no error.
+    with tempfile.TemporaryFile() as body:
+        body.write(message.body)
+        body.seek(0)
+        process = await asyncio.create_subprocess_shell(
+            command,
+            stdin=body,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **variables(message)},
+        )
     try:
-        _, errors = await process.communicate(message.body)
+        errors = await _last_bytes(process.stderr)
+        code = await process.wait()
     except BaseException:
         if process.returncode is None:
             process.kill()
             await process.wait()
         raise
-    if process.returncode:
-        lines = errors[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
+    if code:
+        lines = errors.decode(errors="replace").strip().splitlines()
         reason = f": {one_line(lines[-1])}" if lines else ""
-        raise ChildProcessError(f"exit code {process.returncode}{reason}")
+        raise ChildProcessError(f"exit code {code}{reason}")
+
+
+async def _last_bytes(stream: asyncio.StreamReader | None) -> bytes:
+    """The end of what a stream has, at most some kilobytes."""
+    assert stream is not None
+    last = b""
+    while data := await stream.read(_MAX_ERROR_BYTES):
+        last = (last + data)[-_MAX_ERROR_BYTES:]
+    return last
 
 
 async def consume_with(
