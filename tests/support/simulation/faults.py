@@ -88,8 +88,18 @@ def make_schedule(
         else:
             faults.append(Fault(at, kind, broker, seconds=seconds))
     if has_failover:
-        faults.append(Fault(SAFETY_SECONDS * (0.5 + 0.3 * random.random()), "lose", brokers[0]))
+        faults += _loss(random, *brokers)
     return sorted(faults, key=lambda fault: fault.at)
+
+
+def _loss(random: Random, master: str, slave: str) -> list[Fault]:
+    """The end of a master, often of one that could not reach its slave before."""
+    lost_at = SAFETY_SECONDS * (0.5 + 0.3 * random.random())
+    faults = [Fault(lost_at, "lose", master)]
+    if random.random() < 0.6:  # the slave lacks what the master stored at the end
+        seconds = 0.2 + 2.0 * random.random()
+        faults.append(Fault(lost_at - seconds, "cut", master, slave, seconds))
+    return faults
 
 
 async def apply(cluster: "Cluster", fault: Fault) -> bool:

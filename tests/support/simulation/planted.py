@@ -1,6 +1,7 @@
 """Defects that the simulator has to find, each a patch of one function of Goddard.
 
 ``planted(name)`` is a context in which the defect is there. Nothing in Goddard knows of them.
+Most are found within 20 seeds; ``python -m tests.simulation --planted`` says which are not.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from goddard.broker import broker as broker_module
 from goddard.broker.consuming.locks import QueueLocks
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.sending import delay, transaction_checks
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.delay import DelayDelivery
+from goddard.broker.sending.message_rules import MessageWriter
 from goddard.broker.sending.retry import SendBacks
 from goddard.broker.sending.send import Sends
 from goddard.broker.sending.transaction_checks import TransactionChecks
@@ -22,12 +25,15 @@ from goddard.broker.sending.transactions import Transactions
 from goddard.client.consume.queue_buffer import ProcessQueue
 from goddard.protocol.headers.message import EndTransactionRequest
 from goddard.protocol.message import TransactionType
+from goddard.replication import slave
+from goddard.replication.acknowledgements import Acknowledgements
 from goddard.store.log.commitlog import CommitLog
 from goddard.store.log.dispatch import Dispatcher
 from goddard.store.log.flush import LogFlusher
 from goddard.store.log.segment import Segment
-from goddard.store.queues.table import QueueTable
 from goddard.store.recovery.restore import Restorer
+
+_MASTER_CONNECTION: Final = vars(slave)["_MasterConnection"]
 
 Patch = tuple[object, str, Callable[[Any], Any]]
 
@@ -84,6 +90,11 @@ async def _nothing(*_: object) -> None:
 
 def _submit_hastily(submit: Any, self: Any, group: Any) -> Any:
     return submit(self, msgspec.structs.replace(group, wait_durable=False))
+
+
+def _report_hastily(report: Any, self: Any) -> None:
+    vars(self)["_is_sync"] = False
+    report(self)
 
 
 def _truncate_more(truncate: Any, self: Any, offset: int) -> Any:
@@ -164,26 +175,12 @@ defect(
     (LogFlusher, "_rewrite", _instead(None)),
 )
 defect(
-    "names not synced",
-    "New queue files and folders are not synced with their directory, the checkpoint moves on",
-    (QueueTable, "sync", _instead(None)),
-)
-defect(
     "log cut too early",
     "Recovery cuts more of the log than its incomplete end",
     (
         CommitLog,
         "truncate",
         _wrap(_truncate_more),
-    ),
-)
-defect(
-    "no check sum",
-    "Recovery accepts records with a wrong CRC",
-    (
-        CommitLog,
-        "scan_segment",
-        _wrap(lambda scan, *args, **named: scan(*args, **{**named, "check_crc": False})),
     ),
 )
 
@@ -328,4 +325,38 @@ defect(
     "orderly skip",
     "An orderly batch that failed counts as consumed",
     (ProcessQueue, "put_back", _instead(None)),
+)
+
+
+# Halves, delays and replicas
+
+defect(
+    "halves visible",
+    "Half messages are stored in their own topic at once",
+    (broker_module, "as_half", _wrap(lambda _, message: message)),
+)
+defect(
+    "no delay",
+    "Delayed messages are stored in their own topic at once",
+    (MessageWriter, "with_delay_applied", _wrap(lambda _, self, message: message)),
+)
+defect(
+    "ack without slave",
+    "SYNC_MASTER does not wait for its slave",
+    (Acknowledgements, "wait", _wrap(lambda _, self, end_offset, done: done(None))),
+    (Acknowledgements, "refusal", _instead(None)),
+)
+defect(
+    "ack on slave timeout",
+    "A send that the slave does not acknowledge in time is answered with SEND_OK",
+    (
+        Acknowledgements,
+        "_expire",
+        _wrap(lambda _, self, wait, needed, timeout_ms: wait.end(None)),
+    ),
+)
+defect(
+    "slave reports too early",
+    "A slave with SYNC_FLUSH reports what it has written, not what is on its disk",
+    (_MASTER_CONNECTION, "_report", _wrap(_report_hastily)),
 )

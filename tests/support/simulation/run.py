@@ -168,21 +168,24 @@ class _Run:
             await self._compare_logs()
 
     async def _promote(self) -> None:
-        """An operator makes the slave the master, as soon as that is possible."""
+        """An operator makes the slave the master as soon as that is possible, at last by force.
+
+        What was acknowledged is on the slave's disk, so that loses none of it.
+        """
         cluster = self._cluster
         node = cluster.add_node("operator")
         address = f"{cluster.nodes['b2'].address}:{BROKER_PORT}"
 
-        async def promote(environment: Environment) -> None:
+        async def promote(environment: Environment, *, force: bool) -> None:
             name_servers = cluster.name_servers
             async with Admin(
                 name_servers, client_ip=node.address, environment=environment
             ) as admin:
-                await admin.promote_broker(address, role="ASYNC_MASTER")
+                await admin.promote_broker(address, role="ASYNC_MASTER", force=force)
 
         error: BaseException | None = None
-        for _ in range(_READ_ATTEMPTS):
-            task = node.run(partial(promote, node.new_life()))
+        for attempt in range(_READ_ATTEMPTS):
+            task = node.run(partial(promote, node.new_life(), force=attempt > 2))
             await asyncio.wait((task,), timeout=30)
             error = task.exception() if task.done() else TimeoutError("no answer")
             cluster.trace.note(f"b2 is promoted: {error or 'done'}")
