@@ -129,13 +129,13 @@ class Files(Protocol):
 def make_durable_directories(files: Files, path: Path) -> None:
     """Create a directory and those above it; the name of each new one is on the disk on return."""
     missing = []
-    while files.facts(path) is None:
-        missing.append(path)
-        path = path.parent
-    if missing:
-        files.make_directories(missing[0])
-        for made in reversed(missing):
-            files.sync_directory(made.parent)
+    existing = path
+    while files.facts(existing) is None:
+        missing.append(existing)
+        existing = existing.parent
+    files.make_directories(path)  # also if it exists: it may be a file
+    for made in reversed(missing):
+        files.sync_directory(made.parent)
 
 
 def read_file(files: Files, path: Path) -> bytes | None:
